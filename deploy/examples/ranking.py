@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from own_server import serving
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client import AsyncClient
 
 Numbers = NDArray[Any]
@@ -173,11 +173,7 @@ def train(path: Path) -> None:
                 blocks[name].append(extract(number))
                 times[name].append((time.perf_counter() - begun) * 1e3)
     groups = [
-        {
-            "name": name,
-            "features": [f"{name}_{i}" for i in range(b[0].shape[1])],
-            "cost": float(np.median(times[name])),
-        }
+        {"name": name, "features": [f"{name}_{i}" for i in range(b[0].shape[1])], "cost": float(np.median(times[name]))}
         for name, b in blocks.items()
     ]
     X = np.hstack([np.vstack(b) for b in blocks.values()])

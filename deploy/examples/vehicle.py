@@ -32,7 +32,7 @@ from own_server import serving
 from scipy import ndimage
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client import Client
 
 Numbers = NDArray[Any]
@@ -171,11 +171,7 @@ def train(path: Path) -> None:
                 blocks[name].append(extract(frame))
                 times[name].append((time.perf_counter() - begun) * 1e3)
     groups = [
-        {
-            "name": name,
-            "features": [f"{name}_{i}" for i in range(len(rows[0]))],
-            "cost": float(np.median(times[name])),
-        }
+        {"name": name, "features": [f"{name}_{i}" for i in range(len(rows[0]))], "cost": float(np.median(times[name]))}
         for name, rows in blocks.items()
     ]
     X = np.hstack([np.array(rows) for rows in blocks.values()])

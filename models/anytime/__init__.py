@@ -15,16 +15,15 @@ from anytime.errors import (
     ValuesError,
 )
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups
-from anytime.inference.prediction import LoadedModel, Prediction, load
+from anytime.inference.prediction import Answer, LoadedModel, Prediction, load
 from anytime.inference.runner import Runner
-from anytime.inference.values import Answer
 from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:
     from anytime.data.formats import open_table
     from anytime.estimators import AnytimeClassifier, AnytimeRegressor
     from anytime.evaluation.calibrate import calibrate
-    from anytime.evaluation.certify import certify
+    from anytime.evaluation.certificate.certify import certify
     from anytime.evaluation.evaluate import evaluate
     from anytime.training.resequencing import resequence
 
@@ -60,8 +59,9 @@ _IMPORTED_ON_USE = {
     "AnytimeClassifier": "anytime.estimators",
     "AnytimeRegressor": "anytime.estimators",
     "calibrate": "anytime.evaluation.calibrate",
-    "certify": "anytime.evaluation.certify",
+    "certify": "anytime.evaluation.certificate.certify",
     "evaluate": "anytime.evaluation.evaluate",
+    "__version__": "anytime._version",
     "open_table": "anytime.data.formats",
     "resequence": "anytime.training.resequencing",
 }

@@ -35,13 +35,6 @@ __all__ = [
     "unusable",
 ]
 
-SUMMARY_LENGTH = 300
-"""Maximum number of characters of a foreign exception's message."""
-
-
-_WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-_WRONG_NAME = (errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
-
 
 class AnytimeError(ValueError):
     """Root of every error that this library raises deliberately.
@@ -83,9 +76,10 @@ class ExtractorError(AnytimeError):
 
 def environmental(error: BaseException) -> bool:
     """Return whether the system caused an exception (a full disk, for example) rather than a wrong path or content."""
-    if not isinstance(error, OSError) or error.errno is None:
+    wrong_path = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+    if not isinstance(error, OSError) or isinstance(error, wrong_path):
         return False
-    return not isinstance(error, _WRONG_PATH) and error.errno not in _WRONG_NAME
+    return error.errno not in (None, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:
@@ -112,20 +106,16 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """Return an exception as one line of text."""
+    """Return an exception as one line of at most 300 characters."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
-    return f"{kind}: {text}"[:SUMMARY_LENGTH] if text else kind
+    return f"{kind}: {text}"[:300] if text else kind
 
 
 def unusable(column: str, kind: object, *, numeric: bool) -> str:
     """Return the message for a column whose type has no values to learn from, such as dates.
 
-    Parameters
-    ----------
-    column : name or names of the column, quoted.
-    kind : type of the column.
-    numeric : whether numbers are required; otherwise text is accepted, as a target or a query.
+    `column` is its name or names, quoted, and `kind` its type. Unless `numeric`, text is accepted too.
     """
     expected = "numbers" if numeric else "numbers or text"
     return (

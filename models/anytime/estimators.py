@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
-from functools import wraps
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, check_random_state
@@ -30,45 +29,19 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, MomentStream, fold_moments_of
+from anytime.moments.accumulate import Block, MomentStream, dense, fold_moments_of
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
-from anytime.types import FamilyName, Float, Index, Method
+from anytime.types import FamilyName, Float, Index, Method, Task
 
-__all__ = [
-    "AnytimeClassifier",
-    "AnytimeRegressor",
-    "Estimator",
-    "all_or_nothing",
-    "learns_from_streams",
-    "names_of",
-]
-
-P = ParamSpec("P")
-Learner = TypeVar("Learner", bound="Estimator")
+__all__ = ["AnytimeClassifier", "AnytimeRegressor"]
 
 
-def all_or_nothing(learn: Callable[Concatenate[Learner, P], Learner]) -> Callable[Concatenate[Learner, P], Learner]:
-    """Restore the estimator's attributes if a learning method raises."""
-
-    @wraps(learn)
-    def method(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> Learner:
-        before = self.__dict__.copy()
-        try:
-            return learn(self, *args, **kwargs)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-
-    return method
-
-
-def learns_from_streams(estimator: Estimator) -> bool:
+def _learns_from_streams(estimator: Estimator) -> bool:
     """Return whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""
-    if not estimator._by_moments:
+    if estimator.family not in estimator._moment_families:
         raise AttributeError(
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
@@ -77,6 +50,9 @@ def learns_from_streams(estimator: Estimator) -> bool:
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Common base of the regressor and the classifier."""
+
+    _moment_families: ClassVar[tuple[str, ...]] = ("gaussian",)
+    """Values of `family` for which the fit depends on the rows only through their moments."""
 
     def __init__(
         self,
@@ -200,28 +176,98 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return the score of predictions."""
         raise NotImplementedError
 
-    def _options(self) -> Options:
-        options = Options(
-            self.method,
-            self.cost_blind,
-            self.doubling,
-            self.alpha,
-            self.one_se,
-            self.nested,
-            self._family(),
-            self.epsilon,
-        )
-        options.check()
-        return options
-
-    @property
-    def _by_moments(self) -> bool:
-        """Whether the fit depends on the rows only through their moments."""
-        return bool(self.family == "gaussian")
-
     def _family(self) -> FamilyName:
         """Return the family to fit."""
         raise NotImplementedError
+
+    @property
+    def _y_checks(self) -> dict[str, bool]:
+        """Return options of `validate_data` for y."""
+        return {}
+
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
+        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
+        """Learn the sequence and the coefficients of every prefix.
+
+        Parameters
+        ----------
+        X : (n, D) array, DataFrame or scipy sparse; NaN is imputed by the training mean.
+        y : (n,) or (n, P) responses; (n,) classes.
+        sample_weight : (n,) weights of the rows.
+        query : (n,) keys; rows with the same key stay in the same fold.
+        """
+        return self._learn(X, y, sample_weight, query=query)
+
+    def _learn(
+        self, X: Any, y: Any, sample_weight: Any, *, query: Any = None, classes: Any = None, decay: float | None = None
+    ) -> Self:
+        """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
+        before = self.__dict__.copy()
+        try:
+            self._learn_rows(X, y, sample_weight, query, classes, decay)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
+        stream: MomentStream | None = None
+        if decay is not None:
+            stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
+        first = stream is None
+        if is_regressor(self):
+            check_no_times("y", y)
+        names = _names_of(y)
+        if first:  # the groups' file is read once, so that predictions do not need it
+            self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+        X, y = validate_data(
+            self,
+            picked_columns(X, self._given_groups),
+            y,
+            dtype="numeric",
+            accept_sparse="csr",
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=2 if first else 1,
+            reset=first,
+            **self._y_checks,
+        )
+        if first:
+            columns = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
+            self._groups, self._columns = settled_columns(columns, self._given_groups)
+        Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
+        X = ordered_columns(X, self._columns)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        check_consistent_length(X, query)
+        options = Options(
+            self.method,
+            cost_blind=self.cost_blind,
+            doubling=self.doubling,
+            alpha=self.alpha,
+            one_se=self.one_se,
+            nested=self.nested,
+            family=self._family(),
+            epsilon=self.epsilon,
+        )
+        options.check()
+        check_family(options.family, self._target)
+        observed = None
+        if decay is None:
+            folds, count = self._assigned(X, Y, query)
+            parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
+            if options.family != "gaussian":
+                observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
+        else:
+            if stream is None:
+                self._fold_count = self._count()
+                stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
+            stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
+            parts = stream.parts
+        self.fit_: Fit = fit(parts, self._groups, options, observed)
+        self._stream = stream
 
     def _count(self) -> int | None:
         """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""
@@ -235,7 +281,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return the fold of each row, None for one fold, and the number of folds."""
         if not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
-            self._fold_count: int | None = None
+            self._fold_count = None
             tests = [test for _, test in check_cv(self.cv).split(X, y, query)]
             self._fold_count = len(tests)
             return _folds_of(tests, len(Y)), len(tests)
@@ -243,47 +289,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = fold_count(self._fold_count or 1, len(Y))
         assigner = FoldAssigner(count, _seed(self.random_state), stratified=stratified(self._family()))
         return assigner.take(Y, None if query is None else np.asarray(query)), count
-
-    def _learn(self, X: Any, Y: Any, sample_weight: Any, query: Any) -> None:
-        """Compute the moments by fold, and fit everything from them."""
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        check_consistent_length(X, query)
-        options = self._options()
-        check_family(options.family, self._target)
-        Y = Y.reshape(len(Y), -1)
-        folds, count = self._assigned(X, Y, query)
-        parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
-        self._stream: MomentStream | None = None
-        observed = None
-        if options.family != "gaussian":
-            observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
-        self.fit_: Fit = fit(parts, self._groups, options, observed)
-
-    def _learn_more(self, X: Any, Y: Float, sample_weight: Any, decay: float) -> None:
-        """Add rows to those of the stream, and fit to all of them."""
-        options = self._options()
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
-        if stream is None:
-            self._fold_count = self._count()
-            stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-        stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
-        self.fit_ = fit(stream.parts, self._groups, options)
-        self._stream = stream
-
-    @property
-    def _has_stream(self) -> bool:
-        """Whether `partial_fit` has received rows."""
-        return getattr(self, "_stream", None) is not None
-
-    def _read_groups(self) -> None:
-        """Read the groups, from their file if they are in one: once, so that predictions do not need the file."""
-        self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
-
-    def _settle_groups(self, X: Any) -> None:
-        """Set the groups, and the position of each of their features in the columns of X."""
-        names = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
-        self._groups, self._columns = settled_columns(names, self._given_groups)
 
     def _checked(self, X: Any) -> Float:
         """Return the validated rows to predict (n, D), with NaN replaced by the training means."""
@@ -296,18 +301,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             ensure_all_finite="allow-nan",
             reset=False,
         )
-        X = ordered_columns(X, self._columns)
-        dense = X.toarray() if hasattr(X, "toarray") else X
-        filled: Float = np.where(np.isnan(dense), self.fit_.prefixes.mean, dense)
+        X = dense(ordered_columns(X, self._columns))
+        filled: Float = np.where(np.isnan(X), self.fit_.prefixes.mean, X)
         return filled
 
-    def _prefix(self, budget: float | None) -> int:
-        """Return the longest prefix within a budget."""
-        return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
-
     def _scores(self, X: Any, budget: float | None) -> Float:
+        """Return the scores (n, P) of the longest prefix within a budget."""
         checked = self._checked(X)
-        return self.fit_.prefixes.predict(checked, self._prefix(budget))
+        prefix = affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
+        return self.fit_.prefixes.predict(checked, prefix)
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         checked = self._checked(X)
@@ -315,7 +317,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             yield self.fit_.prefixes.predict(checked, prefix)
 
 
-def names_of(y: Any) -> tuple[str, ...]:
+def _names_of(y: Any) -> tuple[str, ...]:
     """Return the names of the target columns, if y is a Series or a DataFrame with names."""
     found = tuple(y.columns) if hasattr(y, "columns") else (getattr(y, "name", None),)
     return found if all(isinstance(name, str) and name for name in found) else ()
@@ -375,51 +377,15 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     Hu, Grubb, Bagnell and Hebert, "Efficient Feature Group Sequencing for Anytime Linear Prediction", UAI 2016.
     """
 
+    _moment_families = ("gaussian", "auto")
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if self.family == "poisson":
             tags.target_tags.positive_only, tags.target_tags.multi_output = True, False
         return tags
 
-    @all_or_nothing
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
-        """Learn the sequence and the coefficients of every prefix.
-
-        Parameters
-        ----------
-        X : (n, D) array, DataFrame or scipy sparse; NaN is imputed by the training mean.
-        y : (n,) or (n, P) responses.
-        sample_weight : (n,) weights of the rows.
-        query : (n,) keys; rows with the same key stay in the same fold.
-        """
-        options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
-        check_no_times("y", y)
-        names = names_of(y)
-        self._read_groups()
-        several = self._family() != "poisson"
-        X, y = validate_data(
-            self,
-            picked_columns(X, self._given_groups),
-            y,
-            multi_output=several,
-            y_numeric=True,
-            dtype="numeric",
-            **options,
-        )
-        self._settle_groups(X)
-        self._flat = y.ndim == 1
-        default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-        if self._family() == "poisson":
-            if not self._flat:
-                raise TrainingError(f"y has {y.shape[1]} columns; family poisson expects one count per row")
-            if (y < 0).any():
-                raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
-        self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
-        self._learn(ordered_columns(X, self._columns), y, sample_weight, query)
-        return self
-
-    @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
-    @all_or_nothing
+    @available_if(_learns_from_streams)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, decay: float = 1.0) -> Self:
         """Learn from more rows by least squares: as `fit` of all rows that `partial_fit` received.
 
@@ -430,32 +396,23 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         X, y, sample_weight : as in `fit`; at least two rows the first time.
         decay : factor for the weight of all earlier rows, 0 to 1.
         """
-        first = not self._has_stream
-        options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
-        check_no_times("y", y)
-        names = names_of(y)
+        return self._learn(X, y, sample_weight, decay=decay)
+
+    @property
+    def _y_checks(self) -> dict[str, bool]:
+        return {"multi_output": self._family() != "poisson", "y_numeric": True}
+
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
         if first:
-            self._read_groups()
-        X, y = validate_data(
-            self,
-            picked_columns(X, self._given_groups),
-            y,
-            multi_output=True,
-            y_numeric=True,
-            dtype="numeric",
-            reset=first,
-            **options,
-        )
-        if first:
-            self._settle_groups(X)
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-            self._target = Target("regression", names or default)
-        Y = y.reshape(len(y), -1)
+            if self._family() == "poisson" and (y < 0).any():
+                raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
+            self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
+        Y: Float = y.reshape(len(y), -1)
         if Y.shape[1] != len(self._target.columns):
             raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
-        self._learn_more(ordered_columns(X, self._columns), Y, sample_weight, decay)
-        return self
+        return Y
 
     def predict(self, X: Any, budget: float | None = None) -> Float:
         """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default."""
@@ -477,10 +434,6 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         expected = expected_responses(scores, self._family())
         return expected[:, 0] if self._flat else expected
 
-    @property
-    def _by_moments(self) -> bool:
-        return self._family() == "gaussian"
-
     def _family(self) -> FamilyName:
         return "gaussian" if self.family == "auto" else self.family
 
@@ -500,27 +453,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     classes_ : the classes, sorted.  Otherwise as `AnytimeRegressor`.
     """
 
-    @all_or_nothing
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
-        """Learn the sequence and the coefficients of every prefix; arguments as in `AnytimeRegressor.fit`."""
-        options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
-        names = names_of(y)
-        self._read_groups()
-        X, y = validate_data(self, picked_columns(X, self._given_groups), y, dtype="numeric", **options)
-        check_classification_targets(y)
-        self._settle_groups(X)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise TrainingError(f"y has one class, {self.classes_.tolist()[0]!r}; expected 2 or more")
-        labels = tuple(self.classes_.tolist())
-        binary = len(labels) == 2
-        self._target = Target("binary" if binary else "multiclass", names or ("y",), labels)
-        one_hot = codes[:, np.newaxis] == np.arange(1 if binary else 0, len(labels))
-        self._learn(ordered_columns(X, self._columns), one_hot.astype(np.float64), sample_weight, query)
-        return self
-
-    @available_if(learns_from_streams)  # type: ignore[untyped-decorator]
-    @all_or_nothing
+    @available_if(_learns_from_streams)  # type: ignore[untyped-decorator]
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, decay: float = 1.0
     ) -> Self:
@@ -530,27 +463,25 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         ----------
         classes : all classes that may occur, in the first call; by default those of the first rows.
         """
-        first = not self._has_stream
-        options = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if first else 1}
-        names = names_of(y)
-        if first:
-            self._read_groups()
-        X, y = validate_data(self, picked_columns(X, self._given_groups), y, dtype="numeric", reset=first, **options)
+        return self._learn(X, y, sample_weight, classes=classes, decay=decay)
+
+    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
         check_classification_targets(y)
         if first:
-            self._settle_groups(X)
             self.classes_ = np.unique(y if classes is None else classes)
             if len(self.classes_) < 2:
-                raise TrainingError(f"y has one class, {self.classes_.tolist()[0]!r}; give all of them by classes=")
-            binary = len(self.classes_) == 2
-            self._target = Target("binary" if binary else "multiclass", names or ("y",), tuple(self.classes_.tolist()))
-        new = np.setdiff1d(y, self.classes_)
-        if len(new):
-            raise TrainingError(f"y has class {new.tolist()[0]!r}, which the first rows lack; give all by classes=")
-        labels = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        one_hot = (np.asarray(y)[:, np.newaxis] == labels).astype(np.float64)
-        self._learn_more(ordered_columns(X, self._columns), one_hot, sample_weight, decay)
-        return self
+                only = self.classes_.tolist()[0]
+                remedy = "give all of them by classes=" if streamed else "expected 2 or more"
+                raise TrainingError(f"y has one class, {only!r}; {remedy}")
+            task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
+            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()))
+        new = [] if first and classes is None else np.setdiff1d(y, self.classes_).tolist()
+        if new:
+            raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
+        codes = np.searchsorted(self.classes_, y)
+        indicated = np.arange(1 if len(self.classes_) == 2 else 0, len(self.classes_))
+        one_hot: Float = (codes[:, np.newaxis] == indicated).astype(np.float64)
+        return one_hot
 
     def decision_function(self, X: Any, budget: float | None = None) -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""

@@ -7,6 +7,7 @@ stores that summary; computing it reads only the target and query columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
@@ -18,15 +19,7 @@ from numpy.typing import NDArray
 from anytime.target import class_codes
 from anytime.types import FamilyName, Float, Index
 
-__all__ = [
-    "FoldAssigner",
-    "FoldCounts",
-    "FoldStream",
-    "GroupedFolds",
-    "StratifiedFolds",
-    "fold_count",
-    "stratified",
-]
+__all__ = ["FoldAssigner", "FoldCounts", "FoldStream", "GroupedFolds", "StratifiedFolds", "fold_count", "stratified"]
 
 
 class FoldStream:
@@ -108,11 +101,8 @@ class GroupedFolds:
 class FoldCounts:
     """Summary of some rows that fold assignment needs to continue after them.
 
-    Attributes
-    ----------
-    rows : number of rows.
-    classes : number of rows of each class, by its code, where folds are stratified.
-    queries : the distinct queries in order of appearance, where rows have queries.
+    `classes` is the number of rows of each class, by its code, where folds are stratified; `queries` is the distinct
+    queries in order of appearance, where rows have queries.
     """
 
     rows: int = 0
@@ -155,14 +145,13 @@ class FoldAssigner:
 
     def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> FoldCounts:
         """Return the summary of some rows, given in parts: responses and queries as in `take`."""
-        rows, classes, queries = 0, dict[int, int](), dict[Hashable, None]()
+        rows, classes, queries = 0, Counter[int](), dict[Hashable, None]()
         for Y, query in parts:
             rows += len(Y)
             if query is not None:
                 queries |= dict.fromkeys(query.tolist())
             elif self.stratified:
-                for code, count in zip(*np.unique(class_codes(Y), return_counts=True), strict=True):
-                    classes[int(code)] = classes.get(int(code), 0) + int(count)
+                classes.update(class_codes(Y).tolist())
         return FoldCounts(rows, classes, tuple(queries))
 
     def skip(self, before: FoldCounts) -> None:

@@ -30,6 +30,7 @@ from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
 __all__ = [
+    "COST_TOLERANCE",
     "SUFFIXES",
     "FeatureGroup",
     "FeatureGroups",
@@ -38,6 +39,9 @@ __all__ = [
     "write_groups",
     "write_text",
 ]
+
+COST_TOLERANCE = 1e-9
+"""Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
@@ -55,13 +59,7 @@ class FeatureGroup(BaseModel):
 
 
 class FeatureGroups(BaseModel):
-    """A partition of the features into groups with costs, in the order of the file.
-
-    Raises
-    ------
-    GroupsError
-        From `load_groups`: a feature in two groups, a negative or missing cost, an unknown or cyclic requirement.
-    """
+    """A partition of the features into groups with costs, in the order of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
@@ -69,8 +67,30 @@ class FeatureGroups(BaseModel):
     groups: tuple[FeatureGroup, ...]
 
     @model_validator(mode="after")
-    def _rules(self) -> Self:
-        _check_rules(self)
+    def _check_rules(self) -> Self:
+        if not self.groups:
+            raise GroupsError("no groups; expected at least one")
+        owner: dict[str, str] = {}
+        names: set[str] = set()
+        for group in self.groups:
+            if group.name in names:
+                raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
+            names.add(group.name)
+            if not math.isfinite(group.cost) or group.cost < 0:
+                raise GroupsError(f"the cost of group {group.name!r} is {group.cost}; expected a finite number >= 0")
+            for feature in group.features:
+                if feature in owner:
+                    twice = f"in group {owner[feature]!r} and in group {group.name!r}"
+                    where = f"twice in group {group.name!r}" if owner[feature] == group.name else twice
+                    raise GroupsError(f"feature {feature!r} is {where}; expected each feature in one group, once")
+                owner[feature] = group.name
+        if not owner:
+            raise GroupsError("no group has a feature; expected at least one feature")
+        for group in self.groups:
+            for name in group.requires:
+                if name not in names:
+                    raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
+        _ = self.prerequisites  # raises for a cycle
         return self
 
     def __len__(self) -> int:
@@ -134,11 +154,11 @@ class FeatureGroups(BaseModel):
         dropped = set(features)
         if dropped.issuperset(self.features):
             raise GroupsError("every feature is dropped; keep at least one")
-        kept = tuple(
+        groups = tuple(
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        return FeatureGroups(cost_unit=self.cost_unit, groups=kept)
+        return FeatureGroups(cost_unit=self.cost_unit, groups=groups)
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
@@ -156,22 +176,19 @@ class FeatureGroups(BaseModel):
         """
         missing, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
         if missing or new:
-            what = (
-                f"lacks {listed(sorted(missing))}" if missing else f"has {listed(sorted(new))}, which the model lacks"
-            )
+            extra = f"has {listed(sorted(new))}, which the model lacks"
+            what = f"lacks {listed(sorted(missing))}" if missing else extra
             raise GroupsError(f"the new groups file {what}; expected the model's {len(self)} groups, each once")
+        groups = []
         for group in self.groups:
-            absent = set(group.features).difference(other.groups[other.position(group.name)].features)
+            changed = other.groups[other.positions[group.name]]
+            absent = set(group.features).difference(changed.features)
             if absent:
                 raise GroupsError(
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
-        groups = (other.groups[other.position(name)] for name in self.names)
-        kept = tuple(
-            theirs.model_copy(update={"features": ours.features})
-            for ours, theirs in zip(self.groups, groups, strict=True)
-        )
-        return FeatureGroups(cost_unit=other.cost_unit, groups=kept)
+            groups.append(changed.model_copy(update={"features": group.features}))
+        return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups))
 
 
 def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> FeatureGroups:
@@ -180,7 +197,8 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     Raises
     ------
     GroupsError
-        The file does not exist, is not JSON or YAML, or the groups break a rule in the docstring of this module.
+        The file does not exist or is not JSON or YAML; a feature is in two groups, a cost is negative or missing, or a
+        requirement is unknown or cyclic.
     """
     if isinstance(source, FeatureGroups):
         return source
@@ -194,10 +212,10 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     except ValueError as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise GroupsError(f"cannot read the groups file {str(path)!r}: {reason}") from error
+    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        content = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
     except _UNREADABLE as error:
-        kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise GroupsError(f"{str(path)!r} has no groups; expected an object with a list under 'groups'")
@@ -226,32 +244,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{reprlib.repr(value)} is a {type(value).__name__}")
 
 
-def _check_rules(groups: FeatureGroups) -> None:
-    if not groups.groups:
-        raise GroupsError("no groups; expected at least one")
-    owner: dict[str, str] = {}
-    names: set[str] = set()
-    for group in groups.groups:
-        if group.name in names:
-            raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
-        names.add(group.name)
-        if not math.isfinite(group.cost) or group.cost < 0:
-            raise GroupsError(f"the cost of group {group.name!r} is {group.cost}; expected a finite number >= 0")
-        for feature in group.features:
-            if feature in owner:
-                twice = f"in group {owner[feature]!r} and in group {group.name!r}"
-                where = f"twice in group {group.name!r}" if owner[feature] == group.name else twice
-                raise GroupsError(f"feature {feature!r} is {where}; expected each feature in one group, once")
-            owner[feature] = group.name
-    if not owner:
-        raise GroupsError("no group has a feature; expected at least one feature")
-    for group in groups.groups:
-        for name in group.requires:
-            if name not in names:
-                raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, groups.names)}")
-    _ = groups.prerequisites
-
-
 def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
@@ -272,21 +264,17 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
-    """Write a groups file, JSON or YAML by its suffix, one line per group; `load_groups` restores the groups.
-
-    Raises
-    ------
-    GroupsError
-        The file is not writable.
-    """
-    entries = [_written(group.model_dump(mode="json")) for group in groups.groups]
+    """Write a groups file, JSON or YAML by its suffix, one line per group; raise GroupsError if that fails."""
+    entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
     if path.suffix.lower() == ".json":
         lines = ",\n".join("  " + json.dumps(group, ensure_ascii=False) for group in entries)
         unit = json.dumps(groups.cost_unit, ensure_ascii=False)
         text = f'{{"cost_unit": {unit}, "groups": [\n{lines}\n]}}\n'
     else:
-        unit = yaml.safe_dump({"cost_unit": groups.cost_unit}, allow_unicode=True)
-        text = unit + "groups:\n" + "".join(f"  - {_flow(group)}\n" for group in entries)
+        text = yaml.safe_dump({"cost_unit": groups.cost_unit}, allow_unicode=True) + "groups:\n"
+        for group in entries:
+            flow = yaml.safe_dump(group, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+            text += f"  - {flow.strip()}\n"
     write_text(text, path)
 
 
@@ -296,13 +284,3 @@ def write_text(text: str, path: Path) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise file_error(GroupsError, f"write {str(path)!r}", error) from error
-
-
-def _written(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a group without an empty `requires`."""
-    return {name: value for name, value in group.items() if name != "requires" or value}
-
-
-def _flow(group: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(group, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
-    return text.strip()

@@ -47,13 +47,7 @@ class Target:
 
 
 def check_family(family: FamilyName, target: Target) -> None:
-    """Raise if a family does not fit the target.
-
-    Raises
-    ------
-    TrainingError
-        The family is for another task.
-    """
+    """Raise TrainingError if a family is for another task than the target's."""
     if family == "gaussian" and target.task == "count":
         raise TrainingError("family gaussian does not fit task count; choose family poisson, or task regression")
     if family != "gaussian" and FAMILY_TASKS[family] != target.task:

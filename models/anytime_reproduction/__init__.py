@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from anytime.errors import AnytimeError, suggestion
 from anytime_reproduction.experiment import Experiment, Setting
 from anytime_reproduction.group_omp.boston import BOSTON
-from anytime_reproduction.group_omp.simulations import GROUP_OMP
+from anytime_reproduction.group_omp.table_1 import GROUP_OMP
 from anytime_reproduction.report import check_folder, write_report
 from anytime_reproduction.running import results_of
 from anytime_reproduction.sets import check_sets
@@ -18,15 +18,7 @@ from anytime_reproduction.uai.doubling import DOUBLING
 from anytime_reproduction.uai.timeliness import TABLE_1, TABLE_2
 from anytime_reproduction.uai.training_time import TRAINING_TIME
 
-__all__ = [
-    "EXPERIMENTS",
-    "check_folder",
-    "check_sets",
-    "chosen",
-    "described",
-    "results_of",
-    "write_report",
-]
+__all__ = ["EXPERIMENTS", "check_folder", "check_sets", "chosen", "described", "results_of", "write_report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     TABLE_1,

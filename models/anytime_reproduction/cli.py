@@ -10,20 +10,13 @@ import typer
 
 from anytime.cli.options import workers
 
-__all__ = [
-    "reproduce",
-]
+__all__ = ["reproduce"]
 
 DATA = Path("../shared/data")
 """Default folder of the real data sets."""
 
 REQUIRED = ("matplotlib", "pyarrow", "sklearn")
 """Packages that the experiments need in addition to the library's own requirements."""
-
-Folder = Annotated[
-    Path | None,
-    typer.Option("--data", help=f"Folder of the real data sets; {DATA} if it exists.", show_default=False),
-]
 
 
 def reproduce(
@@ -37,7 +30,10 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", help="Folder of the report; existing results there are reused.")] = Path(
         "reproduction"
     ),
-    data: Folder = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help=f"Folder of the real data sets; {DATA} if it exists.", show_default=False),
+    ] = None,
     yahoo: Annotated[
         Path | None, typer.Option("--yahoo", help="Folder of the owners' Yahoo! LTR files.", show_default=False)
     ] = None,

@@ -1,4 +1,7 @@
-"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files."""
+"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files.
+
+All figures are drawn in the styles of this module.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
-from anytime_reproduction.experiment import Cell, Estimate, Experiment, Figure, Finding, Section, Table
+from anytime_reproduction.experiment import Cell, Estimate, Experiment, Section, Table
 
-__all__ = ["STYLES", "Style", "check_folder", "curve", "log_axis", "panels", "write_report"]
+__all__ = ["STYLE", "STYLES", "Style", "check_folder", "curve", "mean", "panels", "write_report"]
 
 STYLE = Path(__file__).with_name("report.css")
 
@@ -27,8 +30,6 @@ HOW_TO_READ = (
     "numbers of this run; <em>noted</em> marks results without a published counterpart. Errors are standard errors of "
     "the mean."
 )
-
-VERDICTS = {True: "agrees", False: "differs", None: "noted"}
 
 
 def check_folder(folder: Path) -> None:
@@ -68,25 +69,13 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
 
 def _write_csv(table: Table, path: Path) -> None:
     """Write every number with all its digits; an estimate fills two columns."""
-    two_columns = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
+    pairs = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
+    rows: list[list[tuple[Cell, Cell]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
+    rows += [[(c.mean, c.error) if isinstance(c, Estimate) else (c, None) for c in row] for row in table.rows]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(_head(table.columns, two_columns))
-        for row in table.rows:
-            writer.writerow([value for cell, two in zip(row, two_columns, strict=True) for value in _plain(cell, two)])
-
-
-def _head(columns: Many[str], two_columns: Many[bool]) -> Iterator[str]:
-    for column, two in zip(columns, two_columns, strict=True):
-        yield column
-        if two:
-            yield f"{column} (standard error)"
-
-
-def _plain(cell: Cell, two_columns: bool) -> list[str | int | float | None]:
-    if isinstance(cell, Estimate):
-        return [cell.mean, cell.error]
-    return [cell, None] if two_columns else [cell]
+        for row in rows:
+            writer.writerow(value for cell, pair in zip(row, pairs, strict=True) for value in cell[: 1 + pair])
 
 
 def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Iterator[str]:
@@ -114,33 +103,30 @@ def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator
     source = experiment.source or "not in the papers"
     yield f"<p class='source'>{escape(source)} · anytime reproduce {escape(experiment.name)}</p>"
     yield "<ul class='findings'>"
-    yield from (_finding(finding) for finding in section.findings)
+    for finding in section.findings:
+        verdict = {True: "agrees", False: "differs", None: "noted"}[finding.agrees]
+        yield f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
     yield "</ul>"
     yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
     for table in section.tables:
         yield from _table(table)
     for figure in section.figures:
-        yield _figure(figure, folder)
-
-
-def _finding(finding: Finding) -> str:
-    verdict = VERDICTS[finding.agrees]
-    return f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
+        picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
+        caption = escape(figure.caption)
+        yield f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>"
+        yield f"<figcaption>{caption}</figcaption></figure>"
 
 
 def _table(table: Table) -> Iterator[str]:
     yield f"<div class='scroll'><table class='numbers'><caption>{escape(table.caption)}</caption><tr>"
     yield "".join(f"<th>{escape(column)}</th>" for column in table.columns) + "</tr>"
     for row in table.rows:
-        cells = zip(table.columns, row, strict=True)
-        yield "<tr>" + "".join(_cell(column, str(row[0]), cell, table.digits) for column, cell in cells) + "</tr>"
+        cells = []
+        for column, cell in zip(table.columns, row, strict=True):
+            published = " class='published'" if "published" in f"{column} {row[0]}" else ""
+            cells.append(f"<td{published}>{escape(_shown(cell, table.digits))}</td>")
+        yield f"<tr>{''.join(cells)}</tr>"
     yield "</table></div>"
-
-
-def _cell(column: str, row: str, cell: Cell, digits: int) -> str:
-    """Return a table cell; published values are shaded."""
-    published = " class='published'" if "published" in column or "published" in row else ""
-    return f"<td{published}>{escape(_shown(cell, digits))}</td>"
 
 
 def _shown(cell: Cell, digits: int) -> str:
@@ -151,16 +137,9 @@ def _shown(cell: Cell, digits: int) -> str:
     return "" if cell is None else str(cell)
 
 
-def _figure(figure: Figure, folder: Path) -> str:
-    picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
-    caption = escape(figure.caption)
-    image = f"<img src='data:image/png;base64,{picture}' alt='{caption}'>"
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
 @dataclass(frozen=True)
 class Style:
-    """Look of a line: shade (0 black to 1 white), dashes, marker."""
+    """Look of a line: shade (0 black to 1 white), dashes, marker. Lines are distinguishable in greyscale."""
 
     shade: str
     dashes: Any
@@ -178,8 +157,13 @@ STYLES: dict[str, Style] = {
     "OMP Oracle": Style("0.75", "--"),
     "Sparse": Style("0.5", (0, (3, 1, 1, 1)), "x"),
     "Sparse (shrunken)": Style("0.5", (0, (1, 1)), "o"),
+    "OLS": Style("0.65", "none", "v"),
+    "Lasso": Style("0.5", "none", "s"),
+    "OMP": Style("0.5", "none", "^"),
+    "Group Lasso": Style("0.25", "none", "D"),
+    "Group-OMP": Style("0.0", "none", "o"),
 }
-"""Styles of the methods, by the paper's names."""
+"""Styles of the methods, by the papers' names."""
 
 OTHERS = (Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x"))
 """Styles for all other lines, used in turn."""
@@ -201,21 +185,14 @@ def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, li
 def curve(axis: Any, x: Float, y: Float, name: str, number: int = 0, **more: Any) -> None:
     """Draw one line in the style of a method, or the style of that number."""
     style = STYLES.get(name, OTHERS[number % len(OTHERS)])
-    every = max(1, len(x) // MARKS)
-    axis.plot(
-        x,
-        y,
-        color=style.shade,
-        linestyle=style.dashes,
-        marker=style.marker or None,
-        markevery=every,
-        markersize=4,
-        linewidth=1.5,
-        label=name,
-        **more,
-    )
+    look = {"color": style.shade, "linestyle": style.dashes, "marker": style.marker or None, "label": name}
+    axis.plot(x, y, markevery=max(1, len(x) // MARKS), markersize=4, linewidth=1.5, **look, **more)
 
 
-def log_axis(axis: Any, name: str, first: float, last: float) -> None:
-    """Make the axis "x" or "y" logarithmic between two values."""
-    axis.set(**{f"{name}scale": "log", f"{name}lim": (first, last)})
+def mean(axis: Any, x: float, name: str, ours: Estimate, published: Estimate | None, apart: float = 0.04) -> None:
+    """Draw our mean (filled) left of x and the published mean (hollow) right of it, with standard errors."""
+    style = STYLES[name]
+    look = {"color": style.shade, "linestyle": style.dashes, "marker": style.marker, "markersize": 5, "elinewidth": 1.0}
+    axis.errorbar(x - apart, ours.mean, ours.error or 0.0, **look)
+    if published is not None:
+        axis.errorbar(x + apart, published.mean, published.error, markerfacecolor="white", **look)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from joblib import Parallel, delayed, effective_n_jobs
@@ -23,15 +21,11 @@ from joblib.externals.loky import get_reusable_executor
 
 import anytime
 from anytime._files import write_atomically
+from anytime._version import __version__
 from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
-__all__ = [
-    "results_of",
-]
-
-Progress = Callable[[int], None]
-"""Callback that receives the number of runs just completed."""
+__all__ = ["results_of"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ def results_of(
     *,
     n_jobs: int = 1,
     fresh: bool = False,
-    progress: Progress = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Results]:
     """Return the results of all runs of some experiments, by experiment and run.
 
@@ -60,7 +54,7 @@ def results_of(
     folder : folder of the stored results, one file per run.
     n_jobs : processes, as joblib counts them.
     fresh : ignore stored results.
-    progress : called as runs complete, first with the number of stored results.
+    progress : receives the number of runs just completed, first the number of stored results.
 
     Raises
     ------
@@ -74,34 +68,27 @@ def results_of(
     If runs fail, the others are still executed and stored. The first failure is then raised, with its traceback as a
     note.
     """
-    marks = _marks(setting)
+    inputs = _inputs(setting)
     tasks = [
-        _task(experiment.name, run, setting, folder, marks)
+        _task(experiment.name, run, setting, folder, inputs)
         for experiment in experiments
         for run in experiment.runs(setting)
     ]
-    found: dict[tuple[str, str], Result] = {}
-    pending: list[_Task] = []
-    for task in tasks:
-        stored = None if fresh else _stored(task)
-        if stored is None:
-            pending.append(task)
-        else:
-            found[task.experiment, task.run.name] = stored
+    found: dict[Path, Result] = (
+        {} if fresh else {task.path: stored for task in tasks if (stored := _stored(task)) is not None}
+    )
     progress(len(found))
     failed: list[Exception] = []
-    for task, result in _executed(pending, setting, n_jobs):
+    for task, result in _executed([task for task in tasks if task.path not in found], setting, n_jobs):
         if isinstance(result, Exception):
             failed.append(result)
             continue
         _store(task, result)
-        found[task.experiment, task.run.name] = result
+        found[task.path] = result
         progress(1)
     if failed:
         raise failed[0]
-    return {
-        e.name: {t.run.name: found[e.name, t.run.name] for t in tasks if t.experiment == e.name} for e in experiments
-    }
+    return {e.name: {t.run.name: found[t.path] for t in tasks if t.experiment == e.name} for e in experiments}
 
 
 def _executed(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
@@ -134,9 +121,8 @@ def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int
         return number, failure
 
 
-def _task(experiment: str, run: Run, setting: Setting, folder: Path, marks: Many[str]) -> _Task:
-    own = Path(str(sys.modules[run.work.__module__].__file__)).read_text(encoding="utf-8")
-    what = [_library(), own, run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *marks]
+def _task(experiment: str, run: Run, setting: Setting, folder: Path, inputs: Many[str]) -> _Task:
+    what = [_library(), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *inputs]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
     return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
 
@@ -152,17 +138,13 @@ def _library() -> str:
     return digest.hexdigest()
 
 
-def _marks(setting: Setting) -> list[str]:
+def _inputs(setting: Setting) -> list[str]:
     """Return the library's version, and name, size and time of every data file."""
-    try:
-        marks = [version("anytime-linear")]
-    except PackageNotFoundError:  # the source tree is not installed
-        marks = ["unknown"]
-    folders = [setting.data, *(setting.yahoo or ())]
-    for path in (path for path in folders if path is not None):
+    found = [__version__]
+    for path in filter(None, [setting.data, *(setting.yahoo or ())]):
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        marks += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
-    return marks
+        found += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
+    return found
 
 
 def _stored(task: _Task) -> Result | None:

@@ -25,7 +25,7 @@ from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, TableError, file_error
 from anytime.evaluation.evaluate import ndcg
-from anytime.groups import FeatureGroup, FeatureGroups, load_groups
+from anytime.groups import FeatureGroup, FeatureGroups, load_groups, singletons
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.types import Float, Index
@@ -39,55 +39,173 @@ __all__ = [
     "boston_stand_in",
     "check_sets",
     "check_yahoo",
+    "consecutive_groups",
     "detection_stand_in",
     "load_set",
     "numbered_grouping",
     "ranking_stand_in",
     "read_yahoo",
+    "recosted",
     "regrouped",
     "regrouping",
     "small_ranking_stand_in",
 ]
 
+SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A training problem and the held-out table in its units; `test` are the held-out rows."""
+
+    gram: Gram
+    held: HeldOutMoments
+    test: Index
+
+    def ordered(self, order: Index) -> Split:
+        """Return the split with the features in another order."""
+        held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
+        return Split(self.gram.restricted(order), held, self.test)
+
+
+@dataclass(frozen=True, eq=False)
+class RealSet:
+    """A data set in memory.
+
+    Attributes
+    ----------
+    what : its description in the report.
+    groups : groups with costs; the columns of X are their features in order.
+    X : (n, D).  y : (n,) the response.  query : (n,) the query of each row, or None.
+    part : (n,) part of each row.  splits : for each split, the training parts and the held-out part.
+    measure : natural measure of the problem; None where it is the error itself.
+    """
+
+    what: str
+    groups: FeatureGroups
+    X: Float
+    y: Float
+    part: Index
+    splits: tuple[tuple[tuple[int, ...], int], ...]
+    measure: Literal["accuracy", "NDCG@5"] | None = None
+    query: NDArray[Any] | None = None
+
+    def moments(self) -> list[Moments]:
+        """Return the moments of each part, in one pass."""
+        return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
+
+    def split(self, number: int, moments: Many[Moments] | None = None) -> Split:
+        """Return one split; `moments` are those of the parts, if already known."""
+        known = self.moments() if moments is None else moments
+        train, test = self.splits[number]
+        gram = Gram.of(Moments.merged([known[part] for part in train]))
+        return Split(gram, gram.held_out_moments(known[test]), np.flatnonzero(self.part == test))
+
+    def measured(self, rows: Index, scores: Float) -> Float | None:
+        """Return the natural measure of scores (models, rows) on some rows, (models,); larger is better."""
+        if self.measure == "accuracy":
+            accuracy: Float = np.mean((scores >= 0.5) == (self.y[rows] >= 0.5), axis=1)
+            return accuracy
+        return None if self.query is None else ndcg(self.y[rows], scores.T, self.query[rows])
+
+
+# Groups.
+
+
+def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
+    """Return the same groups at other costs."""
+    built = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built))
+
+
+def consecutive_groups(sizes: Iterable[int], costs: Iterable[float]) -> FeatureGroups:
+    """Return groups G1, G2, ... of some sizes and costs."""
+    built = [
+        FeatureGroup(name=f"G{g}", features=tuple(f"G{g}.{d + 1}" for d in range(size)), cost=float(cost))
+        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True), start=1)
+    ]
+    return FeatureGroups(groups=tuple(built))
+
+
+def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
+    """Return random groups of `size` features of equal cost, where a group costs their sum (section 5.1).
+
+    The cost of a feature is an equal share of its group's cost; the last group of a cost may be smaller. The second
+    return value is the old columns of the features in their new order.
+    """
+    costs = np.concatenate([np.full(len(g.features), g.cost / len(g.features)) for g in groups.groups])
+    built: list[FeatureGroup] = []
+    order: list[int] = []
+    for cost in np.unique(costs).tolist():
+        shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
+        for start in range(0, len(shuffled), size):
+            members = shuffled[start : start + size]
+            names = tuple(groups.features[column] for column in members)
+            built.append(FeatureGroup(name=f"{cost:g} x {len(built)}", features=names, cost=cost * len(members)))
+            order += members
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
+
+
+def numbered_grouping(
+    setting: Setting, groups: FeatureGroups, size: int, number: int = 0
+) -> tuple[FeatureGroups, Index]:
+    """Return a random grouping of a size by its number: the same one in every experiment of a setting."""
+    return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
+
+
+def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
+    """Return the same data set in random groups, as by `regrouping`."""
+    groups, order = regrouping(data.groups, size, rng)
+    return replace(data, groups=groups, X=data.X[:, order])
+
+
+# Stand-ins.
+
 COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
 """The costs of Yahoo's features (section 5.1)."""
 
-PARTS = 5
+SETS = 5
+"""Disjoint sets of AGRICULTURAL in the paper, and of its stand-in here."""
+
+EACH = tuple((tuple(part for part in range(SETS) if part != test), test) for test in range(SETS))
+"""Splits that hold out each of the five parts in turn."""
+
+TRAIN_AND_TEST = (((0,), 1),)
+"""The split of a set with given training and held-out rows."""
 
 
-def detection_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
+def detection_stand_in(seed: int) -> RealSet:
     """Return breast cancer: ten quantities of cell nuclei, each with mean, error and worst value; two classes."""
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
 
     loaded = load_breast_cancer()
-    quantities = len(loaded.feature_names) // 3
-    order = [quantity + kind * quantities for quantity in range(quantities) for kind in range(3)]
-    names = [str(loaded.feature_names[column]) for column in order]
+    order = np.arange(30).reshape(3, 10).T
     rng = np.random.default_rng(seed)
-    built = [
-        FeatureGroup(name=names[at].removeprefix("mean "), features=tuple(names[at : at + 3]), cost=float(cost))
-        for at, cost in zip(range(0, len(names), 3), rng.integers(1, 20, quantities), strict=True)
-    ]
-    groups = FeatureGroups(groups=tuple(built))
-    return groups, loaded.data[:, order], loaded.target.astype(np.float64), rng.integers(0, PARTS, len(loaded.target))
+    costs = rng.integers(1, 20, len(order))
+    part = rng.integers(0, SETS, len(loaded.target))
+    what = "breast cancer (scikit-learn), with costs assigned"
+    groups = consecutive_groups([3] * len(order), costs)
+    return RealSet(what, groups, loaded.data[:, order.ravel()], loaded.target.astype(float), part, EACH, "accuracy")
 
 
-def ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
+def ranking_stand_in(seed: int) -> RealSet:
     """Return relevances 0 to 4 that depend on a few of 200 features, which form correlated families."""
     rng = np.random.default_rng(seed)
     rows, families, members = 4000, 40, 5
-    common = rng.normal(size=(rows, families))
-    X = np.repeat(common, members, axis=1) * 0.7 + rng.normal(size=(rows, families * members))
+    X = np.repeat(rng.normal(size=(rows, families)), members, axis=1) * 0.7
+    X += rng.normal(size=(rows, families * members))
     weights = np.where(rng.random(X.shape[1]) < 0.3, rng.normal(size=X.shape[1]), 0.0)
     latent = X @ weights
     latent += rng.normal(size=rows) * latent.std()
     y = np.searchsorted(np.quantile(latent, [0.3, 0.65, 0.85, 0.95]), latent).astype(np.float64)
     query = np.arange(rows) // 16
-    costs = rng.choice(COSTS, X.shape[1])
-    return _each_its_own(costs), X, y, query, (query % PARTS == PARTS - 1).astype(np.intp)
+    groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
+    part = (query % SETS == SETS - 1).astype(np.intp)
+    what = f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
+    return RealSet(what, groups, X, y, part, TRAIN_AND_TEST, "NDCG@5", query)
 
 
-def small_ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Index]:
+def small_ranking_stand_in(seed: int) -> RealSet:
     """Return diabetes with squares and products of its ten quantities: 65 features, each its own group."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
     from sklearn.preprocessing import PolynomialFeatures, scale  # noqa: PLC0415
@@ -95,21 +213,21 @@ def small_ranking_stand_in(seed: int) -> tuple[FeatureGroups, Float, Float, Inde
     loaded = load_diabetes()
     X = PolynomialFeatures(2, include_bias=False).fit_transform(scale(loaded.data))
     rng = np.random.default_rng(seed)
-    return _each_its_own(rng.choice(COSTS, X.shape[1])), X, loaded.target, rng.integers(0, PARTS, len(X))
+    groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
+    what = "diabetes (scikit-learn) with squares and products, with costs assigned"
+    return RealSet(what, groups, X, loaded.target, rng.integers(0, SETS, len(X)), EACH)
 
 
-def boston_stand_in() -> tuple[FeatureGroups, Float, Float]:
+def boston_stand_in() -> RealSet:
     """Return diabetes with its ten quantities at cost 1."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
 
-    loaded = load_diabetes()
-    return _each_its_own(np.ones(loaded.data.shape[1])), loaded.data, loaded.target
+    X, y = load_diabetes(return_X_y=True)
+    part = np.zeros(len(y), dtype=np.intp)
+    return RealSet("diabetes (scikit-learn)", consecutive_groups([1] * 10, [1] * 10), X, y, part, ())
 
 
-def _each_its_own(costs: Float) -> FeatureGroups:
-    built = [FeatureGroup(name=f"f{j}", features=(f"f{j}",), cost=float(cost)) for j, cost in enumerate(costs)]
-    return FeatureGroups(groups=tuple(built))
-
+# The owners' Yahoo! files.
 
 FILES = ("set1.train.txt", "set1.test.txt")
 """Files of training rows and held-out rows. The validation rows are not read."""
@@ -117,10 +235,8 @@ FILES = ("set1.train.txt", "set1.test.txt")
 UNAVAILABLE = 1e8
 
 
-def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, NDArray[np.generic], Index]:
-    """Return groups of one feature each, X, relevances, queries, and the part of each row (0 training, 1 held out).
-
-    Features that are missing in every row, and unavailable features, are excluded.
+def read_yahoo(folder: Path, costs: Path) -> RealSet:
+    """Return the owners' rows in groups of one feature each, without unavailable features and those without values.
 
     Raises
     ------
@@ -144,10 +260,17 @@ def read_yahoo(folder: Path, costs: Path) -> tuple[FeatureGroups, Float, Float, 
     known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
     if not len(known):
         raise TableError(f"no row in {str(folder)!r} has an available feature; expected a cost under 1e8 for some")
-    X = np.concatenate([part[:, known].toarray() for part in sparse])
-    built = [FeatureGroup(name=f"f{j + 1}", features=(f"f{j + 1}",), cost=float(prices[j])) for j in known]
-    part = np.repeat([0, 1], [len(half) for half in labels])
-    return FeatureGroups(groups=tuple(built)), X, np.concatenate(labels), np.concatenate(queries), part
+    groups = recosted(singletons(f"f{j + 1}" for j in known), prices[known])
+    halves = [part[:, known].toarray() for part in sparse]
+    what = f"Yahoo! Learning to Rank, set 1, {len(halves[0]):,} training rows, {len(known)} features"
+    return _ranking(what, groups, halves, labels, queries)
+
+
+def _ranking(what: str, groups: FeatureGroups, X: Many[Float], y: Many[Float], query: Many[NDArray[Any]]) -> RealSet:
+    """Return a ranking problem from its training rows and its held-out rows."""
+    part = np.repeat([0, 1], [len(half) for half in y])
+    rows = np.concatenate(X), np.concatenate(y)
+    return RealSet(what, groups, *rows, part, TRAIN_AND_TEST, "NDCG@5", np.concatenate(query))
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
@@ -161,7 +284,20 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
     for path in (folder / name for name in FILES):
         if not path.is_file():
             raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
-    return _costs(costs)
+    try:
+        cells = costs.read_text(encoding="utf-8").replace(",", " ").split()
+        prices = np.array([float(cell) for cell in cells])
+    except OSError as error:
+        raise file_error(TableError, f"read the cost file {str(costs)!r}", error) from error
+    except ValueError as error:
+        raise TableError(
+            f"cannot read the cost file {str(costs)!r}: {error}; expected a number for each feature"
+        ) from error
+    if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
+        raise TableError(
+            f"the cost file {str(costs)!r} has no costs, or a negative one; expected a number >= 0 for each feature"
+        )
+    return prices
 
 
 def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
@@ -176,125 +312,10 @@ def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[N
             raise TableError(f"{path!r} has a relevance or a value that is not a number; expected finite numbers")
 
 
-def _costs(path: Path) -> Float:
-    """Return the cost of each feature, (features,), starting with feature 1."""
-    try:
-        cells = path.read_text(encoding="utf-8").replace(",", " ").split()
-        prices = np.array([float(cell) for cell in cells])
-    except OSError as error:
-        raise file_error(TableError, f"read the cost file {str(path)!r}", error) from error
-    except ValueError as error:
-        raise TableError(
-            f"cannot read the cost file {str(path)!r}: {error}; expected a number for each feature"
-        ) from error
-    if not len(prices) or not (np.isfinite(prices) & (prices >= 0)).all():
-        raise TableError(
-            f"the cost file {str(path)!r} has no costs, or a negative one; expected a number >= 0 for each feature"
-        )
-    return prices
-
-
-SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
-
-SETS = 5
-"""Disjoint sets of AGRICULTURAL in the paper, and of its stand-in here."""
+# The public data sets.
 
 SET_ROWS = 96_000
-"""Rows in each set, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """A training problem and the held-out table in its units; `test` are the held-out rows."""
-
-    gram: Gram
-    held: HeldOutMoments
-    test: Index
-
-    def ordered(self, order: Index) -> Split:
-        """Return the split with the features in another order."""
-        held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
-        return Split(self.gram.restricted(order), held, self.test)
-
-
-@dataclass(frozen=True, eq=False)
-class RealSet:
-    """A data set in memory.
-
-    Attributes
-    ----------
-    name : its name in the experiments.  what : its description in the report.
-    groups : groups with costs; the columns of X are their features in order.
-    X : (n, D).  y : (n,) the response.  query : (n,) the query of each row, or None.
-    part : (n,) part of each row.  splits : for each split, the training parts and the held-out part.
-    measure : natural measure of the problem; None where it is the error itself.
-    """
-
-    name: SetName
-    what: str
-    groups: FeatureGroups
-    X: Float
-    y: Float
-    part: Index
-    splits: tuple[tuple[tuple[int, ...], int], ...]
-    measure: Literal["accuracy", "NDCG@5"] | None = None
-    query: NDArray[Any] | None = None
-
-    def moments(self) -> list[Moments]:
-        """Return the moments of each part, in one pass."""
-        return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
-
-    def split(self, number: int, moments: Many[Moments] | None = None) -> Split:
-        """Return one split; `moments` are those of the parts, if already known."""
-        known = self.moments() if moments is None else moments
-        train, test = self.splits[number]
-        gram = Gram.of(Moments.merged([known[part] for part in train]))
-        return Split(gram, gram.held_out_moments(known[test]), np.flatnonzero(self.part == test))
-
-    def measured(self, rows: Index, scores: Float) -> Float | None:
-        """Return the natural measure of scores (models, rows) on some rows, (models,); larger is better."""
-        if self.measure is None:
-            return None
-        if self.measure == "accuracy":
-            accuracy: Float = np.mean((scores >= 0.5) == (self.y[rows] >= 0.5), axis=1)
-            return accuracy
-        assert self.query is not None  # noqa: S101
-        return ndcg(self.y[rows], scores.T, self.query[rows])
-
-
-def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
-    """Return random groups of `size` features of equal cost, where a group costs their sum (section 5.1).
-
-    The cost of a feature is an equal share of its group's cost; the last group of a cost may be smaller. The second
-    return value is the old columns of the features in their new order.
-    """
-    prices: dict[float, list[int]] = {}
-    for group, columns in zip(groups.groups, groups.slices, strict=True):
-        for column in range(columns.start, columns.stop):
-            prices.setdefault(group.cost / len(group.features), []).append(column)
-    built: list[FeatureGroup] = []
-    order: list[int] = []
-    for price in sorted(prices):
-        shuffled = rng.permutation(prices[price]).tolist()
-        for start in range(0, len(shuffled), size):
-            members = shuffled[start : start + size]
-            names = tuple(groups.features[column] for column in members)
-            built.append(FeatureGroup(name=f"{price:g} x {len(built)}", features=names, cost=price * len(members)))
-            order += members
-    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
-
-
-def numbered_grouping(
-    setting: Setting, groups: FeatureGroups, size: int, number: int = 0
-) -> tuple[FeatureGroups, Index]:
-    """Return a random grouping of a size by its number: the same one in every experiment of a setting."""
-    return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
-
-
-def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
-    """Return the same data set in random groups, as by `regrouping`."""
-    groups, order = regrouping(data.groups, size, rng)
-    return replace(data, groups=groups, X=data.X[:, order])
+"""Rows in each of the five sets, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
 
 
 def check_sets(names: Iterable[str], setting: Setting) -> None:
@@ -323,7 +344,10 @@ def load_set(name: SetName, setting: Setting) -> RealSet:
     AnytimeError
         The folder of data sets lacks this one, or its files are invalid.
     """
-    return _READERS[name](setting)
+    if name == "yahoo_sample" and setting.yahoo is not None:
+        return read_yahoo(*setting.yahoo)
+    read, stand_in = _SOURCES[name]
+    return stand_in(setting.seed) if setting.data is None else read(setting.data / name)
 
 
 def _read(folder: Path, file: str, target: str, more: str | None = None) -> tuple[FeatureGroups, Float, Float, Any]:
@@ -338,69 +362,40 @@ def _read(folder: Path, file: str, target: str, more: str | None = None) -> tupl
     return groups, np.concatenate(X), np.concatenate(y), np.concatenate(extra)
 
 
-def _kddcup99(setting: Setting) -> RealSet:
-    if setting.data is None:
-        groups, X, y, part = detection_stand_in(setting.seed)
-        return RealSet(
-            "kddcup99", "breast cancer (scikit-learn), with costs assigned", groups, X, y, part, _each(SETS), "accuracy"
-        )
-    groups, X, y, _ = _read(setting.data / "kddcup99", "train.parquet", "attack")
+def _kddcup99(folder: Path) -> RealSet:
+    groups, X, y, _ = _read(folder, "train.parquet", "attack")
     rows = min(SET_ROWS, len(y) // SETS)
     if rows == 0:
         raise AnytimeError(f"the data set kddcup99 has {len(y)} rows; expected at least {SETS}, one for each set")
     part = np.minimum(np.arange(len(y)) // rows, SETS)
     what = f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features"
-    return RealSet("kddcup99", what, groups, X, y, part, _each(SETS), "accuracy")
+    return RealSet(what, groups, X, y, part, EACH, "accuracy")
 
 
-def _yahoo_sample(setting: Setting) -> RealSet:
-    train_on_first = (((0,), 1),)
-    if setting.yahoo is not None:
-        groups, X, y, query, part = read_yahoo(*setting.yahoo)
-        what = f"Yahoo! Learning to Rank, set 1, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
-    elif setting.data is not None:
-        folder = setting.data / "yahoo_sample"
-        halves = [_read(folder, f"{half}.parquet", "relevance", "qid") for half in ("train", "test")]
-        groups = halves[0][0]
-        X, y, query = (np.concatenate([half[i] for half in halves]) for i in (1, 2, 3))
-        part = np.repeat([0, 1], [len(half[2]) for half in halves])
-        what = f"a sample of Yahoo! Learning to Rank, {len(halves[0][2]):,} training rows, {X.shape[1]} features"
-    else:
-        groups, X, y, query, part = ranking_stand_in(setting.seed)
-        what = f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
-    return RealSet("yahoo_sample", what, groups, X, y, part, train_on_first, "NDCG@5", query)
+def _yahoo_sample(folder: Path) -> RealSet:
+    halves = [_read(folder, f"{half}.parquet", "relevance", "qid") for half in ("train", "test")]
+    groups, X, y, query = zip(*halves, strict=True)
+    what = f"a sample of Yahoo! Learning to Rank, {len(y[0]):,} training rows, {X[0].shape[1]} features"
+    return _ranking(what, groups[0], X, y, query)
 
 
-def _mq2008(setting: Setting) -> RealSet:
-    if setting.data is None:
-        groups, X, y, part = small_ranking_stand_in(setting.seed)
-        what = "diabetes (scikit-learn) with squares and products, with costs assigned"
-        return RealSet("mq2008", what, groups, X, y, part, _each(SETS))
-    folder = setting.data / "mq2008"
+def _mq2008(folder: Path) -> RealSet:
     groups, X, y, query = _read(folder, "data.parquet", "relevance", "qid")
     fold = np.concatenate([numbers(batch, "fold") for batch in open_table(folder / "data.parquet").batches(["fold"])])
     what = f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds"
-    return RealSet("mq2008", what, groups, X, y, fold.astype(np.intp) - 1, _each(SETS), "NDCG@5", query)
+    return RealSet(what, groups, X, y, fold.astype(np.intp) - 1, EACH, "NDCG@5", query)
 
 
-def _boston_housing(setting: Setting) -> RealSet:
-    if setting.data is None:
-        groups, X, y = boston_stand_in()
-        what = "diabetes (scikit-learn)"
-    else:
-        groups, X, y, _ = _read(setting.data / "boston_housing", "data.parquet", "MEDV")
-        what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
-    return RealSet("boston_housing", what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
+def _boston_housing(folder: Path) -> RealSet:
+    groups, X, y, _ = _read(folder, "data.parquet", "MEDV")
+    what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
+    return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
 
 
-def _each(parts: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Hold out each of the first `parts` parts in turn."""
-    return tuple((tuple(p for p in range(parts) if p != test), test) for test in range(parts))
-
-
-_READERS: dict[SetName, Callable[[Setting], RealSet]] = {
-    "kddcup99": _kddcup99,
-    "yahoo_sample": _yahoo_sample,
-    "mq2008": _mq2008,
-    "boston_housing": _boston_housing,
+_SOURCES: dict[SetName, tuple[Callable[[Path], RealSet], Callable[[int], RealSet]]] = {
+    "kddcup99": (_kddcup99, detection_stand_in),
+    "yahoo_sample": (_yahoo_sample, ranking_stand_in),
+    "mq2008": (_mq2008, small_ranking_stand_in),
+    "boston_housing": (_boston_housing, lambda _: boston_stand_in()),
 }
+"""Reader of the files of each data set, and its stand-in for a seed."""

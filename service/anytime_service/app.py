@@ -13,24 +13,19 @@ from functools import partial
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anytime_service.api import console, control
+from anytime_service.api import control
+from anytime_service.api.console import model_data, pages
 from anytime_service.api.oip import oip_routes
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.api.predict import PostPrediction
-from anytime_service.api.sessions import (
-    CreateSession,
-    DeleteSession,
-    PredictNamedSession,
-    PredictSession,
-    SessionGroups,
-)
+from anytime_service.api.predict import Predict
+from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSession, SessionGroups
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
 from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.chosen import chosen_store
+from anytime_service.sessions import session_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContextMiddleware
@@ -38,11 +33,7 @@ from anytime_service.telemetry.logs import AccessLog
 from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
 
-__all__ = [
-    "HotRoutes",
-    "create_app",
-    "create_side_app",
-]
+__all__ = ["HotRoutes", "create_app", "create_side_app"]
 
 
 class HotRoutes:
@@ -101,35 +92,35 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
     handler = PredictionService(registry, settings, tracing, keys)
-    stream = Stream(handler)
-    sessions = chosen_store(handler)
+    stream, sessions = Stream(handler), session_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
     app.entrance = partial(_entrance, handler)
     responses.install(app)
+    predict_session = PredictSession(handler, sessions)
     hot = [
         Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
-        Route("/predict", PostPrediction(handler), methods=["POST"], name="predict"),
+        Route("/predict", Predict(handler), methods=["POST"], name="predict"),
     ]
-    app.add_middleware(HotRoutes, routes=hot, tracing=tracing)
-    # Added last, so that it runs before every other middleware and authenticates every request.
-    local = not (settings.keyed or settings.insecure or settings.uds)
-    origins = Origins(settings.allowed_origins, local=local)
-    app.add_middleware(AuthenticationMiddleware, keys=keys, origins=origins, limit=settings.max_body_bytes)
     app.router.routes += [
         *hot,
         WebSocketRoute("/stream", stream, name="stream"),
         Route("/stream", UpgradeRequired(), methods=["GET"], name="stream_upgrade"),
-        Route("/predict", PredictNamedSession(handler, sessions), methods=["GET"], name="predict_session_by_query"),
         Route("/sessions", CreateSession(handler, sessions), methods=["POST"], name="create_session"),
         Route("/sessions/{id}", DeleteSession(handler, sessions), methods=["DELETE"], name="delete_session"),
-        Route("/sessions/{id}/predict", PredictSession(handler, sessions), methods=["GET"], name="predict_session"),
+        Route("/sessions/{id}/predict", predict_session, methods=["GET"], name="predict_session"),
+        Route("/predict", predict_session, methods=["GET"], name="predict_session_by_query"),
         *oip_routes(handler),
     ]
     app.include_router(control.router)
     app.include_router(control.probes)
     if settings.metrics_port is None:
         app.include_router(control.metrics)
-    app.include_router(console.router)
+    app.include_router(model_data.router)
+    app.include_router(pages.router)
+    app.add_middleware(HotRoutes, routes=hot, tracing=tracing)
+    # Added last, so that it runs before every other middleware and authenticates every request.
+    origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+    app.add_middleware(AuthenticationMiddleware, keys=keys, origins=origins, limit=settings.max_body_bytes)
     return app
 
 

@@ -1,4 +1,7 @@
-"""The command `anytime serve`, which the library's command line includes; the server is imported when it runs."""
+"""The commands `anytime serve` and `anytime demo`, which the library's command line includes.
+
+What a command needs is imported when it runs, so that `anytime --help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import typer
 
 from anytime.errors import AnytimeError
 
-__all__ = ["serve"]
+__all__ = ["demo", "serve"]
 
 _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
 
@@ -26,8 +29,7 @@ def serve(
         Path | None, typer.Option(help="Unix socket to listen on instead of a host and port.", show_default=False)
     ] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow access from other machines without API keys."),
+        bool, typer.Option("--insecure", help="Allow access from other machines without API keys.")
     ] = False,
     metrics_port: Annotated[
         int | None,
@@ -38,8 +40,7 @@ def serve(
         typer.Option(case_sensitive=False, help="Least severe level to log.", show_default="info"),
     ] = None,
     session_store: Annotated[
-        str | None,
-        typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory"),
+        str | None, typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory")
     ] = None,
     ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.", show_default=False)] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,
@@ -78,3 +79,15 @@ def serve(
     if not settings.models:
         raise AnytimeError("no model to serve; pass model files or folders, or set ANYTIME_MODELS")
     run(load_registry(settings.models), settings)
+
+
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the server; a free port if it is in use.")] = 8000,
+) -> None:
+    """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines."""
+    try:
+        from anytime_service.demo.story import run_demo  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise AnytimeError(f"the demo needs {error.name}; pip install 'anytime-linear[all]'") from error
+    run_demo(once=once, port=port)

@@ -1,32 +1,8 @@
-"""Exceptions of the service, as a branch of the library's exception tree.
+"""Exceptions of the service: subclasses of the library's `AnytimeError`.
 
-AnytimeError
-├── ValuesError
-│   └── FieldError             one field of a request is invalid; the error names the field
-├── RegistryError              at the start: no model to load, or two models with one name
-├── UnknownModelError          a request names a model that is not loaded
-├── UnknownSessionError        a request names a session that never existed
-├── GoneSessionError           a request names a session that was deleted or has expired
-├── SessionsUnreachableError   the session store does not answer
-├── MissingVersionError        a session began with a version of a model that is not loaded
-├── DamagedSessionError        the stored content of a session is invalid
-├── MalformedBodyError         a body or message is not the expected JSON or MessagePack
-├── BodyTooLargeError          a body exceeds the limit
-├── ContentTypeError           the content type of a body is not supported
-├── KeysError                  at the start: keys are missing or invalid
-├── CertificateError           at the start: a certificate is invalid
-├── InvalidKeyError            a request has no valid API key
-├── KeyScopeError              the scope of the key does not allow the request
-├── OriginError                a request comes from a page of another site
-├── UnexpectedEventError       an open prediction does not accept an event in its state
-├── OverloadedError            the server is overloaded, a limit is exceeded, or the server is stopping
-├── RequestTimeoutError        a request did not arrive in time
-├── HeadTooLargeError          the head of a request exceeds the limit
-├── SubprotocolError           a WebSocket client offers no supported subprotocol
-└── UpgradeRequiredError       a plain HTTP request to the WebSocket's route
-
-AddressError is an OSError: the call was valid, but the address is in use or not available. `schemas/problem.py` alone
-maps the exceptions to HTTP responses.
+`FieldError` is also a `ValuesError`. `RegistryError`, `KeysError` and `CertificateError` occur at the start or on a
+reload, the others in requests. `AddressError` is an OSError: the call was valid, but the address is in use or not
+available. `schemas/problem.py` alone maps the exceptions to HTTP responses.
 """
 
 from __future__ import annotations

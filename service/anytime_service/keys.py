@@ -84,6 +84,11 @@ class KeyRing:
     given : keys that are valid as long as the process runs.
     file : file of more keys, one per line; it can be reloaded.
 
+    Attributes
+    ----------
+    current : the keys that are valid now; a new object when they change.
+    several : whether there are several different keys, not one key with several scopes.
+
     Raises
     ------
     KeysError
@@ -93,8 +98,7 @@ class KeyRing:
     def __init__(self, given: Iterable[Key] = (), file: Path | None = None) -> None:
         self.file = file
         self._given = tuple(given)
-        self._keys = self._given
-        self._several = _differ(self._keys)
+        self._set_current(self._given)
         self._seen: tuple[int, ...] | None = None
         if file is not None:
             self.read()
@@ -102,25 +106,15 @@ class KeyRing:
     @property
     def needed(self) -> bool:
         """Return whether clients need a key; a ring with a key file requires one even if the file becomes invalid."""
-        return bool(self._keys) or self.file is not None
-
-    @property
-    def current(self) -> tuple[Key, ...]:
-        """Return the keys that are valid now; a new object when they change."""
-        return self._keys
-
-    @property
-    def several(self) -> bool:
-        """Return whether more than one key is valid now."""
-        return self._several
+        return bool(self.current) or self.file is not None
 
     @property
     def short(self) -> int:
         """Return the number of keys that are short enough to guess."""
-        return sum(key.short for key in self._keys)
+        return sum(key.short for key in self.current)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.current)
 
     def find(self, presented: bytes) -> Key | None:
         """Return the key that a client presented, with its widest scope; None if it is invalid.
@@ -131,55 +125,44 @@ class KeyRing:
             return None
         digest = sha256(presented).digest()
         found: Key | None = None
-        for key in self._keys:
+        for key in self.current:
             if compare_digest(key.digest, digest) and (found is None or key.scope == "admin"):
                 found = key
         return found
 
     def contains(self, key: Key) -> bool:
         """Return whether a key that was found before is still valid, in any scope."""
-        return any(compare_digest(each.digest, key.digest) for each in self._keys)
+        return any(compare_digest(each.digest, key.digest) for each in self.current)
 
     def changed(self) -> bool:
         """Return whether the file may have changed since it was read, from its times."""
         return self.file is not None and (self._seen is None or self._seen != _signature(self.file))
 
     def read(self) -> bool:
-        """Reload the file and return whether the valid keys have changed. An error leaves them unchanged.
-
-        Raises
-        ------
-        KeysError
-            The file is unreadable or invalid.
-        """
+        """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
         if self.file is None:
             return False
         seen = _signature(self.file)  # before reading: the next check notices a write during the reading
         settled = bool(seen) and time.time_ns() - seen[0] > SETTLED_S * 1e9
         self._seen = seen if settled else None
-        before, self._keys = self._keys, (*self._given, *read_key_file(self.file))
-        self._several = _differ(self._keys)
-        return before != self._keys
+        before = self.current
+        self._set_current((*self._given, *read_key_file(self.file)))
+        return before != self.current
+
+    def _set_current(self, keys: tuple[Key, ...]) -> None:
+        self.current = keys
+        self.several = len({key.digest for key in keys}) > 1
 
 
 def read_keys(text: str) -> tuple[Key, ...]:
-    """Read keys that are separated by commas.
-
-    Raises
-    ------
-    KeysError
-        A key is invalid; the message names it by its position.
-    """
+    """Read keys that are separated by commas; raise KeysError, which names an invalid key by its position."""
     return tuple(_numbered("entry", enumerate(text.split(","), start=1)))
 
 
 def read_key_file(path: Path) -> tuple[Key, ...]:
     """Read a file of keys, one per line; `#` starts a comment, and empty lines are skipped.
 
-    Raises
-    ------
-    KeysError
-        The file is unreadable or contains no key, or a line is not a valid key.
+    Raise KeysError if the file is unreadable or contains no key, or a line is not a valid key.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -215,11 +198,6 @@ def _key(text: str) -> Key:
     if len(clear) > MAX_KEY_BYTES:
         raise KeysError(f"has {len(clear)} characters; expected at most {MAX_KEY_BYTES}")
     return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
-
-
-def _differ(keys: tuple[Key, ...]) -> bool:
-    """Return whether there are several different keys, not one key with several scopes."""
-    return len({key.digest for key in keys}) > 1
 
 
 def _signature(path: Path) -> tuple[int, ...]:

@@ -22,6 +22,11 @@ SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))
 """Settings whose values no message may contain."""
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
 class Settings(BaseSettings):
     """Settings of the service; each is also an environment variable: `ANYTIME_` and the name in capitals."""
 
@@ -50,24 +55,19 @@ class Settings(BaseSettings):
         default="info", description="Least severe level to log: debug, info, warning or error."
     )
     access_log: bool = Field(default=False, description="Whether to log every request and connection.")
-    max_deadline_ms: float = Field(
-        default=10_000,
-        gt=0,
-        allow_inf_nan=False,
-        description="Longest deadline, and the deadline of a request that has none.",
+    max_deadline_ms: PositiveAmount = Field(
+        default=10_000, description="Longest deadline, and the deadline of a request that has none."
     )
-    max_body_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1, description="Largest request body; the server refuses larger ones."
+    max_body_bytes: Count = Field(
+        default=16 * 1024 * 1024, description="Largest request body; the server refuses larger ones."
     )
-    max_json_bytes: int = Field(
+    max_json_bytes: Count = Field(
         default=1024 * 1024,
-        ge=1,
         description="Largest JSON body, line or message; also for MessagePack with values as lists instead of bytes.",
     )
-    max_rows: int = Field(default=10_000, ge=1, description="Largest number of rows of one prediction.")
-    max_held_bytes: int = Field(
+    max_rows: Count = Field(default=10_000, description="Largest number of rows of one prediction.")
+    max_held_bytes: Count = Field(
         default=1024 * 1024 * 1024,
-        ge=1,
         description="Largest number of bytes stored for clients: group values, incomplete bodies and messages, and "
         "replies that clients have not read.",
     )
@@ -78,55 +78,39 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="With several keys, the share of max_open, max_sessions and max_held_bytes that one key may use.",
     )
-    max_connections: int = Field(
-        default=10_000, ge=1, description="Largest number of connections; further ones receive only health and metrics."
+    max_connections: Count = Field(
+        default=10_000, description="Largest number of connections; further ones receive only health and metrics."
     )
-    max_message_rate: float = Field(
+    max_message_rate: Amount = Field(
         default=20_000,
-        ge=0,
-        allow_inf_nan=False,
         description="Messages per second (chunks of bodies included) that the server reads from one connection. "
         "0 is no limit.",
     )
     max_header_bytes: int = Field(
         default=16 * 1024, ge=256, description="Largest head of a request: request line and headers."
     )
-    header_timeout_s: float = Field(
-        default=10, gt=0, allow_inf_nan=False, description="Longest time to receive the head of a request."
+    header_timeout_s: PositiveAmount = Field(default=10, description="Longest time to receive the head of a request.")
+    body_timeout_s: PositiveAmount = Field(default=30, description="Longest time to receive a body without a deadline.")
+    idle_timeout_s: PositiveAmount = Field(
+        default=75, description="Time after which the server closes a connection whose client neither sends nor reads."
     )
-    body_timeout_s: float = Field(
-        default=30, gt=0, allow_inf_nan=False, description="Longest time to receive a body without a deadline."
+    max_lateness_ms: PositiveAmount = Field(
+        default=5, description="Largest expected lateness of an answer; above it the server begins no predictions."
     )
-    idle_timeout_s: float = Field(
-        default=75,
-        gt=0,
-        allow_inf_nan=False,
-        description="Time after which the server closes a connection whose client neither sends nor reads.",
-    )
-    max_lateness_ms: float = Field(
-        default=5,
-        gt=0,
-        allow_inf_nan=False,
-        description="Largest expected lateness of an answer; above it the server begins no predictions.",
-    )
-    max_open: int = Field(default=10_000, ge=1, description="Largest number of open predictions.")
-    max_solve_ms: float = Field(
+    max_open: Count = Field(default=10_000, description="Largest number of open predictions.")
+    max_solve_ms: Amount = Field(
         default=250,
-        ge=0,
-        allow_inf_nan=False,
         description="Longest time to solve for one set of groups; where it would take longer, the prefix answers.",
     )
-    max_sessions: int = Field(default=10_000, ge=1, description="Largest number of sessions.")
-    session_ttl_s: float = Field(
-        default=60, gt=0, allow_inf_nan=False, description="Time after its last use at which a session expires."
-    )
+    max_sessions: Count = Field(default=10_000, description="Largest number of sessions.")
+    session_ttl_s: PositiveAmount = Field(default=60, description="Time after its last use at which a session expires.")
     session_store: str = Field(
         default=MEMORY,
         repr=False,
         description="Session store: memory, or the URL of a Redis server that replicas share; it may have a password.",
     )
-    session_store_timeout_ms: float = Field(
-        default=250, gt=0, allow_inf_nan=False, description="Longest time that a request waits for the session store."
+    session_store_timeout_ms: PositiveAmount = Field(
+        default=250, description="Longest time that a request waits for the session store."
     )
 
     @field_validator("session_store")
@@ -190,10 +174,7 @@ class Settings(BaseSettings):
 def load_settings(**given: Any) -> Settings:
     """Read the settings from the environment; arguments take precedence, except those that are None.
 
-    Raises
-    ------
-    AnytimeError
-        A setting is invalid; the message names its variable.
+    Raise AnytimeError, which names the variable, if a setting is invalid.
     """
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})

@@ -19,20 +19,12 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from anytime_service.errors import OriginError
 
-__all__ = [
-    "MEMORY",
-    "Origins",
-    "checked_address",
-    "origin_of",
-    "shown_address",
-]
+__all__ = ["MEMORY", "Origins", "checked_address", "origin_of", "shown_address"]
 
 _ORIGIN = re.compile(r"(https?)://([^\s/?#@,]+)")
 _PORTS = {"http": ":80", "https": ":443"}
 _SECURE = ("https", "wss")
 _SHOWN = 100
-MAX_HOSTS = 64
-"""Number of accepted `Host` headers to cache."""
 
 
 class Origins:
@@ -48,33 +40,23 @@ class Origins:
         self._allowed = frozenset(allowed)
         self._local = local
         self._hosts = {_name(origin.partition("://")[2]) for origin in self._allowed}
-        self._known: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
-        """Raise an error for a request that must not be served.
-
-        Raises
-        ------
-        OriginError
-            The request comes from a page of another site, or its host is a name that anyone can register.
-        """
+        """Raise OriginError for a page of another site, or a host name that anyone can register."""
         host = headers.get(b"host")
-        if self._local and host is not None and host not in self._known:
-            self._check_host(host)
+        if self._local and host is not None:
+            self._check_host(_name(host.decode("latin-1")))
         origin = headers.get(b"origin")
         if origin is not None:
             self._check_origin(origin.decode("latin-1"), (host or b"").decode("latin-1"), scheme)
 
-    def _check_host(self, host: bytes) -> None:
-        name = _name(host.decode("latin-1"))
+    def _check_host(self, name: str) -> None:
         if not (_own(name) or name in self._hosts):
             raise OriginError(
                 f"host {name[:_SHOWN]!r} is not accepted: the server requires no key, and anyone can register a name "
                 "for this machine; use localhost, or have the operator set API keys or list the origin in "
                 "ANYTIME_ALLOWED_ORIGINS"
             )
-        if len(self._known) < MAX_HOSTS:
-            self._known.add(host)
 
     def _check_origin(self, received: str, host: str, scheme: str) -> None:
         origin = origin_of(received)
@@ -95,7 +77,6 @@ def origin_of(text: str) -> str | None:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdigit() else host.lower()
 
@@ -119,12 +100,9 @@ _EXPECTED = (
 
 
 def checked_address(text: str) -> str:
-    """Return the address of a session store unchanged.
+    """Return the address of a session store unchanged; raise ValueError if it is invalid.
 
-    Raises
-    ------
-    ValueError
-        The address is invalid; the message contains no part of it, since it may contain a password.
+    The message contains no part of the address, since it may contain a password.
     """
     if text == MEMORY:
         return text

@@ -62,7 +62,7 @@ def _import() -> None:
     """Import what tasks need, which takes as long as some of them."""
     import pyarrow.parquet  # noqa: F401, PLC0415
 
-    import anytime.training.dask.design  # noqa: F401, PLC0415
+    import anytime.training.dask  # noqa: F401, PLC0415
 
 
 def kill_worker(client: Client) -> None:

@@ -89,12 +89,7 @@ def run(command: list[str]) -> tuple[float, float, str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
     started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)

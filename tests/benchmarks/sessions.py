@@ -49,7 +49,7 @@ def request(child: Child, content: bytes) -> tuple[int, bytes]:
 def shared(path: Path, url: str) -> Iterator[Child]:
     """Run a replica with its sessions in Redis."""
     os.environ["ANYTIME_SESSION_STORE"] = url
-    with server("service", path) as child:
+    with server("admitting", path) as child:
         del os.environ["ANYTIME_SESSION_STORE"]
         yield child
 
@@ -111,7 +111,7 @@ def main() -> None:
         pin_to_core(CLIENT_CORE)
         path = Path(folder) / "load.safetensors"
         model = saved_model(path, groups=GROUPS, size=WIDTH)
-        with server("service", path) as memory, shared(path, redis.url()) as a, shared(path, redis.url()) as b:
+        with server("admitting", path) as memory, shared(path, redis.url()) as a, shared(path, redis.url()) as b:
             report(costs(model, a, memory, args.rounds))
             found = delays(model, a, b, 20 * args.rounds)
             alone = delays(model, memory, memory, 20 * args.rounds)

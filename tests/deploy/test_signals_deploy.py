@@ -50,7 +50,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def metric_types() -> dict[str, str]:
     """Return the names and types of the service's metrics, as Prometheus reads them."""
-    text, _ = asyncio.run(Metrics().exposition.write(""))
+    text, _ = asyncio.run(Metrics().write(""))
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
 
 
@@ -104,10 +104,7 @@ def test_every_metric_is_documented_with_its_type() -> None:
     assert all(len(meaning) > 10 for *_, meaning in rows)
 
 
-@pytest.mark.parametrize(
-    ("where", "expression"),
-    [*expressions(), *((rule["alert"], rule["expr"]) for rule in RULES)],
-)
+@pytest.mark.parametrize(("where", "expression"), [*expressions(), *((rule["alert"], rule["expr"]) for rule in RULES)])
 def test_expressions_use_only_metrics_of_the_service(where: str, expression: str) -> None:
     named = set(re.findall(r"\b(?:anytime|process|python)_\w+|\bup\b", expression))
     assert named

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from anytime.errors import AnytimeError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.client import AsyncClient, Client, ProblemError
 from drills.calls import AnswerRecord, Call, inputs

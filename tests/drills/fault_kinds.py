@@ -194,8 +194,7 @@ class CorruptModel(Fault):
                 testbed.expect(clear, f"reload of a file that is {kind}: {response.status} {response.content}")
             for number in range(len(testbed.cluster.replicas)):
                 testbed.expect(
-                    testbed.reload(number, "could not reload the models"),
-                    f"SIGHUP, the file {kind}: not logged",
+                    testbed.reload(number, "could not reload the models"), f"SIGHUP, the file {kind}: not logged"
                 )
                 testbed.expect(
                     testbed.version_of(number) == version, f"the old model was dropped when the file was {kind}"

@@ -110,19 +110,13 @@ class Drill:
         return passed and worst <= PROBED_MS
 
     def _rounds(
-        self,
-        child: Child,
-        capacity: float,
-        shares: Sequence[float],
-        seconds: float,
-        rounds: int,
-        rng: np.random.Generator,
+        self, child: Child, base: float, shares: Sequence[float], seconds: float, rounds: int, rng: np.random.Generator
     ) -> dict[float, Slot]:
         """Offer shares of a rate in random order in every round; return medians."""
         slots: dict[float, list[Slot]] = {share: [] for share in shares}
         for _ in range(rounds):
             for share in rng.permutation(shares):
-                slots[float(share)].append(self._offer(child, share * capacity, seconds, rng))
+                slots[float(share)].append(self._offer(child, share * base, seconds, rng))
         return {share: _median(each) for share, each in slots.items()}
 
     def _search(self, child: Child, seconds: float, rng: np.random.Generator) -> float:
@@ -209,10 +203,7 @@ def drills(model: Model) -> dict[str, Drill]:
             500,
         ),
         "stubborn": Drill(
-            f"WebSocket, {SENT} groups, clients ignore refusals",
-            streams(lambda _: True),
-            500,
-            binding=False,
+            f"WebSocket, {SENT} groups, clients ignore refusals", streams(lambda _: True), 500, binding=False
         ),
         "brutal": Drill(
             f"WebSocket, {SENT} groups, half of the clients go on sending refused groups",

@@ -15,14 +15,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import (
-    GridSearchCV,
-    KFold,
-    ShuffleSplit,
-    StratifiedKFold,
-    TimeSeriesSplit,
-    cross_val_score,
-)
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -72,7 +65,7 @@ def labels(y: Float, names: list[Any]) -> Any:
         AnytimeClassifier(alpha="cv", cv=2),
         AnytimeClassifier(family="gaussian"),
         AnytimeClassifier(family="gaussian", alpha="cv"),
-    ],
+    ]
 )
 def test_the_conventions_of_scikit_learn_are_kept(estimator: Estimator, check: Any) -> None:
     check(estimator)
@@ -493,9 +486,7 @@ def test_a_saved_regressor_predicts_as_it_did(tmp_path: Path, responses: int) ->
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["no", "yes"], ["a", "b", "c"], [0, 1], [3, 7, 11], [False, True], [1.0, 2.0], [-1.0, 1.0, 2.0]],
-    ids=str,
+    "names", [["no", "yes"], ["a", "b", "c"], [0, 1], [3, 7, 11], [False, True], [1.0, 2.0], [-1.0, 1.0, 2.0]], ids=str
 )
 @pytest.mark.parametrize("family", ["auto", "gaussian"])
 def test_labels_of_any_kind_survive_training_and_saving(

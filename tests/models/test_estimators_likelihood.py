@@ -126,9 +126,7 @@ def test_deviances_on_the_training_rows_are_those_of_scikit_learn(kind: str) -> 
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["no", "yes"], ["a", "b", "ü"], [False, True], [0, 1], [-5, 3, 12], [1.0, 2.0], [-1.0, 0.0, 1.0]],
-    ids=str,
+    "names", [["no", "yes"], ["a", "b", "ü"], [False, True], [0, 1], [-5, 3, 12], [1.0, 2.0], [-1.0, 0.0, 1.0]], ids=str
 )
 def test_classes_survive_saving_with_their_kind(tmp_path: Path, names: list[Any]) -> None:
     X, y = table()
@@ -463,12 +461,7 @@ BAD: list[Any] = [
     pytest.param("y", ["--family", "binomial"], ["'y'", "2 for task binary"], id="binomial for numbers"),
     pytest.param("grade", ["--family", "binomial"], ["'grade'", "3 values"], id="binomial for three classes"),
     pytest.param("kind", ["--family", "multinomial"], ["binomial or gaussian"], id="multinomial for two classes"),
-    pytest.param(
-        "kind",
-        ["--family", "poisson"],
-        ["'kind'", "text"],
-        id="poisson for classes",
-    ),
+    pytest.param("kind", ["--family", "poisson"], ["'kind'", "text"], id="poisson for classes"),
     pytest.param("y", ["--family", "poisson"], ["'y'", "expected counts"], id="poisson for numbers below 0"),
     pytest.param(
         "n", ["--family", "poisson", "--task", "regression"], ["poisson", "gaussian"], id="poisson as regression"

@@ -1,17 +1,22 @@
-"""Folds are balanced, seeded, and the same however the table is cut into batches."""
+"""Folds are balanced, seeded, and the same however the table is cut into batches and wherever assignment starts."""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from anytime.folds import FoldStream, GroupedFolds
-from anytime.types import Index
+from anytime.folds import FoldAssigner, FoldCounts, FoldStream, GroupedFolds
+from anytime.types import Float, Index
 
 quick = partial(settings, deadline=None, derandomize=True, max_examples=100)
+KINDS = ("rows", "classes", "queries")
 counts, seeds, sizes = st.integers(2, 10), st.integers(0, 2**32 - 1), st.lists(st.integers(0, 40), max_size=8)
 
 
@@ -38,9 +43,9 @@ def test_every_run_of_rows_has_every_fold_once(count: int, seed: int, rows: int)
 @quick()
 @given(counts, seeds, sizes)
 def test_batches_do_not_change_the_folds(count: int, seed: int, batches: list[int]) -> None:
-    dealt = stream(count, seed)
-    taken = [fold for rows in batches for fold in dealt.take(rows).tolist()]
-    assert taken == drawn(count, seed, sum(batches))
+    batched = stream(count, seed)
+    folds = [fold for rows in batches for fold in batched.take(rows).tolist()]
+    assert folds == drawn(count, seed, sum(batches))
 
 
 @quick()
@@ -48,14 +53,14 @@ def test_batches_do_not_change_the_folds(count: int, seed: int, batches: list[in
 def test_rows_that_are_skipped_change_nothing_for_those_after(
     count: int, seed: int, walk: list[tuple[bool, int]], rows: int
 ) -> None:
-    dealt, gone = stream(count, seed), 0
+    folds, before = stream(count, seed), 0
     for skipped, length in walk:
         if skipped:
-            dealt.skip(length)
+            folds.skip(length)
         else:
-            dealt.take(length)
-        gone += length
-    assert dealt.take(rows).tolist() == drawn(count, seed, gone + rows)[gone:]
+            folds.take(length)
+        before += length
+    assert folds.take(rows).tolist() == drawn(count, seed, before + rows)[before:]
 
 
 def test_the_seed_decides() -> None:
@@ -71,9 +76,9 @@ def test_folds_follow_no_pattern_of_the_rows() -> None:
 
 
 def grouped(count: int, seed: int, keys: list[str], batches: list[int]) -> Index:
-    dealt, found, start = GroupedFolds(count, np.random.default_rng(seed)), [np.empty(0, dtype=np.intp)], 0
+    folds, found, start = GroupedFolds(count, np.random.default_rng(seed)), [np.empty(0, dtype=np.intp)], 0
     for rows in [*batches, len(keys)]:
-        found.append(dealt.take(keys[start : start + rows]))
+        found.append(folds.take(keys[start : start + rows]))
         start += rows
     return np.concatenate(found)
 
@@ -96,3 +101,68 @@ def test_rows_of_one_key_share_a_fold_and_keys_are_balanced(
 def test_keys_may_be_anything_that_can_be_a_key() -> None:
     folds = GroupedFolds(2, np.random.default_rng(0)).take([1, "1", (1,), 1, "1", (1,)])
     assert folds[:3].tolist() == folds[3:].tolist()
+
+
+# Assignment of a table, whole or in parts
+
+
+def table_of(kind: str, count: int, seed: int) -> tuple[Float, NDArray[Any] | None]:
+    """Responses of three classes, and queries where rows have them."""
+    rng = np.random.default_rng(seed)
+    Y = np.eye(3)[rng.integers(0, 3, count)]
+    return Y, rng.integers(0, 9, count).astype(str) if kind == "queries" else None
+
+
+def rows_of(table: tuple[Float, NDArray[Any] | None], begin: int, end: int) -> tuple[Float, NDArray[Any] | None]:
+    Y, query = table
+    return Y[begin:end], None if query is None else query[begin:end]
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    st.sampled_from(KINDS), st.integers(2, 5), st.integers(0, 99), st.lists(st.integers(0, 30), min_size=1, max_size=6)
+)
+def test_the_folds_of_parts_are_those_of_the_whole(kind: str, folds: int, seed: int, sizes: list[int]) -> None:
+    count = sum(sizes)
+    table = table_of(kind, count, seed)
+    edges = list(pairwise(np.cumsum([0, *sizes]).tolist()))
+
+    def fresh() -> FoldAssigner:
+        return FoldAssigner(folds, seed, stratified=kind == "classes")
+
+    expected = fresh().take(*table)
+    assert expected is not None
+    tallies = [fresh().tally([rows_of(table, *edge)]) for edge in edges]
+    split = fresh().split(tallies)
+    found = [assigner.take(*rows_of(table, *edge)) for assigner, edge in zip(split, edges, strict=True)]
+    assert np.concatenate([each for each in found if each is not None]).tolist() == expected.tolist()
+    late = fresh()
+    for tally in tallies[:-1]:
+        late.skip(tally)
+    last = late.take(*rows_of(table, *edges[-1]))
+    assert last is not None
+    assert last.tolist() == expected[edges[-1][0] :].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tally_does_not_depend_on_how_the_rows_are_cut(kind: str) -> None:
+    table = table_of(kind, 50, 3)
+    assigner = FoldAssigner(4, 0, stratified=kind == "classes")
+    cut = [rows_of(table, a, b) for a, b in pairwise([0, 7, 7, 31, 50])]
+    assert assigner.tally(cut) == assigner.tally([table])
+    assert assigner.tally(cut).rows == 50
+
+
+def test_one_fold_needs_no_assignment() -> None:
+    assigner = FoldAssigner(1, 0, stratified=False)
+    assigner.skip(FoldCounts(10))
+    assert assigner.take(np.zeros((3, 1)), None) is None
+
+
+def test_a_copy_is_independent() -> None:
+    assigner, Y = FoldAssigner(3, 0, stratified=False), np.zeros((20, 1))
+    other = assigner.copy()
+    first, second = assigner.take(Y, None), other.take(Y, None)
+    assert first is not None
+    assert second is not None
+    assert first.tolist() == second.tolist()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime._linalg import factorise
+from anytime._linalg import conjugate_gradients, factorise
 from anytime.types import Float
 
 quick = partial(settings, deadline=None, derandomize=True)
@@ -107,3 +107,19 @@ def test_nothing_has_an_empty_factor() -> None:
     factor = factorise(np.empty((0, 0)), np.empty(0))
     assert factor.L.shape == (0, 0)
     assert factor.dropped.shape == (0,)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_conjugate_gradients_solve_as_the_factor_does(columns: int) -> None:
+    rng = np.random.default_rng(0)
+    A = np.cov(rng.normal(size=(12, 40)))
+    b = rng.normal(size=(12, columns))
+    diagonal = np.diagonal(A)[:, np.newaxis]
+    found = conjugate_gradients(lambda x: A @ x, lambda r: r / diagonal, b, tolerance=1e-10, max_steps=200)
+    np.testing.assert_allclose(found, factorise(A, np.diagonal(A)).solve(b), rtol=1e-7)
+
+
+def test_conjugate_gradients_stop_where_the_curvature_ends() -> None:
+    A = np.diag([1.0, 0.0])
+    found = conjugate_gradients(lambda x: A @ x, lambda r: r, np.array([[0.0], [1.0]]), tolerance=1e-10, max_steps=9)
+    assert found.tolist() == [[0.0], [0.0]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from anytime_reproduction.experiment import Experiment, Result, Run, Section, Setting
 
-__all__ = ["experiment", "failing", "traced", "worked", "writing"]
+__all__ = ["executed", "experiment", "failing", "traced", "writing"]
 
 
 def traced(setting: Setting, traces: str, number: int) -> Result:
@@ -20,8 +20,8 @@ def traced(setting: Setting, traces: str, number: int) -> Result:
 
 
 def failing(setting: Setting, traces: str, number: int) -> Result:
-    """Fail, unless the cause is mended."""
-    if not (Path(traces) / "mended").exists():
+    """Fail, unless the cause is fixed."""
+    if not (Path(traces) / "fixed").exists():
         raise ZeroDivisionError("nothing to divide by")
     return traced(setting, traces, number)
 
@@ -37,7 +37,7 @@ def writing(setting: Setting, traces: str, number: int) -> Result:
     return {"alone": alone, "before": before}
 
 
-def worked(traces: Path) -> list[int]:
+def executed(traces: Path) -> list[int]:
     """Numbers of the runs that have left a trace, in order, each as often as it ran."""
     return sorted(int(path.name.split("-")[0]) for path in traces.glob("*-*"))
 

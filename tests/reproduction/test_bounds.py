@@ -1,4 +1,4 @@
-"""What the bounds experiment checks is checked right, and would be told if it failed."""
+"""The bounds experiment checks the inequalities correctly, and reports violations."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anytime.selection import sequence
 from anytime.training.guarantee import bound, doubling_bound, subset_values
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.sets import load_set
-from anytime_reproduction.uai.bounds import BOUNDS, check_doubling, check_prefixes, checked_problem
-from anytime_reproduction.uai.certificates import (
+from anytime_reproduction.sets import load_set, recosted
+from anytime_reproduction.uai.bounds import (
+    BOUNDS,
     PROBLEMS,
     ProblemName,
     best_of_sets,
     cheapest,
+    check_doubling,
+    check_prefixes,
+    checked_problem,
     drawn_costs,
-    recosted,
     small_problem,
 )
 from models import literal
+from models.properties import quick
 
 SETTING = Setting(quick=True)
 ALPHA = 1e-5
@@ -42,7 +47,7 @@ def of(name: ProblemName, number: int) -> Any:
 def test_prefixes_are_held_against_every_set(name: ProblemName, number: int, gamma: float) -> None:
     gram, groups, values, best = of(name, number)
     found = sequence(gram, groups, "omp", ALPHA)
-    told = check_prefixes(found, best, gamma)
+    result = check_prefixes(found, best, gamma)
     F = {members: float(values[sum(1 << g for g in members)]) for members in map(frozenset, _subsets(6))}
     margins, reached = [], []
     for B, explained in zip(found.costs[1:], found.explained_variance[1:], strict=True):
@@ -52,16 +57,16 @@ def test_prefixes_are_held_against_every_set(name: ProblemName, number: int, gam
                 optimum = literal.brute_force_best(F, groups.costs.tolist(), K)
                 margins.append((explained - bound(gamma, B, K) * optimum) / optimum)
         reached.append(explained / literal.brute_force_best(F, groups.costs.tolist(), B))
-    assert told["margin"] == pytest.approx(min(margins), abs=1e-9)
-    assert (told["broken"] > 0) == (min(margins) < -1e-9)
-    assert told["reached"] == pytest.approx(min(reached), rel=1e-6)
+    assert result["margin"] == pytest.approx(min(margins), abs=1e-9)
+    assert (result["broken"] > 0) == (min(margins) < -1e-9)
+    assert result["reached"] == pytest.approx(min(reached), rel=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 20.0])
 def test_doubling_is_held_against_every_set_of_a_quarter(ratio: float) -> None:
     gram, groups, values, best = of("families", 0)
     found = sequence(gram, groups, "fr", ALPHA, doubling=True)
-    told = check_doubling(found, best, ratio)
+    result = check_doubling(found, best, ratio)
     until = found.costs[found.doubling_until or 0]
     F = {members: float(values[sum(1 << g for g in members)]) for members in map(frozenset, _subsets(6))}
     shares = []
@@ -71,14 +76,28 @@ def test_doubling_is_held_against_every_set_of_a_quarter(ratio: float) -> None:
             reached = found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]]
             shares.append(reached / optimum)
     assert shares
-    assert told["until"] == until
-    assert told["reached"] == pytest.approx(min(shares))
-    assert told["margin"] == pytest.approx(min(shares) - doubling_bound(ratio))
-    assert (told["broken"] > 0) == (min(shares) < doubling_bound(ratio))
+    assert result["until"] == until
+    assert result["reached"] == pytest.approx(min(shares))
+    assert result["margin"] == pytest.approx(min(shares) - doubling_bound(ratio))
+    assert (result["broken"] > 0) == (min(shares) < doubling_bound(ratio))
 
 
 def _subsets(count: int) -> list[list[int]]:
     return [[g for g in range(count) if code >> g & 1] for code in range(2**count)]
+
+
+@quick(max_examples=80)
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 2.5]), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
+def test_the_best_of_all_sets_is_that_of_plain_search(costs: list[float], seed: int) -> None:
+    values = np.random.default_rng(seed).uniform(0, 1, 2 ** len(costs))
+    values[0] = 0.0
+    found = best_of_sets(values, np.array(costs))
+    sets = [(sum(costs[g] for g in members), values[code]) for code, members in enumerate(_subsets(len(costs)))]
+    assert found.costs[0] == 0
+    assert (np.diff(found.values) > 0).all()
+    for budget in [*(cost for cost, _ in sets), 0.0, 0.15, 99.0]:
+        expected = max(value for cost, value in sets if cost <= budget + 1e-9)
+        assert found.within(np.array([budget]))[0] == expected
 
 
 def test_costs_are_drawn_in_turns() -> None:
@@ -114,7 +133,7 @@ def results() -> dict[str, Any]:
     return {name.replace(" ", "-"): checked_problem(SETTING, name, 6, 2) for name in PROBLEMS}
 
 
-def test_the_section_tells_that_nothing_was_broken(results: dict[str, Any]) -> None:
+def test_the_section_reports_that_no_bound_was_violated(results: dict[str, Any]) -> None:
     section = BOUNDS.section(SETTING, results)
     assert [finding.agrees for finding in section.findings] == [True, True, None, None, None]
     assert all("none violated" in finding.text for finding in section.findings[:2])
@@ -123,10 +142,10 @@ def test_the_section_tells_that_nothing_was_broken(results: dict[str, Any]) -> N
     assert section.figures[0].draw().axes
 
 
-def test_the_section_tells_what_was_broken(results: dict[str, Any]) -> None:
-    spoilt = deepcopy(results)
-    spoilt["families"]["cases"][0]["CS-G-OMP"]["broken"] = 3
-    findings = BOUNDS.section(SETTING, spoilt).findings
+def test_the_section_reports_violations(results: dict[str, Any]) -> None:
+    changed = deepcopy(results)
+    changed["families"]["cases"][0]["CS-G-OMP"]["broken"] = 3
+    findings = BOUNDS.section(SETTING, changed).findings
     assert [finding.agrees for finding in findings[:2]] == [False, True]
     assert "3 violated" in findings[0].text
 

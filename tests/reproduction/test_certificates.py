@@ -1,4 +1,4 @@
-"""The section on certificates says what was proved, and whether it is what was aimed at."""
+"""The section on certificates reports what was proved."""
 
 from __future__ import annotations
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.uai.certificates import knapsack
-from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, independent, learned, ratios
-
-
-def eq10(D: int) -> tuple[np.ndarray, np.ndarray]:
-    costs = np.arange(1, D + 1)
-    return np.exp(costs - float(D)), costs
+from anytime_reproduction.uai.doubling import (
+    DOUBLING,
+    SHARES,
+    any_sequence,
+    doubled,
+    eq10,
+    independent,
+    knapsack,
+    learned,
+    ratios,
+)
+from models.properties import quick
 
 
 def least_ratio(order: tuple[int, ...], share: float) -> float:
@@ -56,6 +63,20 @@ def test_the_linear_model_explains_what_the_items_are_worth() -> None:
     found = learned(values, costs, doubling=True)
     gains = np.diff(found.explained_variance)
     np.testing.assert_allclose(gains, 0.5 * values[found.columns] / values.sum() / (1 + 1e-5), rtol=1e-9)
+
+
+@quick(max_examples=80)
+@given(st.lists(st.tuples(st.integers(1, 6), st.floats(0, 10)), min_size=1, max_size=7))
+def test_the_knapsack_is_that_of_plain_search(items: list[tuple[int, float]]) -> None:
+    costs, values = np.array([c for c, _ in items]), np.array([v for _, v in items])
+    found = knapsack(values, costs)
+    sets = [
+        (costs[list(members)].sum(), values[list(members)].sum())
+        for size in range(len(items) + 1)
+        for members in combinations(range(len(items)), size)
+    ]
+    expected = [max(value for cost, value in sets if cost <= budget) for budget in range(costs.sum() + 1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("share", [1.0, 2.0, 3.5, 4.0])

@@ -1,4 +1,4 @@
-"""The Group-OMP paper's experiments: designs, paths and scores against their definitions, and what sections say."""
+"""The Group-OMP paper's experiments: designs, paths and scores against their definitions, and their sections."""
 
 from __future__ import annotations
 
@@ -10,33 +10,30 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.experiment import Estimate, Finding, Setting
-from anytime_reproduction.group_omp.boston import BOSTON, READINGS, expanded, splits
-from anytime_reproduction.group_omp.designs import (
+from anytime_reproduction.experiment import Compared, Estimate, Finding, Setting, by_name
+from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expanded, splits
+from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
-    METHODS,
-    Design,
-    Rows,
-    group_lasso,
-    group_omp,
-    groups_of,
-    lasso,
-    ols,
-    omp,
-)
-from anytime_reproduction.group_omp.published import TABLE_1, TABLE_2, Compared, by_name, direction
-from anytime_reproduction.group_omp.simulations import GROUP_OMP
-from anytime_reproduction.group_omp.trials import (
     MEASURES,
+    METHODS,
     SCORINGS,
     VARIATIONS,
+    Design,
+    Rows,
     f1,
+    group_lasso,
+    group_omp,
     groups_with,
     held_out_errors,
+    lasso,
     model_errors,
+    ols,
+    omp,
     row_names,
     trials,
 )
+from anytime_reproduction.group_omp.table_1 import GROUP_OMP, TABLE_1
+from anytime_reproduction.sets import consecutive_groups
 
 QUICK = Setting(quick=True)
 
@@ -59,8 +56,8 @@ def test_drawn_rows_have_the_moments_that_are_stated(design: Design) -> None:
     # Every mean of products within six of its own standard errors, of which 2,500 are looked at.
     products = np.einsum("ni,nj->nij", X[:4000], X[:4000])
     error = products.std(axis=0) / np.sqrt(rows)
-    assert np.all(np.abs(X.T @ X / rows - design.second()) <= 6 * error + 1e-12)
-    assert np.all(np.abs(X.mean(axis=0) - design.mean()) <= 6 * X.std(axis=0) / np.sqrt(rows))
+    assert np.all(np.abs(X.T @ X / rows - design.second) <= 6 * error + 1e-12)
+    assert np.all(np.abs(X.mean(axis=0) - design.mean) <= 6 * X.std(axis=0) / np.sqrt(rows))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,7 @@ def test_true_groups_are_those_of_the_paper(number: int, variables: int, groups:
     design = DESIGNS[number - 1]
     assert design.support.sum() == variables
     assert {int(g) + 1 for g in np.flatnonzero(groups_with(design.support, design.groups))} == groups
-    # OLS selects all, so that its published F1 tells the paper's own counts.
+    # OLS selects all, so that its published F1 shows the paper's own counts.
     everything = np.ones(len(design.truth), dtype=np.bool_)
     assert f1(everything, design.support) == pytest.approx(TABLE_1["F1 (Var)"]["OLS"][number - 1].mean, abs=5e-4)
     found = f1(groups_with(everything, design.groups), groups_with(design.support, design.groups))
@@ -124,7 +121,7 @@ def test_group_omp_is_the_procedure_of_figure_1(design: Design) -> None:
 
 def test_omp_is_group_omp_of_single_columns() -> None:
     rows = drawn(DESIGNS[3], 200)
-    single = replace(rows, groups=groups_of((1,) * rows.X.shape[1]))
+    single = replace(rows, groups=consecutive_groups([1] * rows.X.shape[1], np.ones(rows.X.shape[1])))
     np.testing.assert_allclose(omp(rows), group_omp(single), rtol=0, atol=1e-9 * np.abs(rows.y).max())
 
 
@@ -191,11 +188,9 @@ def test_f1_by_hand() -> None:
     assert f1(np.array([True, True, False, True, False, False]), true) == pytest.approx(2 / 3)
     assert f1(np.zeros(6, dtype=np.bool_), true) == 0.0
     assert f1(true, true) == 1.0
-    assert groups_with(np.array([False, True, False, False, False, False]), groups_of((2, 3, 1))).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    assert groups_with(
+        np.array([False, True, False, False, False, False]), consecutive_groups([2, 3, 1], np.ones(3))
+    ).tolist() == [True, False, False]
 
 
 def test_errors_by_hand() -> None:
@@ -273,7 +268,7 @@ def test_the_section_says_so_where_all_agrees() -> None:
     )
 
 
-def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:
+def test_the_section_reports_what_differs_and_which_explanation_is_accepted() -> None:
     def differing(name: str, row: str, measure: str) -> float:
         wrong = name == "printed-4" and row == "OLS" and measure == "ME"
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
@@ -292,7 +287,7 @@ def test_the_section_tells_what_differs_and_which_explanation_holds() -> None:
     assert "in experiment 4: the published figures there do not come from the design as we read it" in touchstone.text
 
 
-def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
+def test_the_section_reports_an_explanation_that_is_not_accepted() -> None:
     def differing(name: str, row: str, measure: str) -> float:
         wrong = VARIATIONS[name].design == 4 and row == "OLS" and measure == "ME"
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
@@ -301,15 +296,15 @@ def test_the_section_tells_an_explanation_that_does_not_hold() -> None:
     found = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in found] == [False]
     assert "no tested explanation has more agreeing cells than the 26 as printed" in found[0].text
-    left = next(f for f in section.findings if "still differ" in f.text)
-    assert "experiment, 1: OLS, experiment 4, ME." in left.text
+    remaining = next(f for f in section.findings if "still differ" in f.text)
+    assert "experiment, 1: OLS, experiment 4, ME." in remaining.text
 
 
-def test_one_explanation_is_taken_for_an_experiment_and_what_another_would_mend_differs_still() -> None:
+def test_one_explanation_is_accepted_for_an_experiment_and_other_cells_still_differ() -> None:
     broken = {"OLS": ("rows-4",), "Lasso (Oracle)": ("rows-4",), "OMP (Oracle)": ("noise-4",)}
 
     def differing(name: str, row: str, measure: str) -> float:
-        """450 rows mend two cells, less noise mends a third: both together cannot be."""
+        """450 rows fix two cells, less noise fixes a third: they exclude each other."""
         wrong = VARIATIONS[name].design == 4 and measure == "ME" and name not in broken.get(row, (name,))
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
 
@@ -318,16 +313,16 @@ def test_one_explanation_is_taken_for_an_experiment_and_what_another_would_mend_
     assert [f.agrees for f in found] == [False]
     assert "450 training rows instead of 300 explains part of the difference: 26 of 27 cells" in found[0].text
     assert "Also tested: noise of deviation 15, as in experiment 3 (25 of 27)." in found[0].text
-    left = next(f for f in section.findings if "still differ" in f.text)
-    assert "experiment, 1: OMP (Oracle), experiment 4, ME." in left.text
+    remaining = next(f for f in section.findings if "still differ" in f.text)
+    assert "experiment, 1: OMP (Oracle), experiment 4, ME." in remaining.text
     table = next(t for t in section.tables if t.name == "group-omp-explanations")
     assert [row[0] for row in table.rows if row[-1] == "yes"] == ["450 training rows instead of 300"]
 
 
 def test_an_explanation_that_spoils_what_agreed_is_charged_with_it() -> None:
     def differing(name: str, row: str, measure: str) -> float:
-        spoilt = {"printed-4": ("OLS",), "noise-4": ("Lasso (Oracle)", "OMP (Oracle)")}.get(name, ())
-        wrong = VARIATIONS[name].design == 4 and measure == "ME" and (row in spoilt or name == "rows-4")
+        changed = {"printed-4": ("OLS",), "noise-4": ("Lasso (Oracle)", "OMP (Oracle)")}.get(name, ())
+        wrong = VARIATIONS[name].design == 4 and measure == "ME" and (row in changed or name == "rows-4")
         return as_published(name, row, measure) + (30.0 if wrong else 0.0)
 
     section = GROUP_OMP.section(QUICK, simulated(differing))
@@ -341,11 +336,11 @@ def test_few_runs_have_no_verdict_on_published_means() -> None:
         return as_published(name, row, measure) + 30.0
 
     section = GROUP_OMP.section(QUICK, simulated(differing, runs=4))
-    told = [f for f in section.findings if "consistently" not in f.text]
-    assert [f.agrees for f in told] == [None] * 6
-    assert all("too few" in f.text for f in told)
-    assert not any("do not come from the design" in f.text or "explains" in f.text for f in told)
-    assert "4 runs are too few to compare explanations" in told[-1].text
+    texts = [f for f in section.findings if "consistently" not in f.text]
+    assert [f.agrees for f in texts] == [None] * 6
+    assert all("too few" in f.text for f in texts)
+    assert not any("do not come from the design" in f.text or "explains" in f.text for f in texts)
+    assert "4 runs are too few to compare explanations" in texts[-1].text
 
 
 def claims(results: dict[str, Any]) -> dict[str, Finding]:
@@ -364,7 +359,7 @@ def test_the_claim_agrees_where_every_cell_goes_as_published_even_those_against_
     assert "36 of 36 cells have the direction" in found["hold-out"].text
 
 
-def test_the_claim_is_undecided_where_the_intervals_hold_nought() -> None:
+def test_the_claim_is_undecided_where_the_intervals_contain_zero() -> None:
     found = claims(simulated(as_published, runs=4, noise=lambda row: 100.0 if "Group-OMP" in row else 0.0))
     assert [f.agrees for f in found.values()] == [None, None]
     assert (
@@ -393,13 +388,13 @@ def test_the_advice_follows_the_runs() -> None:
     assert "ahead of every rival in no experiment" in text(lambda _, row, m: float("Group-OMP" in row and m == "ME"))
 
 
-def test_a_direction_needs_an_interval_without_nought() -> None:
-    assert direction(Estimate.of([1.0, 1.1, 0.9])) == 1
-    assert direction(Estimate.of([-1.0, -1.1, -0.9])) == -1
+def test_a_direction_needs_an_interval_without_zero() -> None:
+    assert Estimate.of([1.0, 1.1, 0.9]).direction == 1
+    assert Estimate.of([-1.0, -1.1, -0.9]).direction == -1
     # Over three standard errors from 0, which two values do not tell by Student's t.
-    assert direction(Estimate.of([1.0, 1.8])) == 0
-    assert direction(Estimate.of([5.0])) == 0
-    assert direction(Estimate.of([0.0, 0.0])) == 0
+    assert Estimate.of([1.0, 1.8]).direction == 0
+    assert Estimate.of([5.0]).direction == 0
+    assert Estimate.of([0.0, 0.0]).direction == 0
 
 
 def test_batches_share_out_a_hundred_repetitions() -> None:
@@ -425,9 +420,9 @@ def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
 
 def test_expansion_leaves_a_binary_variable_alone() -> None:
     X = np.array([[0.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
-    table = expanded(X, ("chas", "rm"))
-    assert [len(group.features) for group in table.groups.groups] == [1, 3]
-    np.testing.assert_array_equal(table.X, np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
+    powers, groups = expanded(X, ("chas", "rm"))
+    assert [len(group.features) for group in groups.groups] == [1, 3]
+    np.testing.assert_array_equal(powers, np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
 
 
 def test_boston_runs_on_the_stand_in_and_says_so() -> None:
@@ -473,7 +468,9 @@ def boston_results(
             "what": "Boston Housing",
             "real": True,
             "variables": 13,
-            "methods": {m: {"error": about(reading, m), "variables": [TABLE_2[m][1].mean] * splits} for m in METHODS},
+            "methods": {
+                m: {"error": about(reading, m), "variables": [TABLE_2[m]["variables"].mean] * splits} for m in METHODS
+            },
             "ols": {
                 "inside": [inside] * splits,
                 "outside": [3] * splits,
@@ -486,7 +483,7 @@ def boston_results(
 
 
 def published_error(_: str, method: str) -> float:
-    return TABLE_2[method][0].mean
+    return TABLE_2[method]["error"].mean
 
 
 def boston_finding(results: dict[str, Any], words: str) -> Finding:

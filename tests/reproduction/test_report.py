@@ -13,7 +13,7 @@ from scipy.stats import t
 from anytime.errors import AnytimeError
 from anytime_reproduction import EXPERIMENTS, chosen
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
-from anytime_reproduction.report import STYLES, curve, log_axis, panels, write_report
+from anytime_reproduction.report import STYLES, curve, panels, write_report
 
 EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))
 
@@ -22,7 +22,6 @@ def section() -> Section:
     def draw() -> Any:
         figure, (axis,) = panels(1)
         curve(axis, np.array([1.0, 10.0]), np.array([0.0, 1.0]), "CS-G-FR")
-        log_axis(axis, "x", 1.0, 10.0)
         return figure
 
     rows = (("5 published", 0.3188, None), ("5 ours", Estimate(0.31234, 0.00456, 10), 3))
@@ -83,13 +82,13 @@ def test_what_runs_have_in_common_cancels_in_differences() -> None:
     assert (difference.mean, difference.error) == (1.0, 0.0)
 
 
-def test_methods_are_told_apart_without_colour() -> None:
+def test_methods_are_distinguished_without_colour() -> None:
     looks = [(style.shade, str(style.dashes), style.marker) for style in STYLES.values()]
     assert len(set(looks)) == len(looks)
     assert all(0.0 <= float(style.shade) < 0.8 for style in STYLES.values())
 
 
-def test_experiments_are_chosen_by_name_in_the_order_asked_for() -> None:
+def test_experiments_are_chosen_by_name_in_the_requested_order() -> None:
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
     assert [experiment.name for experiment in chosen(())] == names

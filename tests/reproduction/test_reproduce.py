@@ -1,4 +1,4 @@
-"""`anytime reproduce`: the report from the command line, taken up where it stopped, and one line for what is wrong."""
+"""`anytime reproduce`: the report from the command line, resumed where it stopped, and one line for each error."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_one_experiment_becomes_a_report(capsys: Capture) -> None:
     assert Path("reproduction/tables/table-1.csv").exists()
 
 
-def test_results_are_taken_up_unless_told_otherwise(capsys: Capture) -> None:
+def test_stored_results_are_reused_unless_fresh_is_given(capsys: Capture) -> None:
     run = ["reproduce", "table-1", "--quick", "--n-jobs", "1", "--out", "there"]
     assert main(run) == 0
     first, second = sorted(Path("there/runs/table-1").glob("*.json"))
-    kept = json.loads(first.read_text())
-    kept["result"]["test"]["CS-G-FR"] = 0.123456
-    first.write_text(json.dumps(kept))
+    stored = json.loads(first.read_text())
+    stored["result"]["test"]["CS-G-FR"] = 0.123456
+    first.write_text(json.dumps(stored))
     second.unlink()
     assert main(run) == 0
     assert "0.1234" in json.dumps(json.loads(first.read_text())["result"])
@@ -80,9 +80,9 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(capsys: Capture) -> None:
-    Path("taken").write_text("")
-    assert main(["reproduce", "table-1", "--quick", "--n-jobs", "1", "--out", "taken"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot write into 'taken'")
+    Path("file").write_text("")
+    assert main(["reproduce", "table-1", "--quick", "--n-jobs", "1", "--out", "file"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot write into 'file'")
 
 
 def test_a_missing_cost_file_is_one_line_before_any_work(desk: Path, capsys: Capture) -> None:

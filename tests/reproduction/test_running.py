@@ -1,4 +1,4 @@
-"""Runs are worked off once, kept at once, and worked anew when anything that they depend on has changed."""
+"""Each run is executed once and stored at once, and executed again when anything that it depends on changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anytime.errors import AnytimeError
 from anytime_reproduction import running
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.running import results_of
-from reproduction.runs_for_tests import experiment, failing, worked, writing
+from reproduction.runs_for_tests import executed, experiment, failing, writing
 
 SETTING = Setting(seed=7)
 
@@ -26,85 +26,85 @@ def traces(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_run_is_worked_once_and_its_result_is_used_again(tmp_path: Path, traces: Path) -> None:
-    first = results_of([experiment(traces)], SETTING, tmp_path / "kept")
+def test_every_run_is_executed_once_and_its_result_is_reused(tmp_path: Path, traces: Path) -> None:
+    first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
     assert first == {"squares": {f"run{n}": {"square": n**2, "seed": 7} for n in (1, 2, 3)}}
-    assert results_of([experiment(traces)], SETTING, tmp_path / "kept") == first
-    assert worked(traces) == [1, 2, 3]
+    assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
+    assert executed(traces) == [1, 2, 3]
 
 
-def test_fresh_uses_no_kept_result(tmp_path: Path, traces: Path) -> None:
+def test_fresh_reuses_no_stored_result(tmp_path: Path, traces: Path) -> None:
     for _ in range(2):
-        results_of([experiment(traces)], SETTING, tmp_path / "kept", fresh=True)
-    assert worked(traces) == [1, 1, 2, 2, 3, 3]
+        results_of([experiment(traces)], SETTING, tmp_path / "runs", fresh=True)
+    assert executed(traces) == [1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("changed", [replace(SETTING, seed=8), replace(SETTING, quick=True)])
-def test_another_setting_works_all_runs_anew(tmp_path: Path, traces: Path, changed: Setting) -> None:
-    results_of([experiment(traces)], SETTING, tmp_path / "kept")
-    found = results_of([experiment(traces)], changed, tmp_path / "kept")
+def test_another_setting_executes_all_runs_again(tmp_path: Path, traces: Path, changed: Setting) -> None:
+    results_of([experiment(traces)], SETTING, tmp_path / "runs")
+    found = results_of([experiment(traces)], changed, tmp_path / "runs")
     assert found["squares"]["run1"]["seed"] == changed.seed
-    assert worked(traces) == [1, 1, 2, 2, 3, 3]
+    assert executed(traces) == [1, 1, 2, 2, 3, 3]
 
 
-def test_another_library_works_all_runs_anew(tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results_of([experiment(traces)], SETTING, tmp_path / "kept")
+def test_another_library_executes_all_runs_again(tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results_of([experiment(traces)], SETTING, tmp_path / "runs")
     monkeypatch.setattr(running, "_library", lambda: "a line was changed somewhere")
-    results_of([experiment(traces)], SETTING, tmp_path / "kept")
-    assert worked(traces) == [1, 1, 2, 2, 3, 3]
+    results_of([experiment(traces)], SETTING, tmp_path / "runs")
+    assert executed(traces) == [1, 1, 2, 2, 3, 3]
 
 
-def test_other_arguments_work_that_run_anew(tmp_path: Path, traces: Path) -> None:
-    results_of([experiment(traces)], SETTING, tmp_path / "kept")
+def test_other_arguments_execute_that_run_again(tmp_path: Path, traces: Path) -> None:
+    results_of([experiment(traces)], SETTING, tmp_path / "runs")
     changed = experiment(traces, run2={"arguments": {"traces": str(traces), "number": 20}})
-    found = results_of([changed], SETTING, tmp_path / "kept")
+    found = results_of([changed], SETTING, tmp_path / "runs")
     assert found["squares"]["run2"]["square"] == 400
-    assert worked(traces) == [1, 2, 3, 20]
+    assert executed(traces) == [1, 2, 3, 20]
 
 
-def test_other_data_work_all_runs_anew(tmp_path: Path, traces: Path) -> None:
+def test_other_data_execute_all_runs_again(tmp_path: Path, traces: Path) -> None:
     data = tmp_path / "data"
     (data / "set").mkdir(parents=True)
     table = data / "set" / "table.csv"
     table.write_text("1", encoding="utf-8")
     setting = replace(SETTING, data=data)
     for _ in range(2):
-        results_of([experiment(traces)], setting, tmp_path / "kept")
-    assert worked(traces) == [1, 2, 3]
+        results_of([experiment(traces)], setting, tmp_path / "runs")
+    assert executed(traces) == [1, 2, 3]
     table.write_text("2", encoding="utf-8")
     os.utime(table, ns=(0, 0))
-    results_of([experiment(traces)], setting, tmp_path / "kept")
-    assert worked(traces) == [1, 1, 2, 2, 3, 3]
+    results_of([experiment(traces)], setting, tmp_path / "runs")
+    assert executed(traces) == [1, 1, 2, 2, 3, 3]
 
 
-def test_what_was_done_before_an_interruption_is_kept(tmp_path: Path, traces: Path) -> None:
+def test_results_before_an_interruption_are_stored(tmp_path: Path, traces: Path) -> None:
     def interrupt(done: int) -> None:
         if done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        results_of([experiment(traces)], SETTING, tmp_path / "kept", progress=interrupt)
-    assert (tmp_path / "kept" / "squares" / "run1.json").exists()
-    told: list[int] = []
-    results_of([experiment(traces)], SETTING, tmp_path / "kept", progress=told.append)
-    assert told == [1, 1, 1]
-    assert worked(traces).count(1) == 1
+        results_of([experiment(traces)], SETTING, tmp_path / "runs", progress=interrupt)
+    assert (tmp_path / "runs" / "squares" / "run1.json").exists()
+    reported: list[int] = []
+    results_of([experiment(traces)], SETTING, tmp_path / "runs", progress=reported.append)
+    assert reported == [1, 1, 1]
+    assert executed(traces).count(1) == 1
 
 
 def test_in_parallel_the_results_are_those_in_turn(tmp_path: Path, traces: Path) -> None:
     numbers = range(1, 9)
-    first = results_of([experiment(traces, numbers)], SETTING, tmp_path / "kept")
+    first = results_of([experiment(traces, numbers)], SETTING, tmp_path / "runs")
     second = results_of([experiment(traces, numbers)], SETTING, tmp_path / "other", n_jobs=2)
     assert not multiprocessing.active_children()
     assert first == second
     assert list(second["squares"]) == [f"run{n}" for n in numbers]
     processes = {path.read_text(encoding="utf-8") for path in traces.glob("*-*")}
-    assert processes - {str(os.getpid())}, "no other process has worked"
+    assert processes - {str(os.getpid())}, "no other process executed a run"
 
 
 def test_runs_that_must_be_alone_come_last_and_one_after_another(tmp_path: Path, traces: Path) -> None:
     special = {f"run{n}": {"work": writing, "alone": True} for n in (1, 3)}
-    found = results_of([experiment(traces, (1, 2, 3, 4), **special)], SETTING, tmp_path / "kept", n_jobs=2)["squares"]
+    found = results_of([experiment(traces, (1, 2, 3, 4), **special)], SETTING, tmp_path / "runs", n_jobs=2)["squares"]
     assert found["run1"] == {"alone": True, "before": [2, 4]}
     assert found["run3"] == {"alone": True, "before": [1, 2, 4]}
     assert list(found) == ["run1", "run2", "run3", "run4"]
@@ -112,31 +112,31 @@ def test_runs_that_must_be_alone_come_last_and_one_after_another(tmp_path: Path,
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_run_that_fails_is_named_and_the_others_are_kept(
+def test_a_run_that_fails_is_named_and_the_others_are_stored(
     tmp_path: Path, traces: Path, n_jobs: int, alone: bool
 ) -> None:
     broken = experiment(traces, run2={"work": failing, "alone": alone})
     expected = "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
-    with pytest.raises(RuntimeError, match=expected) as told:
-        results_of([broken], SETTING, tmp_path / "kept", n_jobs=n_jobs)
-    assert any("Traceback" in note for note in told.value.__notes__)
-    assert worked(traces) == [1, 3]
-    (traces / "mended").touch()
-    assert results_of([broken], SETTING, tmp_path / "kept")["squares"]["run2"]["square"] == 4
-    assert worked(traces) == [1, 2, 3]
+    with pytest.raises(RuntimeError, match=expected) as error:
+        results_of([broken], SETTING, tmp_path / "runs", n_jobs=n_jobs)
+    assert any("Traceback" in note for note in error.value.__notes__)
+    assert executed(traces) == [1, 3]
+    (traces / "fixed").touch()
+    assert results_of([broken], SETTING, tmp_path / "runs")["squares"]["run2"]["square"] == 4
+    assert executed(traces) == [1, 2, 3]
 
 
 def test_a_result_that_json_cannot_hold_is_the_failure_of_its_run(tmp_path: Path, traces: Path) -> None:
     broken = experiment(traces, run1={"work": not_a_number, "arguments": {}})
     with pytest.raises(RuntimeError, match=r"run 'run1'.*ValueError"):
-        results_of([broken], SETTING, tmp_path / "kept")
+        results_of([broken], SETTING, tmp_path / "runs")
 
 
 def test_what_is_wrong_with_the_data_stays_an_error_of_the_users(tmp_path: Path, traces: Path) -> None:
     broken = experiment(traces, run1={"work": no_data, "arguments": {}})
     with pytest.raises(AnytimeError, match="run 'run1' of experiment 'squares' failed: there is no data set"):
-        results_of([broken], SETTING, tmp_path / "kept")
-    assert worked(traces) == [2, 3]
+        results_of([broken], SETTING, tmp_path / "runs")
+    assert executed(traces) == [2, 3]
 
 
 def no_data(setting: Setting) -> dict[str, float]:
@@ -148,28 +148,28 @@ def not_a_number(setting: Setting) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"result": {"square": 99}}'])
-def test_a_spoilt_file_is_made_anew(tmp_path: Path, traces: Path, content: bytes) -> None:
-    first = results_of([experiment(traces)], SETTING, tmp_path / "kept")
-    (tmp_path / "kept" / "squares" / "run2.json").write_bytes(content)
-    assert results_of([experiment(traces)], SETTING, tmp_path / "kept") == first
-    assert worked(traces) == [1, 2, 2, 3]
+def test_a_damaged_file_is_recomputed(tmp_path: Path, traces: Path, content: bytes) -> None:
+    first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
+    (tmp_path / "runs" / "squares" / "run2.json").write_bytes(content)
+    assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
+    assert executed(traces) == [1, 2, 2, 3]
 
 
-def test_a_file_without_its_result_is_made_anew(tmp_path: Path, traces: Path) -> None:
-    first = results_of([experiment(traces)], SETTING, tmp_path / "kept")
-    path = tmp_path / "kept" / "squares" / "run2.json"
+def test_a_file_without_its_result_is_recomputed(tmp_path: Path, traces: Path) -> None:
+    first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
+    path = tmp_path / "runs" / "squares" / "run2.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     del record["result"]
     path.write_text(json.dumps(record), encoding="utf-8")
-    assert results_of([experiment(traces)], SETTING, tmp_path / "kept") == first
+    assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, traces: Path) -> None:
-    (tmp_path / "kept").write_text("a file", encoding="utf-8")
+def test_a_folder_that_is_not_writable_is_an_error(tmp_path: Path, traces: Path) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
     with pytest.raises(AnytimeError, match="cannot write"):
-        results_of([experiment(traces)], SETTING, tmp_path / "kept")
+        results_of([experiment(traces)], SETTING, tmp_path / "runs")
 
 
-def test_no_other_files_are_left(tmp_path: Path, traces: Path) -> None:
-    results_of([experiment(traces)], SETTING, tmp_path / "kept")
-    assert {path.name for path in (tmp_path / "kept" / "squares").iterdir()} == {f"run{n}.json" for n in (1, 2, 3)}
+def test_no_other_files_remain(tmp_path: Path, traces: Path) -> None:
+    results_of([experiment(traces)], SETTING, tmp_path / "runs")
+    assert {path.name for path in (tmp_path / "runs" / "squares").iterdir()} == {f"run{n}.json" for n in (1, 2, 3)}

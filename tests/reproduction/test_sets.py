@@ -13,18 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, ndcg_score
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, TableError
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.sets import (
+    FILES,
     RealSet,
     SetName,
     boston_stand_in,
     detection_stand_in,
     load_set,
     ranking_stand_in,
+    read_yahoo,
     regrouped,
     small_ranking_stand_in,
 )
@@ -43,7 +45,7 @@ def small_set(costs: list[float], rows: int = 60) -> RealSet:
     X = rng.normal(size=(rows, len(costs))) + rng.normal(size=(rows, 1))
     y = X @ rng.normal(size=len(costs)) + rng.normal(size=rows)
     part = np.arange(rows) % 3
-    return RealSet("mq2008", "made", singles(costs), X, y, part, (((0, 1), 2), ((0, 2), 1)))
+    return RealSet("made", singles(costs), X, y, part, (((0, 1), 2), ((0, 2), 1)))
 
 
 # Parts and splits.
@@ -128,9 +130,8 @@ def test_random_groups_are_those_of_the_generator() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_real_data_a_stand_in_is_loaded_and_says_what_it_is(name: SetName) -> None:
+def test_without_real_data_a_stand_in_is_loaded_and_describes_itself(name: SetName) -> None:
     data = load_set(name, Setting())
-    assert data.name == name
     assert any(word in data.what for word in ("scikit-learn", "synthetic"))
     assert np.isfinite(data.X).all()
     assert (data.groups.costs > 0).all()
@@ -140,13 +141,13 @@ def test_without_real_data_a_stand_in_is_loaded_and_says_what_it_is(name: SetNam
 def test_stand_ins_are_the_same_for_a_seed_and_others_for_another(made: object) -> None:
     assert callable(made)
     first, again, other = made(1), made(1), made(2)
-    assert first[0] == again[0]
-    assert all(np.array_equal(a, b) for a, b in zip(first[1:], again[1:], strict=True))
-    assert first[0] != other[0]
+    assert first.groups == again.groups
+    assert all(np.array_equal(getattr(first, name), getattr(again, name)) for name in ("X", "y", "part"))
+    assert first.groups != other.groups
 
 
 def test_the_stand_in_of_boston_is_not_random() -> None:
-    np.testing.assert_array_equal(boston_stand_in()[1], boston_stand_in()[1])
+    np.testing.assert_array_equal(boston_stand_in().X, boston_stand_in().X)
 
 
 # Measures.
@@ -209,13 +210,13 @@ def test_a_small_table_is_cut_into_five_sets_of_the_same_size(tmp_path: Path, ro
     np.testing.assert_array_equal(data.X[:, 1], np.arange(rows))  # columns are those of the groups file
 
 
-def test_a_table_of_fewer_rows_than_sets_is_told(tmp_path: Path) -> None:
+def test_a_table_of_fewer_rows_than_sets_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AnytimeError, match="at least 5"):
         load_set("kddcup99", write_detection(tmp_path, 4))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_folder_without_the_data_set_is_told(tmp_path: Path, name: SetName) -> None:
+def test_a_folder_without_the_data_set_is_an_error(tmp_path: Path, name: SetName) -> None:
     with pytest.raises(AnytimeError, match=name):
         load_set(name, Setting(data=tmp_path))
 
@@ -223,9 +224,134 @@ def test_a_folder_without_the_data_set_is_told(tmp_path: Path, name: SetName) ->
 @pytest.mark.parametrize(
     ("name", "groups", "features"), [("yahoo_sample", 218, 218), ("mq2008", 12, 46), ("boston_housing", 13, 13)]
 )
-def test_the_real_sets_are_what_their_folders_say(shared_data: Path, name: SetName, groups: int, features: int) -> None:
+def test_the_real_sets_are_as_their_folders_describe(
+    shared_data: Path, name: SetName, groups: int, features: int
+) -> None:
     data = load_set(name, Setting(data=shared_data))
     assert (len(data.groups), data.X.shape[1]) == (groups, features)
     for number in range(len(data.splits)):
         split = data.split(number)
         assert split.gram.weight + split.held.weight == len(data.X)
+
+
+# The owners' Yahoo! files.
+
+TRAIN = ["2 qid:1 1:0.5 3:1", "0 qid:1 3:0.25", "4 qid:2 1:0.125 5:0.75"]
+TEST = ["1 qid:9 1:1 2:0.5", "0 qid:9 5:1"]
+COSTS = "1,20,5,1E8,200,50"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, lines in zip(FILES, (TRAIN, TEST), strict=True):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "costs.txt").write_text(COSTS, encoding="utf-8")
+    return tmp_path
+
+
+def test_rows_relevances_queries_and_parts_are_those_of_the_files(folder: Path) -> None:
+    data = read_yahoo(folder, folder / "costs.txt")
+    assert data.groups.names == ("f1", "f2", "f3", "f5")
+    assert data.groups.costs.tolist() == [1, 20, 5, 200]
+    # What a line does not name is 0.
+    assert data.X.tolist() == [[0.5, 0, 1, 0], [0, 0, 0.25, 0], [0.125, 0, 0, 0.75], [1, 0.5, 0, 0], [0, 0, 0, 1]]
+    assert data.y.tolist() == [2, 0, 4, 1, 0]
+    assert data.query is not None
+    assert data.query.tolist() == [1, 1, 2, 9, 9]
+    assert data.part.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["1,20,5,1E8,200,50\n", "1\n20\n5\n1e8\n200\n50\n", "1, 20, 5,\n100000000, 200, 50"])
+def test_costs_may_stand_in_one_line_or_in_several(folder: Path, text: str) -> None:
+    (folder / "costs.txt").write_text(text, encoding="utf-8")
+    assert read_yahoo(folder, folder / "costs.txt").groups.costs.tolist() == [1, 20, 5, 200]
+
+
+def test_features_that_cannot_be_had_are_left_out_though_rows_have_them(folder: Path) -> None:
+    (folder / "costs.txt").write_text("1,20,2E8,1E8,200,50", encoding="utf-8")
+    data = read_yahoo(folder, folder / "costs.txt")
+    assert data.groups.names == ("f1", "f2", "f5")
+    assert data.X.shape == (5, 3)
+
+
+def test_the_rows_for_validation_are_not_read(folder: Path) -> None:
+    (folder / "set1.valid.txt").write_text("nothing of that form", encoding="utf-8")
+    assert len(read_yahoo(folder, folder / "costs.txt").X) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("good qid:1 1:0.5", "good"),
+        ("1 qid:1 7:0.5", "6"),
+        ("1 qid:1 0:0.5", "0"),
+        ("1 qid:1 3:0.5 1:0.5", "sorted"),
+        ("1 qid:1 1:much", "much"),
+        ("1 1:0.5", "qid"),
+        ("nan qid:1 1:0.5", "not a number"),
+        ("1 qid:1 1:nan", "not a number"),
+        ("1 qid:1 1:inf", "not a number"),
+        ("1 qid:first 1:0.5", "first"),
+    ],
+)
+def test_a_line_of_another_form_is_an_error(folder: Path, line: str, message: str) -> None:
+    path = folder / FILES[0]
+    path.write_text("\n".join([*TRAIN, line]) + "\n", encoding="utf-8")
+    with pytest.raises(TableError, match=message) as error:
+        read_yahoo(folder, folder / "costs.txt")
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_bytes_that_are_no_text_are_errors(folder: Path) -> None:
+    (folder / FILES[0]).write_bytes(b"\x00\xff\x9c\x01")
+    with pytest.raises(TableError, match="expected"):
+        read_yahoo(folder, folder / "costs.txt")
+
+
+def test_a_file_without_rows_is_an_error(folder: Path) -> None:
+    (folder / FILES[1]).write_text("", encoding="utf-8")
+    with pytest.raises(TableError, match="no rows"):
+        read_yahoo(folder, folder / "costs.txt")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_an_error_with_the_expected_files(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(TableError, match=name) as error:
+        read_yahoo(folder, folder / "costs.txt")
+    assert all(expected in str(error.value) for expected in FILES)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,20,5", "n_features"),  # feature 5 has no cost
+        ("1,20,5,-1,200,50", "negative"),
+        ("1,20,5,nan,200,50", "negative"),
+        ("1,20,5,cheap,200,50", "cheap"),
+        ("", "no costs"),
+        ("1e8,1e8,1e8,1e8,1e8", "no row"),
+    ],
+)
+def test_costs_of_another_form_are_errors(folder: Path, text: str, message: str) -> None:
+    (folder / "costs.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(TableError, match=message):
+        read_yahoo(folder, folder / "costs.txt")
+
+
+def test_a_missing_cost_file_is_an_error(folder: Path) -> None:
+    with pytest.raises(TableError, match=r"prices\.txt"):
+        read_yahoo(folder, folder / "prices.txt")
+
+
+def test_the_experiments_take_the_files_in_the_place_of_the_sample(folder: Path) -> None:
+    data = load_set("yahoo_sample", Setting(yahoo=(folder, folder / "costs.txt")))
+    assert (data.X.shape, data.measure, data.splits) == ((5, 4), "NDCG@5", (((0,), 1),))
+    assert "3 training rows, 4 features" in data.what
+    split = data.split(0)
+    assert split.test.tolist() == [3, 4]
+    assert split.gram.weight == 3
+    assert split.held.weight == 2
+    np.testing.assert_allclose(split.gram.x_mean, data.X[:3].mean(axis=0))
+    assert isinstance(split.gram, Gram)

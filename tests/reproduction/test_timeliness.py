@@ -41,8 +41,7 @@ def test_a_claim_of_more_needs_the_whole_interval_and_is_refuted_by_the_whole_of
 
 
 def test_the_published_numbers_bear_the_papers_order_out() -> None:
-    for row in (PUBLISHED_1, *PUBLISHED_2.values()):
-        published = dict(zip(COLUMNS, row, strict=False))
+    for published in (PUBLISHED_1, *PUBLISHED_2.values()):
         for claim in ORDER:
             assert published[claim.better] >= published[claim.worse]
 
@@ -105,15 +104,15 @@ def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
     assert with_data == {*names, "kddcup99"}
 
 
-def test_a_lead_of_shrunken_weights_is_told_apart_from_one_of_their_order() -> None:
+def test_a_lead_of_shrunken_weights_is_distinguished_from_one_of_their_order() -> None:
     results = {run.name: {**fabricated_sizes(), "groupings": [run.name]} for run in TABLE_2.runs(QUICK)}
-    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
-    assert len(told) == 3
-    assert all("refitted in that order it has no lead" in text for text in told)
+    texts = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert len(texts) == 3
+    assert all("refitted in that order it has no lead" in text for text in texts)
     for result in results.values():
         result["test"]["Sparse"] = [0.9, 0.91, 0.92]
-    told = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
-    assert all("the order explains part of it" in text for text in told)
+    texts = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
+    assert all("the order explains part of it" in text for text in texts)
 
 
 def fabricated_sizes() -> Result:
@@ -136,7 +135,7 @@ def test_groupings_that_are_the_same_count_once_and_sizes_that_add_none_are_left
     assert "s=20 gives the same groups as a smaller size" in table.caption
 
 
-def test_methods_that_cannot_be_told_apart_are_noted_and_do_not_agree() -> None:
+def test_methods_that_cannot_be_distinguished_are_noted_and_do_not_agree() -> None:
     results = {f"set-{k}": {side: dict.fromkeys(COLUMNS, 0.5 + k) for side in ("train", "test")} for k in range(3)}
     findings = TABLE_1.section(QUICK, results).findings
     assert [finding.agrees for finding in findings] == [None]

@@ -1,4 +1,4 @@
-"""The literal ways select what the paper's algorithms select, and the section says what was measured."""
+"""The literal ways select what the paper's algorithms select, and the section reports what was measured."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.types import Float
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.uai.literal_selection import (
+from anytime_reproduction.uai.training_time import (
+    TRAINING_TIME,
     Equations,
     FromGram,
     FromRows,
-    LiteralPath,
+    TimedPath,
+    clocked,
+    counted,
+    grown,
     literal_fr,
     literal_omp,
+    timed,
 )
-from anytime_reproduction.uai.training_time import TRAINING_TIME, clocked, counted, grown, timed
 from models import literal
 from models.literal import Method
 from models.problems import grouped
@@ -32,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 SETTING = Setting(quick=True)
 ALPHA = 1e-5
-SELECT: dict[Method, Callable[[Equations, FeatureGroups], LiteralPath]] = {"fr": literal_fr, "omp": literal_omp}
+SELECT: dict[Method, Callable[[Equations, FeatureGroups], TimedPath]] = {"fr": literal_fr, "omp": literal_omp}
 
 
 def problem(seed: int = 0) -> tuple[Float, Float, FeatureGroups]:
@@ -46,7 +50,7 @@ def problem(seed: int = 0) -> tuple[Float, Float, FeatureGroups]:
 
 def equations(kind: str, X: Float, y: Float) -> Equations:
     gram = Gram.of(moments_of(X, y))
-    return FromGram(gram, ALPHA) if kind == "products" else FromRows.of(X, y, gram, ALPHA)
+    return FromGram(gram) if kind == "products" else FromRows.of(X, y, gram)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp"])
@@ -102,12 +106,12 @@ def results() -> dict[str, Any]:
 def test_on_the_stand_ins_all_ways_agree(results: dict[str, Any]) -> None:
     for name in ("yahoo-20", "yahoo-10", "kddcup99"):
         result = results[name]
-        assert all(told["order"] and told["difference"] < 1e-8 for told in result["same"].values())
+        assert all(match["order"] and match["difference"] < 1e-8 for match in result["same"].values())
         assert all(len(seconds) == result["groups"] for seconds in result["seconds"].values())
         assert all((np.diff(seconds) >= 0).all() for seconds in result["seconds"].values())
 
 
-def test_the_section_says_what_was_measured(results: dict[str, Any]) -> None:
+def test_the_section_reports_what_was_measured(results: dict[str, Any]) -> None:
     section = TRAINING_TIME.section(SETTING, results)
     assert section.findings[0].agrees is True
     assert section.findings[2].agrees is None  # stand-ins prove nothing of published times
@@ -118,10 +122,10 @@ def test_the_section_says_what_was_measured(results: dict[str, Any]) -> None:
 
 
 def test_findings_follow_the_results(results: dict[str, Any]) -> None:
-    spoilt = deepcopy(results)
-    spoilt["yahoo-10"]["same"]["OMP"]["order"] = False
-    spoilt["kddcup99"]["seconds"]["FR, rows"] = [1e3] * spoilt["kddcup99"]["groups"]
-    section = TRAINING_TIME.section(Setting(data=None, yahoo=None), spoilt)
+    changed = deepcopy(results)
+    changed["yahoo-10"]["same"]["OMP"]["order"] = False
+    changed["kddcup99"]["seconds"]["FR, rows"] = [1e3] * changed["kddcup99"]["groups"]
+    section = TRAINING_TIME.section(Setting(data=None, yahoo=None), changed)
     assert section.findings[0].agrees is False
     assert "yahoo-10 OMP" in section.findings[0].text
     assert "Not within a factor of 2" in section.findings[2].text

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.certify import certify
+from anytime.evaluation.certificate.certify import certify
 from anytime.model.model import Model
 from anytime.types import FamilyName
 

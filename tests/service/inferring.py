@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 
 from anytime.model.model import Model
-from anytime_service.schemas.oip_request import DATATYPES
+from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
 from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, small_model, trained_model
 

@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.client import AsyncClient, Client
 from models.stalling import extractors
 

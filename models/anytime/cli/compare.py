@@ -9,28 +9,13 @@ import typer
 from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, remark, results
-from anytime.cli.options import (
-    Alpha,
-    AsJson,
-    Data,
-    Drop,
-    DropMissing,
-    Folds,
-    GroupsFile,
-    Jobs,
-    Query,
-    Seed,
-    TargetColumns,
-    Weights,
-    checked_folds,
-    parsed_alpha,
-    workers,
-)
-from anytime.cli.sources import open_source, open_test
+from anytime.cli import options
+from anytime.cli.console import blank_table, print_json, remark, results
+from anytime.cli.sources import ColumnOptions, open_table_source, open_test
 from anytime.errors import TrainingError
-from anytime.evaluation import compare as comparison
-from anytime.evaluation import evaluate as evaluation
+from anytime.evaluation.compare import Comparison, MethodCurve
+from anytime.evaluation.compare import compare as compare_methods
+from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS, plot_comparison
 from anytime.training.fit import fit
 from anytime.training.options import Options
@@ -39,48 +24,46 @@ __all__ = ["compare"]
 
 
 def compare(
-    data: Data,
-    groups: GroupsFile,
-    target: TargetColumns,
+    data: options.Data,
+    groups: options.GroupsFile,
+    target: options.TargetColumns,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
     ] = "auto",
-    test: Annotated[Path | None, typer.Option("--test", help="Table to evaluate on.", show_default=False)] = None,
-    alpha: Alpha = "cv",
-    folds: Folds = 5,
+    test: Annotated[Path | None, typer.Option(help="Table to evaluate on.")] = None,
+    alpha: options.Alpha = "cv",
+    folds: options.Folds = 5,
     level: Annotated[
         float | None, typer.Option(help="Stop at this share of the final value; the plateau's by default.")
     ] = None,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
-    drop_missing_target: DropMissing = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Picture to write: png, svg or pdf.")] = None,
-    json: AsJson = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
+    drop_missing_target: options.DropMissing = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write: png, svg or pdf.")] = None,
+    json: options.AsJson = False,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
 ) -> None:
     """Compare the methods: explained variance against cost, and timeliness up to the plateau.
 
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
     """
-    options = Options("omp", alpha=parsed_alpha(alpha))
-    options.check()
+    training = Options("omp", alpha=options.parsed_alpha(alpha))
+    training.check()
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
-    jobs, folds = workers(n_jobs), checked_folds(folds, needed=options.alpha == "cv")
+    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     if plot is not None:
         check_writable(plot, FORMATS)
-    source = open_source(
-        data, groups, target, task, query=query, weights=weights, drop=drop, drop_missing=drop_missing_target
-    )
-    held = None
-    if test is not None:
-        held = evaluation.table_moments(open_test(test, source), n_jobs=jobs)
-    fitted = fit(source.moments(folds, seed, jobs), source.meaning.groups, options)
-    test_moments = None if held is None else fitted.gram.held_out_moments(held)
-    compared = comparison.compare(fitted.gram, source.meaning.groups, fitted.alpha, test_moments, level)
-    unit = source.meaning.groups.cost_unit
+    columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
+    source = open_table_source(data, columns)
+    test_moments = None if test is None else table_moments(open_test(test, source), n_jobs=jobs)
+    settled = source.columns.groups
+    fitted = fit(source.moments(folds, seed, jobs), settled, training)
+    held = None if test_moments is None else fitted.gram.held_out_moments(test_moments)
+    compared = compare_methods(fitted.gram, settled, fitted.alpha, held, level)
+    unit = settled.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
         remark(f"wrote {plot}")
@@ -97,43 +80,42 @@ def compare(
     )
 
 
-def _table(compared: Any) -> Table:
-    table = Table(box=None, pad_edge=False)
+def _table(compared: Comparison) -> Table:
+    sides = {side: curves for side, curves in (("train", compared.train), ("test", compared.test)) if curves}
+    table = blank_table()
     table.add_column("method")
-    sides = {"train": compared.train, "test": compared.test}
-    for side, curves in sides.items():
-        if curves:
-            for name in ("timeliness", "step", "final F", "r2"):
-                table.add_column(f"{side} {name}", justify="right")
+    for side in sides:
+        for name in ("timeliness", "step", "final F", "r2"):
+            table.add_column(f"{side} {name}", justify="right")
     for name in compared.train:
-        found = (curves[name] for curves in sides.values() if curves)
-        cells = (
-            (c.timeliness, c.timeliness_step, c.explained_variance[-1], None if c.r2 is None else c.r2[-1])
-            for c in found
-        )
-        table.add_row(name, *("-" if value is None else f"{value:.4f}" for row in cells for value in row))
+        values: list[float | None] = []
+        for curves in sides.values():
+            curve = curves[name]
+            r2 = None if curve.r2 is None else curve.r2[-1]
+            values += [curve.timeliness, curve.timeliness_step, curve.explained_variance[-1], r2]
+        table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in values))
     return table
 
 
-def _values(compared: Any, unit: str) -> dict[str, Any]:
-    def measured(curve: Any) -> dict[str, Any]:
-        return {
-            "timeliness": curve.timeliness,
-            "timeliness_step": curve.timeliness_step,
-            "cost": curve.costs.tolist(),
-            "explained_variance": curve.explained_variance.tolist(),
-            "r2": None if curve.r2 is None else curve.r2.tolist(),
-        }
-
+def _values(compared: Comparison, unit: str) -> dict[str, Any]:
     sides = {"train": compared.train, "test": compared.test}
-    methods = [
-        {"name": name} | {side: measured(curves[name]) for side, curves in sides.items() if curves}
-        for name in compared.train
-    ]
     return {
         "alpha": compared.alpha,
         "level": compared.level,
         "stop": compared.stop,
         "cost_unit": unit,
-        "methods": methods,
+        "methods": [
+            {"name": name} | {side: _curve_values(curves[name]) for side, curves in sides.items() if curves}
+            for name in compared.train
+        ],
+    }
+
+
+def _curve_values(curve: MethodCurve) -> dict[str, Any]:
+    return {
+        "timeliness": curve.timeliness,
+        "timeliness_step": curve.timeliness_step,
+        "cost": curve.costs.tolist(),
+        "explained_variance": curve.explained_variance.tolist(),
+        "r2": None if curve.r2 is None else curve.r2.tolist(),
     }

@@ -12,9 +12,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Throughput", "print_json", "progress", "remark", "results", "working"]
+__all__ = ["blank_table", "print_json", "progress", "remark", "results", "working"]
 
 PLAIN_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
@@ -24,6 +25,14 @@ def results() -> Console:
     """Return the console for results; without a terminal its lines are wide and never wrapped."""
     console = Console(highlight=False, soft_wrap=True)
     return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
+
+
+def blank_table(*numbers: str) -> Table:
+    """Return a table without borders, and with these columns of numbers."""
+    table = Table(box=None, pad_edge=False)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def remark(text: str) -> None:
@@ -51,9 +60,9 @@ def working(what: str) -> Iterator[None]:
     if console.is_terminal:
         with console.status(what):
             yield
-        return
-    remark(what)
-    yield
+    else:
+        remark(what)
+        yield
 
 
 @contextmanager
@@ -66,56 +75,47 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
         The caller passes it the number of units just completed.
     """
     console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            _Rate(unit),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda just: bar.advance(task, just)
+    if not console.is_terminal:
+        yield _PlainProgress(what, total, unit).advance
         return
-    throughput = Throughput()
-    last = time.monotonic()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        _Rate(unit),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda just: bar.advance(task, just)
 
-    def plain(just: int) -> None:
-        nonlocal last
-        throughput.add(just)
-        if time.monotonic() - last > PLAIN_SECONDS:
-            last = time.monotonic()
-            remark(f"{what}: {throughput.done:,} of {total:,} {unit}{throughput.summary(total)}")
 
-    yield plain
+class _PlainProgress:
+    """Lines of progress with the rate and the remaining time.
 
-
-class Throughput:
-    """Rate of completed units.
-
-    The rate counts from the first call of `add` on, whose units an earlier run may have completed.
+    The rate counts from the end of the first call on, whose units an earlier run may have completed.
     """
 
-    def __init__(self) -> None:
-        self.done = 0
-        self._first = (0, 0.0)
+    def __init__(self, what: str, total: int, unit: str) -> None:
+        self._what, self._total, self._unit = what, total, unit
+        self._done = self._first = 0
+        self._begun = self._printed = time.monotonic()
 
-    def add(self, just: int) -> None:
+    def advance(self, just: int) -> None:
         """Add completed units."""
-        if not self.done:
-            self._first = (just, time.monotonic())
-        self.done += just
+        now = time.monotonic()
+        if not self._done:
+            self._first, self._begun = just, now
+        self._done += just
+        if now - self._printed > PLAIN_SECONDS:
+            self._printed = now
+            remark(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}{self._rate(now - self._begun)}")
 
-    def summary(self, total: int) -> str:
-        """Return the rate and the remaining time as text; empty while there is no rate yet."""
-        units, since = self._first
-        spent = time.monotonic() - since
-        if self.done == units or spent <= 0.0:
+    def _rate(self, seconds: float) -> str:
+        if self._done == self._first or seconds <= 0.0:
             return ""
-        rate = (self.done - units) / spent
-        remaining = timedelta(seconds=round((total - self.done) / rate))
-        return f", {rate:,.0f} a second, {remaining} remaining"
+        rate = (self._done - self._first) / seconds
+        return f", {rate:,.0f} a second, {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
 
 
 class _Rate(ProgressColumn):

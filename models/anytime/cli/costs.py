@@ -3,64 +3,125 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, remark, results, working
-from anytime.cli.cost_report import (
-    Learned,
-    budgets_of,
-    drift_table,
-    drift_values,
-    histogram_bucket,
-    learned_table,
-    learned_values,
-    order_lines,
+from anytime.cli.console import blank_table, print_json, remark, results, working
+from anytime.cli.options import (
+    AsJson,
+    CostQuantile,
+    Distributions,
+    DropMissing,
+    Jobs,
+    Weights,
+    checked_quantile,
+    workers,
 )
-from anytime.cli.options import AsJson, DropMissing, Jobs, Weights, workers
-from anytime.cli.profile import CostQuantile, Distributions
 from anytime.cli.sources import open_retrained
-from anytime.costs.distributions import CostDistributions, checked_quantile, milliseconds, priced
-from anytime.costs.drift import drift
-from anytime.costs.scraping import (
-    added,
-    histograms,
-    joined_text,
-    of_model,
-    paired,
-    pieces,
-    since,
-    tallies,
-    was_reset,
-)
+from anytime.costs.distributions import CostDistributions, Histogram, milliseconds, priced
+from anytime.costs.drift import Drift, drift
+from anytime.costs.scraping import added, histograms, joined_text, of_model, paired, pieces, since, tallies, was_reset
 from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
 from anytime.inference.prediction import load
 
-__all__ = [
-    "KEY",
-    "costs",
-    "learned_costs",
-    "metrics_of",
+__all__ = ["costs"]
+
+BUDGETS = (0.1, 0.25, 0.5, 1.0)
+"""Default budgets, as shares of the cost at which the new sequence reaches its plateau."""
+
+DRIFT = 3
+"""Exit code of `--check` if the sequence should change; no failure uses it."""
+
+Sources = Annotated[
+    list[str], typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.")
 ]
+Since = Annotated[
+    list[str] | None,
+    typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
+]
+ServedModel = Annotated[Path, typer.Option("--model", help="Model file that the service uses.")]
+MaybeOut = Annotated[
+    Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
+]
+Keep = Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")]
+Budgets = Annotated[list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")]
 
-KEY = "ANYTIME_KEY"
-"""Environment variable with the API key, if the service needs one."""
 
+def costs(
+    source: Sources,
+    model: ServedModel,
+    since: Since = None,
+    cost_quantile: CostQuantile = None,
+    least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
+    out: MaybeOut = None,
+    distributions: Distributions = None,
+    keep: Keep = None,
+    budget: Budgets = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
+    data: Annotated[Path | None, typer.Option(help="Table on which to refit a likelihood.")] = None,
+    weights: Weights = None,
+    drop_missing_target: DropMissing = False,
+    n_jobs: Jobs = None,
+    json: AsJson = False,
+) -> None:
+    """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
-def metrics_of(sources: Sequence[str], earlier: Sequence[str], model: str, keep_file: Path | None) -> CostDistributions:
-    """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested.
-
-    Raises
-    ------
-    AnytimeError
-        As `scraped`, `paired`, `tallies`, `of_model` and `histograms`; or no group has arrived since.
+    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is printed. The API key is
+    read from ANYTIME_KEY.
     """
-    key = os.environ.get(KEY) or None
+    quantile = checked_quantile(cost_quantile)
+    if out is not None:
+        check_writable(out, SUFFIXES)
+    if distributions is not None:
+        check_writable(distributions, (".json",))
+    loaded = load(model)
+    measured = _measured(source, since or (), loaded.name, keep)
+    group_costs = _group_costs(loaded.groups, measured, quantile, least)
+    groups = priced(loaded.groups, {each.group: each.cost for each in group_costs if each.why is None})
+    retrained = None
+    if data is not None and loaded.manifest.family != "gaussian":
+        retrained = open_retrained(
+            loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+        )
+    with working(f"ordering {len(groups)} groups"):
+        changed = drift(loaded, groups, retrained)
+    budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
+    if out is not None:
+        write_groups(groups, out)
+    if distributions is not None:
+        write_text(measured.text(), distributions)
+    sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
+    if json:
+        entries = [each.values() for each in group_costs]
+        print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
+    else:
+        console = results()
+        console.print(_cost_table(group_costs))
+        _print_sequence(console, sequence)
+        written = [str(path) for path in (out, distributions, keep) if path is not None]
+        if written:
+            console.print(f"wrote {' and '.join(written)}", markup=False)
+    if changed.estimated:
+        why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
+        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
+    if check and changed.lost > tolerance:
+        remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
+        raise typer.Exit(DRIFT)
+
+
+def _measured(sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None) -> CostDistributions:
+    """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested."""
+    key = os.environ.get("ANYTIME_KEY") or None
     now = [piece for source in sources for piece in pieces(source, key)]
     timings = of_model([tallies(piece.text) for piece in now], model)
     if earlier:
@@ -72,133 +133,107 @@ def metrics_of(sources: Sequence[str], earlier: Sequence[str], model: str, keep_
             else:
                 timings[i] = since(timings[i], then)
     found = histograms(added(timings))
-    if keep_file is not None:
-        write_text(joined_text(now), keep_file)
+    if keep is not None:
+        write_text(joined_text(now), keep)
     if not found:
         raise AnytimeError(f"no group of model {model!r} was timed since then; wait for some predictions")
     return CostDistributions(source=f"anytime costs --from {' --from '.join(sources)}", groups=dict(found))
 
 
-def learned_costs(groups: FeatureGroups, found: CostDistributions, quantile: float | None, least: int) -> list[Learned]:
+class _GroupCost(NamedTuple):
+    """The measured cost of one group.
+
+    Attributes
+    ----------
+    cost, old : in milliseconds; `old` is None if the model's cost is not a time.
+    measured : number of values measured.
+    bucket : the bucket that contains the cost, if it is a quantile of a histogram.
+    why : why the old cost is unchanged, if it is.
+    """
+
+    group: str
+    cost: float
+    old: float | None
+    measured: int
+    bucket: tuple[float, float] | None = None
+    why: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the cost as JSON values."""
+        bucket = None if self.bucket is None else [None if np.isinf(end) else end for end in self.bucket]
+        return self._asdict() | {"bucket": bucket}
+
+    def remark(self) -> str:
+        """Return why the cost is unchanged, or the bucket that it is in."""
+        if self.why is not None or self.bucket is None:
+            return self.why or ""
+        low, high = self.bucket
+        return f"more than {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
+
+
+def _group_costs(
+    groups: FeatureGroups, measured: CostDistributions, quantile: float | None, least: int
+) -> list[_GroupCost]:
     """Return the cost of each group, in the order of the groups; unchanged with fewer than `least` measured values."""
     factor = milliseconds(groups.cost_unit)
-    learned: list[Learned] = []
+    found: list[_GroupCost] = []
     for group in groups.groups:
         old = None if factor is None else group.cost * factor
-        timings = found.groups.get(group.name)
-        count = 0 if timings is None else timings.count
-        if not group.features:
-            learned.append(Learned(group.name, old or 0.0, old, 0, why="unchanged: it has no features"))
-        elif timings is None or count < least:
-            learned.append(
-                Learned(group.name, old or 0.0, old, count, why=f"unchanged: fewer than {least} values were measured")
-            )
+        timings = measured.groups.get(group.name)
+        count = 0 if timings is None or not group.features else timings.count
+        why = f"fewer than {least} values were measured" if group.features else "it has no features"
+        if timings is None or not group.features or count < least:
+            found.append(_GroupCost(group.name, old or 0.0, old, count, why=f"unchanged: {why}"))
         else:
-            bucket = histogram_bucket(found, group.name, quantile)
-            learned.append(Learned(group.name, found.cost(group.name, quantile), old, count, bucket))
-    return learned
+            bucket = timings.bucket(quantile) if isinstance(timings, Histogram) and quantile is not None else None
+            found.append(_GroupCost(group.name, measured.cost(group.name, quantile), old, count, bucket))
+    return found
 
 
-DRIFT = 3
-"""Exit code of `--check` if the sequence should change; no failure uses it."""
-
-Sources = Annotated[
-    list[str],
-    typer.Option(
-        "--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.", show_default=False
-    ),
-]
-Since = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--since",
-        help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from.",
-        show_default=False,
-    ),
-]
-ModelOption = Annotated[Path, typer.Option("--model", help="Model file that the service uses.", show_default=False)]
-MaybeOut = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.", show_default=False
-    ),
-]
-Keep = Annotated[
-    Path | None, typer.Option("--keep", help="File to store the metrics in, for --since.", show_default=False)
-]
-Budgets = Annotated[
-    list[float] | None,
-    typer.Option("--budget", min=0, help="Budget to compare at, in ms; may be repeated.", show_default=False),
-]
+def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
+    table = blank_table("cost (ms)", "was", "measured")
+    table.add_column("group", overflow="fold")
+    table.add_column("", overflow="fold")
+    for each in group_costs:
+        was = "-" if each.old is None else f"{each.old:.4g}"
+        table.add_row(f"{each.cost:.4g}", was, str(each.measured), escape(each.group), escape(each.remark()))
+    return table
 
 
-def costs(
-    source: Sources,
-    model: ModelOption,
-    since: Since = None,
-    cost_quantile: CostQuantile = None,
-    least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
-    out: MaybeOut = None,
-    distributions: Distributions = None,
-    keep: Keep = None,
-    budget: Budgets = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Table on which to refit a likelihood.", show_default=False)
-    ] = None,
-    weights: Weights = None,
-    drop_missing_target: DropMissing = False,
-    n_jobs: Jobs = None,
-    json: AsJson = False,
-) -> None:
-    """Measure the costs of the groups in a running service, and report whether the sequence should change.
+def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
+    """Return both sequences, their timeliness, and what each budget explains with them."""
+    staying, moving = changed.timeliness
+    return {
+        "changes": changed.changes,
+        "estimated": changed.estimated,
+        "staying": [list(adds) for adds in changed.staying.steps],
+        "moving": [list(adds) for adds in changed.moving.steps],
+        "stop": changed.stop,
+        "timeliness": {"staying": staying, "moving": moving, "lost": changed.lost},
+        "budgets": [
+            {"budget": budget, "r2_staying": changed.staying.at(budget), "r2_moving": changed.moving.at(budget)}
+            for budget in budgets
+        ],
+    }
 
-    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is printed. ANYTIME_KEY holds the
-    API key.
-    """
-    quantile = checked_quantile(cost_quantile)
-    if out is not None:
-        check_writable(out, SUFFIXES)
-    if distributions is not None:
-        check_writable(distributions, (".json",))
-    loaded = load(model)
-    found = metrics_of(source, since or (), loaded.name, keep)
-    learned = learned_costs(loaded.groups, found, quantile, least)
-    groups = priced(loaded.groups, {each.group: each.cost for each in learned if each.why is None})
-    retrained = None
-    if data is not None and loaded.manifest.family != "gaussian":
-        retrained = open_retrained(
-            loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
-        )
-    with working(f"ordering {len(groups)} groups"):
-        changed = drift(loaded, groups, retrained)
-    budgets = budgets_of(changed, budget or ())
-    if out is not None:
-        write_groups(groups, out)
-    if distributions is not None:
-        write_text(found.text(), distributions)
-    if json:
-        values = drift_values(changed, budgets) | {"tolerance": tolerance}
-        print_json({"model": loaded.name, "cost_unit": "ms", "groups": learned_values(learned), "sequence": values})
+
+def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
+    if sequence["changes"]:
+        for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
+            console.print(title + " ".join("+".join(adds) for adds in steps), markup=False)
     else:
-        console = results()
-        console.print(learned_table(learned))
-        for line in order_lines(changed):
-            console.print(line, markup=False)
-        console.print(drift_table(changed, budgets))
-        staying, moving = changed.timeliness
-        console.print(
-            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
-            f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
-            markup=False,
-        )
-        written = [str(path) for path in (out, distributions, keep) if path is not None]
-        if written:
-            console.print(f"wrote {' and '.join(written)}", markup=False)
-    if changed.estimated:
-        why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
-        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
-    if check and changed.lost > tolerance:
-        remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
-        raise typer.Exit(DRIFT)
+        console.print("the sequence does not change")
+    table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
+    for row in sequence["budgets"]:
+        staying, moving = row["r2_staying"], row["r2_moving"]
+        cells = ["-"] * 3
+        if staying is not None and moving is not None:
+            cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
+        table.add_row(f"{row['budget']:.4g}", *cells)
+    console.print(table)
+    timeliness = sequence["timeliness"]
+    console.print(
+        f"timeliness up to {sequence['stop']:.4g} ms, in training: {timeliness['staying']:.4f} with the current "
+        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}",
+        markup=False,
+    )

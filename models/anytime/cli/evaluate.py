@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,100 +10,26 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from anytime.cli.console import print_json, results
-from anytime.cli.cost_report import random_table, random_values
+from anytime.cli.console import blank_table, print_json, results
 from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
-from anytime.cli.report import evaluation_table, evaluation_values
+from anytime.cli.report import evaluation_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.evaluation import evaluate as evaluation
 from anytime.evaluation.evaluate import Evaluation
+from anytime.evaluation.evaluate import evaluate as evaluate_model
 from anytime.inference.prediction import load
 from anytime.model.model import Model
-from anytime.types import Float
 
-__all__ = [
-    "Simulated",
-    "evaluate",
-    "simulated",
-]
+__all__ = ["evaluate"]
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 
-
-@dataclass(frozen=True, eq=False)
-class Simulated:
-    """Times at which the prefixes are complete in random draws, and the requested deadlines (ms)."""
-
-    times: RandomTimes
-    deadlines: Float
-
-    def values(self, evaluated: Evaluation) -> dict[str, Any]:
-        """Return the results as JSON values."""
-        stop, random, fixed = self._timeliness(evaluated)
-        mean, error = (None, None) if random is None else random
-        timeliness = {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
-        deadlines = random_values(evaluated, self.times, self.deadlines)
-        return {"draws": len(self.times.times), "timeliness_r2": timeliness, "deadlines": deadlines}
-
-    def table(self, model: Model, evaluated: Evaluation) -> Table:
-        """Return the results as a table."""
-        return random_table(model, evaluated, self.times, self.deadlines)
-
-    def line(self, evaluated: Evaluation) -> str:
-        """Return the summary of the simulation, in one line."""
-        stop, random, fixed = self._timeliness(evaluated)
-        draws = f"{len(self.times.times)} draws of costs"
-        if random is None:
-            return f"{draws}; no timeliness of r2, as the target is constant in the table"
-        return (
-            f"{draws}; timeliness of r2 up to {stop:.4g} ms: {random[0]:.4f} ± {random[1]:.1g}, "
-            f"{fixed:.4f} if every group takes its mean time"
-        )
-
-    def _timeliness(self, evaluated: Evaluation) -> tuple[float, tuple[float, float] | None, float | None]:
-        """Return the stopping time, timeliness under random costs with standard error, and timeliness at mean costs.
-
-        Both timeliness values are None if R² is None.
-        """
-        means = self.times.times.mean(axis=0)
-        plateau = int(np.searchsorted(evaluated.costs, evaluated.stop * (1 - 1e-12)))
-        stop = float(means[plateau])
-        if evaluated.r2 is None:
-            return stop, None, None
-        if stop <= 0:
-            return 0.0, (0.0, 0.0), 0.0
-        fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluated.r2, stop)
-        return stop, self.times.timeliness(evaluated.r2, stop), fixed
-
-
-def simulated(model: Model, path: Path, deadlines: Sequence[float], draws: int, seed: int) -> Simulated:
-    """Draw costs from a file of distributions and simulate the deadlines.
-
-    Raises
-    ------
-    GroupsError
-        The file is unreadable, or lacks a group.
-    """
-    times = simulate(model, CostDistributions.load(path), draws, np.random.default_rng(seed))
-    if deadlines:
-        return Simulated(times, np.array(sorted(deadlines)))
-    mean_total = float(times.times[:, -1].mean())
-    return Simulated(times, np.array([float(f"{share * mean_total:.2g}") for share in SHARES]))
-
-
 RandomCosts = Annotated[
-    Path | None,
-    typer.Option(
-        "--random-costs", help="Distributions of costs, from profile or costs: simulate deadlines.", show_default=False
-    ),
+    Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
 ]
-Deadlines = Annotated[
-    list[float] | None,
-    typer.Option("--deadline", min=0, help="Deadline to simulate, in ms; may be repeated.", show_default=False),
-]
+Deadlines = Annotated[list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")]
 
 
 def evaluate(
@@ -123,21 +48,99 @@ def evaluate(
     loaded = load(model)
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
-    times = None if random_costs is None else simulated(loaded, random_costs, deadline or (), draws, seed)
-    table = open_table(data)
-    evaluated = evaluation.evaluate(
-        loaded, table, weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
+    times = None
+    if random_costs is not None:
+        times = simulate(loaded, CostDistributions.load(random_costs), draws, np.random.default_rng(seed))
+    evaluation = evaluate_model(
+        loaded, open_table(data), weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
     )
+    simulation = None if times is None else _simulation(evaluation, times, deadline or ())
     if json:
-        print_json(evaluation_values(evaluated) | ({} if times is None else {"random_costs": times.values(evaluated)}))
+        values = _evaluation_values(evaluation)
+        print_json(values if simulation is None else values | {"random_costs": simulation})
         return
     console = results()
-    console.print(evaluation_table(loaded, evaluated))
+    console.print(evaluation_table(loaded, evaluation))
     console.print(
-        f"{evaluated.rows} rows; timeliness up to cost {evaluated.stop:g}: {evaluated.timeliness:.4f} (trapezoid), "
-        f"{evaluated.timeliness_step:.4f} (step)",
+        f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
+        f"{evaluation.timeliness_step:.4f} (step)",
         markup=False,
     )
-    if times is not None:
-        console.print(times.table(loaded, evaluated))
-        console.print(times.line(evaluated), markup=False)
+    if simulation is not None:
+        console.print(_simulation_table(loaded, simulation["deadlines"]))
+        console.print(_simulation_line(simulation["draws"], simulation["timeliness_r2"]), markup=False)
+
+
+def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the output of `evaluate --json`."""
+    steps = len(evaluation.costs)
+    arrays = {
+        "prefix": np.arange(steps),
+        "cost": evaluation.costs,
+        "explained_variance": evaluation.explained_variance,
+        "r2": np.full(steps, None) if evaluation.r2 is None else evaluation.r2,
+        "mse": evaluation.mse,
+        "deviance": evaluation.deviance,
+        "accuracy": evaluation.accuracy,
+        "ndcg@5": evaluation.ndcg,
+        "coverage": evaluation.coverage,
+        "size": evaluation.size,
+    }
+    columns = {name: array.tolist() for name, array in arrays.items() if array is not None}
+    return {
+        "rows": evaluation.rows,
+        "stop": evaluation.stop,
+        "timeliness": evaluation.timeliness,
+        "timeliness_step": evaluation.timeliness_step,
+        "prefixes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+    }
+
+
+def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[float]) -> dict[str, Any]:
+    """Return the simulated timeliness, and the expected measures at each deadline (ms) with standard errors."""
+    mean_total = float(times.times[:, -1].mean())
+    deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
+    measures = {
+        "r2": evaluation.r2,
+        "mse": evaluation.mse if evaluation.deviance is None else None,
+        "deviance": evaluation.deviance,
+        "accuracy": evaluation.accuracy,
+        "ndcg@5": evaluation.ndcg,
+    }
+    columns = {"deadline_ms": deadlines, "prefix": times.prefixes(deadlines).mean}
+    for name, values in measures.items():
+        if values is not None:
+            columns[name], columns[f"{name}_error"] = times.expected(values, deadlines)
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    return {"draws": len(times.times), "timeliness_r2": _timeliness(evaluation, times), "deadlines": rows}
+
+
+def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float | None]:
+    """Return the stopping time, and the timeliness of R² under random costs and at mean costs; None without R²."""
+    means = times.times.mean(axis=0)
+    stop = float(means[int(np.searchsorted(evaluation.costs, evaluation.stop * (1 - 1e-12)))])
+    if evaluation.r2 is None:
+        return {"stop_ms": stop, "mean": None, "error": None, "at_mean_costs": None}
+    if stop <= 0:
+        return {"stop_ms": 0.0, "mean": 0.0, "error": 0.0, "at_mean_costs": 0.0}
+    mean, error = times.timeliness(evaluation.r2, stop)
+    fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluation.r2, stop)
+    return {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
+
+
+def _simulation_table(model: Model, rows: Sequence[Mapping[str, float]]) -> Table:
+    measures = [name.removesuffix("_error") for name in rows[0] if name.endswith("_error")]
+    table = blank_table("deadline (ms)", f"steps of {model.steps}", *(f"test {name}" for name in measures))
+    for row in rows:
+        cells = [f"{row[name]:.4g} ± {row[f'{name}_error']:.1g}" for name in measures]
+        table.add_row(f"{row['deadline_ms']:.4g}", f"{row['prefix']:.2f}", *cells)
+    return table
+
+
+def _simulation_line(draws: int, timeliness: Mapping[str, float | None]) -> str:
+    if timeliness["mean"] is None:
+        return f"{draws} draws of costs; no timeliness of r2, as the target is constant in the table"
+    return (
+        f"{draws} draws of costs; timeliness of r2 up to {timeliness['stop_ms']:.4g} ms: {timeliness['mean']:.4f} ± "
+        f"{timeliness['error']:.1g}, {timeliness['at_mean_costs']:.4f} if every group takes its mean time"
+    )

@@ -27,19 +27,19 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
 
 COMMANDS = {
-    "train": "Order the feature groups of a table, fit every prefix, and write the model.",
-    "moments": "Sum the rows of tables into a file that `train` accepts; add and subtract such files.",
-    "show": "Print a model: its steps, costs and errors.",
-    "evaluate": "Measure every prefix of a model on a table.",
-    "compare": "Compare the selection methods on one table.",
-    "plot": "Draw explained variance against cost.",
-    "resequence": "Reorder the groups of a model for other costs, without the training data.",
-    "profile": "Measure the cost of each group on this machine.",
-    "costs": "Compare the costs measured in service with those of a model.",
-    "certify": "Bound how far each prefix is from the best set of groups of its cost.",
-    "export": "Write a model as JSON or as a C header.",
+    "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
+    "moments": ("moments", "Sum the rows of tables into a file that `train` accepts; add and subtract such files."),
+    "show": ("model_file", "Print a model: its steps, costs and errors."),
+    "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
+    "compare": ("compare", "Compare the selection methods on one table."),
+    "plot": ("model_file", "Draw explained variance against cost."),
+    "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
+    "profile": ("profile", "Measure the cost of each group on this machine."),
+    "costs": ("costs", "Compare the costs measured in service with those of a model."),
+    "certify": ("model_file", "Bound how far each prefix is from the best set of groups of its cost."),
+    "export": ("model_file", "Write a model as JSON or as a C header."),
 }
-"""Commands of the library and their help texts; each is the function of its name in the module of its name."""
+"""Commands of the library: the module with the function of that name, and the help text."""
 
 
 def _installed(name: str) -> Callable[..., Any] | None:
@@ -58,7 +58,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         function: Callable[..., Any] | None
         if cmd_name in COMMANDS:
-            function = getattr(import_module(f"anytime.cli.{cmd_name}"), cmd_name)
+            function = getattr(import_module(f"anytime.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         else:
             function = _installed(cmd_name)
         if function is None:
@@ -68,10 +68,11 @@ class _Commands(TyperGroup):
         return typer.main.get_command(app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        lines = [(name, text) for name, (_, text) in COMMANDS.items()]
         others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
-        lines = [(name, ((_installed(name) or main).__doc__ or "").partition("\n")[0]) for name in others]
+        lines += [(name, ((_installed(name) or main).__doc__ or "").partition("\n")[0]) for name in others]
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items(), *lines])
+            formatter.write_dl(lines)
 
 
 def _print_version(wanted: bool) -> None:
@@ -88,16 +89,12 @@ def _options(
     """Linear predictions that are available at every deadline."""
 
 
-def _application() -> typer.Typer:
-    app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.callback()(_options)
-    return app
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.callback()(_options)
     try:
-        code = _application()(args=arguments, prog_name="anytime", standalone_mode=False)
+        code = app(args=arguments, prog_name="anytime", standalone_mode=False)
     except TyperException as error:
         return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:

@@ -10,114 +10,51 @@ from typing import Annotated, Literal
 import typer
 
 from anytime._files import check_writable
+from anytime._version import __version__
+from anytime.cli import options
 from anytime.cli.console import remark, results
-from anytime.cli.options import (
-    Drop,
-    DropMissing,
-    Folds,
-    Jobs,
-    MaybeGroups,
-    MaybeTarget,
-    Query,
-    Seed,
-    Weights,
-    checked_folds,
-    workers,
-)
-from anytime.cli.sources import LOCAL, Backend, BackendName, Given, Scheduler, open_backend, source_of
+from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
-from anytime.training.fit import library_version, now
+from anytime.training.fit import now
 
-__all__ = [
-    "gathered",
-    "moments",
-]
+__all__ = ["moments"]
 
-
-def gathered(
-    data: Sequence[Path], given: Given, folds: int, seed: int, jobs: int, where: Backend = LOCAL
-) -> list[StoredMoments]:
-    """Return the moments of each of some tables and moments files.
-
-    The first input defines the meaning of the target: later tables may lack some of its classes, but have no others.
-
-    Raises
-    ------
-    AnytimeError
-        As `source_of` and `StoredMoments.load`; or the target differs from that of the first input.
-    """
-    found: list[StoredMoments] = []
-    for path in data:
-        if are_moments(path):
-            found.append(StoredMoments.load(path))
-            continue
-        known = found[0].target if found else None
-        if known is not None and given.target and tuple(given.target) != known.columns:
-            raise TableError(
-                f"--target is {listed(given.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
-            )
-        source = source_of(path, given._replace(known=known), where)
-        meaning = source.meaning
-        record = MomentsRecord(
-            created=now(),
-            library=library_version(),
-            data=(source.name,),
-            task=meaning.target.task,
-            target=meaning.target.columns,
-            classes=meaning.target.classes,
-            query=meaning.query,
-            weights=meaning.weights,
-            groups=meaning.groups,
-            folds=folds,
-        )
-        parts = tuple(source.moments(folds, seed, jobs))
-        # Small tables have fewer parts than folds; pad with empty moments.
-        nothing = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
-        found.append(StoredMoments(record, parts + (nothing,) * (folds - len(parts))))
-    return found
-
-
-Sources = Annotated[
-    list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.", show_default=False)
-]
-Minus = Annotated[
-    list[Path] | None,
-    typer.Option("--minus", help="Moments to subtract; their rows must be in DATA.", show_default=False),
-]
-OutMoments = Annotated[Path, typer.Option("--out", help="File to write, named *.moments.", show_default=False)]
+Sources = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")]
+Minus = Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")]
+OutMoments = Annotated[Path, typer.Option(help="File to write, named *.moments.")]
 Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")]
 
 
 def moments(
     data: Sources,
     out: OutMoments,
-    groups: MaybeGroups = None,
-    target: MaybeTarget = None,
+    groups: options.MaybeGroups = None,
+    target: options.MaybeTarget = None,
     task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
     minus: Minus = None,
     decay: Decay = 1.0,
-    folds: Folds = 5,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
-    drop_missing_target: DropMissing = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
-    backend: BackendName = "local",
-    scheduler: Scheduler = None,
+    folds: options.Folds = 5,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
+    drop_missing_target: options.DropMissing = False,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
+    backend: options.BackendName = "local",
+    scheduler: options.Scheduler = None,
 ) -> None:
     """Sum the rows of tables into moments, add and subtract others, and write them: `train` needs nothing else.
 
     Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
     features.
     """
-    count, jobs = max(checked_folds(folds, needed=False), 1), workers(n_jobs)
+    folds, jobs = max(options.checked_folds(folds, needed=False), 1), options.workers(n_jobs)
     check_writable(out, (".moments",))
-    given = Given(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
-    with open_backend(backend, scheduler, None) as where:
-        first, *others = gathered(data, given, count, seed, jobs, where)
+    columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
+    with open_backend(backend, scheduler, None) as opened:
+        first, *others = _gathered(data, columns, folds, seed, jobs, opened)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
     result = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
     if len(result.parts) < len(total.parts):
@@ -126,12 +63,50 @@ def moments(
             "fold and needs a fixed --alpha"
         )
     result.save(out)
-    record, total_moments = result.record, result.total
-    features, rows = len(record.groups.features), total_moments.rows
+    record, whole = result.record, result.total
+    features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
     results().print(
-        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {total_moments.weight:g}, "
+        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
         f"{features} features in {len(record.groups)} groups, {record.folds} folds",
         markup=False,
     )
+
+
+def _gathered(
+    data: Sequence[Path], columns: ColumnOptions, folds: int, seed: int, jobs: int, backend: Backend
+) -> list[StoredMoments]:
+    """Return the moments of each of some tables and moments files.
+
+    The first input defines the meaning of the target: later tables may lack some of its classes, but have no others.
+    """
+    found: list[StoredMoments] = []
+    for path in data:
+        if are_moments(path):
+            found.append(StoredMoments.load(path))
+            continue
+        known = found[0].target if found else None
+        if known is not None and columns.target and tuple(columns.target) != known.columns:
+            raise TableError(
+                f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
+            )
+        source = open_table_source(path, columns._replace(known=known), backend)
+        settled = source.columns
+        record = MomentsRecord(
+            created=now(),
+            library=__version__,
+            data=(source.name,),
+            task=settled.target.task,
+            target=settled.target.columns,
+            classes=settled.target.classes,
+            query=settled.query,
+            weights=settled.weights,
+            groups=settled.groups,
+            folds=folds,
+        )
+        parts = tuple(source.moments(folds, seed, jobs))
+        # Small tables have fewer parts than folds; pad with empty moments.
+        empty = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
+        found.append(StoredMoments(record, parts + (empty,) * (folds - len(parts))))
+    return found

@@ -1,4 +1,4 @@
-"""Options that several commands share, and checks of output files before the work starts."""
+"""Options that several commands share, and checks of their values before the work starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from anytime.errors import TrainingError
+from anytime.errors import GroupsError, TrainingError
 
 __all__ = [
     "Alpha",
     "AsJson",
+    "BackendName",
+    "CostQuantile",
     "Data",
+    "Distributions",
     "Drop",
     "DropMissing",
     "First",
@@ -24,32 +27,26 @@ __all__ = [
     "ModelFile",
     "Out",
     "Query",
+    "Scheduler",
     "Seed",
     "TargetColumns",
     "Weights",
     "Without",
     "checked_folds",
+    "checked_quantile",
     "parsed_alpha",
     "workers",
 ]
 
-Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.", show_default=False)]
-ModelFile = Annotated[Path, typer.Argument(help="Model file.", show_default=False)]
-GroupsFile = Annotated[Path, typer.Option("--groups", help="Groups file, JSON or YAML.", show_default=False)]
-TargetColumns = Annotated[
-    list[str], typer.Option("--target", help="Column to predict; repeat it for several responses.", show_default=False)
-]
-MaybeGroups = Annotated[
-    Path | None,
-    typer.Option("--groups", help="Groups file, JSON or YAML; moments contain their own.", show_default=False),
-]
+Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
+Out = Annotated[Path, typer.Option(help="Model file to write, named *.safetensors.")]
+GroupsFile = Annotated[Path, typer.Option(help="Groups file, JSON or YAML.")]
+TargetColumns = Annotated[list[str], typer.Option(help="Column to predict; repeat it for several responses.")]
+MaybeGroups = Annotated[Path | None, typer.Option(help="Groups file, JSON or YAML; moments contain their own.")]
 MaybeTarget = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target",
-        help="Column to predict; repeat it for several responses. Moments contain their own.",
-        show_default=False,
-    ),
+    typer.Option(help="Column to predict; repeat it for several responses. Moments contain their own."),
 ]
 Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
 Folds = Annotated[
@@ -60,27 +57,28 @@ Query = Annotated[
 ]
 Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
-First = Annotated[
-    list[str] | None,
-    typer.Option("--first", help="Group to place before all others; repeat it for an order.", show_default=False),
-]
-Without = Annotated[
-    list[str] | None, typer.Option("--without", help="Group to leave out; may be repeated.", show_default=False)
-]
+First = Annotated[list[str] | None, typer.Option(help="Group to place before all others; repeat it for an order.")]
+Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.", show_default=False)]
+Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BackendName = Annotated[
+    Literal["local", "dask"], typer.Option(help="Where rows are read and summed: here, or on a Dask cluster.")
+]
+Scheduler = Annotated[str | None, typer.Option(help="Address of the cluster's scheduler, as tcp://host:8786.")]
+CostQuantile = Annotated[float | None, typer.Option(help="Quantile to use as a cost, 0.9 for example.")]
+Distributions = Annotated[Path | None, typer.Option(help="File to write all measurements to (.json).")]
 
 
-def parsed_alpha(text: str) -> float | Literal["cv"]:
+def parsed_alpha(alpha: str) -> float | Literal["cv"]:
     """Return the value of --alpha."""
-    if text == "cv":
+    if alpha == "cv":
         return "cv"
     try:
-        return float(text)
+        return float(alpha)
     except ValueError:
-        raise TrainingError(f"--alpha is {text!r}; expected a number, 0 or more, or 'cv'") from None
+        raise TrainingError(f"--alpha is {alpha!r}; expected a number, 0 or more, or 'cv'") from None
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:
@@ -92,11 +90,15 @@ def checked_folds(folds: int, *, needed: bool) -> int:
     return folds
 
 
+def checked_quantile(quantile: float | None) -> float | None:
+    """Return the value of --cost-quantile."""
+    if quantile is not None and not 0 < quantile < 1:
+        raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
+    return quantile
+
+
 def workers(jobs: int | None) -> int:
     """Return the value of --n-jobs for joblib; the default is all cores."""
     if jobs == 0:
         raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
     return -1 if jobs is None else jobs
-
-
-Out = Annotated[Path, typer.Option("--out", help="Model file to write, named *.safetensors.", show_default=False)]

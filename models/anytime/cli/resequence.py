@@ -21,18 +21,15 @@ from anytime.types import Method
 
 __all__ = ["resequence"]
 
-Costs = Annotated[Path | None, typer.Option("--costs", help="Groups file with the new costs.", show_default=False)]
-NewMethod = Annotated[Method | None, typer.Option("--method", help="New criterion.", show_default=False)]
-NewAlpha = Annotated[float | None, typer.Option("--alpha", help="New penalty, for all prefixes.", show_default=False)]
+Costs = Annotated[Path | None, typer.Option(help="Groups file with the new costs.")]
+NewMethod = Annotated[Method | None, typer.Option(help="New criterion.")]
+NewAlpha = Annotated[float | None, typer.Option(help="New penalty, for all prefixes.")]
 CostBlind = Annotated[
-    bool | None,
-    typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.", show_default=False),
+    bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.")
 ]
 Doubling = Annotated[
     bool | None,
-    typer.Option(
-        "--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not.", show_default=False
-    ),
+    typer.Option("--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not."),
 ]
 
 
@@ -49,9 +46,7 @@ def resequence(
         bool, typer.Option("--no-first", help="Ignore the groups that the model places first.")
     ] = False,
     without: Without = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Table to fit on; not needed for least squares.", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Table to fit on; not needed for least squares.")] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
@@ -85,7 +80,7 @@ def resequence(
     elif data is not None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(loaded.groups) - len(changes.without)} groups and fitting every prefix"):
-        changed = resequenced(loaded, groups, out.stem, retrained, changes).save(out)
+        changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")

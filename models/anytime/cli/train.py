@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,41 +10,13 @@ from typing import Annotated, Literal
 import typer
 
 from anytime._files import check_writable
+from anytime.cli import options
 from anytime.cli.console import remark, results, working
-from anytime.cli.options import (
-    Alpha,
-    Drop,
-    DropMissing,
-    First,
-    Folds,
-    Jobs,
-    MaybeGroups,
-    MaybeTarget,
-    Out,
-    Query,
-    Seed,
-    Weights,
-    Without,
-    checked_folds,
-    parsed_alpha,
-    workers,
-)
 from anytime.cli.report import evaluation_table, steps_table, summary
-from anytime.cli.sources import (
-    BackendName,
-    CheckpointFile,
-    Given,
-    Scheduler,
-    check_checkpoint,
-    check_other_rows,
-    checked_coverage,
-    open_backend,
-    open_calibration,
-    open_test,
-    source_of,
-)
-from anytime.evaluation import evaluate as evaluation
+from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
+from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
+from anytime.evaluation.evaluate import evaluated, hold_out
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes
@@ -51,35 +24,30 @@ from anytime.types import FamilyName, Method
 
 __all__ = ["train"]
 
-Calibrating = Annotated[
-    Path | None,
-    typer.Option("--calibrate", help="Table of other rows, for calibrated intervals or sets.", show_default=False),
-]
-Coverage = Annotated[
-    float | None,
-    typer.Option("--coverage", help="Coverage of intervals or sets; 0.9 by default.", show_default=False),
-]
+COVERAGE = 0.9
+"""Default coverage."""
+
+TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.")]
 Epsilon = Annotated[
-    float | None,
-    typer.Option(
-        "--epsilon", help="Stop when no remaining group has a longer projection of the residual.", show_default=False
-    ),
+    float | None, typer.Option(help="Stop when no remaining group has a longer projection of the residual.")
 ]
-Validating = Annotated[
+Validation = Annotated[
+    Path | None, typer.Option(help="Table of other rows: stop at the prefix with the least error there.")
+]
+Calibrate = Annotated[Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")]
+Coverage = Annotated[float | None, typer.Option(help="Coverage of intervals or sets; 0.9 by default.")]
+Test = Annotated[Path | None, typer.Option(help="Table to evaluate every prefix on.")]
+CheckpointFile = Annotated[
     Path | None,
-    typer.Option(
-        "--validation", help="Table of other rows: stop at the prefix with the least error there.", show_default=False
-    ),
+    typer.Option(help="File that stores the progress of reading every 30 s: the same command resumes from it."),
 ]
-TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.", show_default=False)]
-Testing = Annotated[Path | None, typer.Option("--test", help="Table to evaluate every prefix on.", show_default=False)]
 
 
 def train(
     data: TablesOrMoments,
-    out: Out,
-    groups: MaybeGroups = None,
-    target: MaybeTarget = None,
+    out: options.Out,
+    groups: options.MaybeGroups = None,
+    target: options.MaybeTarget = None,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
         typer.Option(
@@ -88,20 +56,17 @@ def train(
     ] = "auto",
     family: Annotated[
         FamilyName | None,
-        typer.Option(
-            help="Likelihood to fit; gaussian (least squares) by default, poisson for counts.", show_default=False
-        ),
+        typer.Option(help="Likelihood to fit; gaussian (least squares) by default, poisson for counts."),
     ] = None,
     method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = False,
     doubling: Annotated[
-        bool,
-        typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget."),
+        bool, typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget.")
     ] = False,
-    first: First = None,
-    without: Without = None,
-    alpha: Alpha = "cv",
-    folds: Folds = 5,
+    first: options.First = None,
+    without: options.Without = None,
+    alpha: options.Alpha = "cv",
+    folds: options.Folds = 5,
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = False,
@@ -109,74 +74,100 @@ def train(
         bool, typer.Option("--nested", help="Measure errors with the order relearned in each fold.")
     ] = False,
     epsilon: Epsilon = None,
-    validation: Validating = None,
-    query: Query = None,
-    weights: Weights = None,
-    drop: Drop = None,
-    calibrate: Calibrating = None,
+    validation: Validation = None,
+    query: options.Query = None,
+    weights: options.Weights = None,
+    drop: options.Drop = None,
+    calibrate: Calibrate = None,
     coverage: Coverage = None,
-    test: Testing = None,
-    drop_missing_target: DropMissing = False,
+    test: Test = None,
+    drop_missing_target: options.DropMissing = False,
     no_moments: Annotated[
         bool, typer.Option("--no-moments", help="Smaller file, without re-sequencing and the policy 'arrived'.")
     ] = False,
-    n_jobs: Jobs = None,
-    seed: Seed = 0,
+    n_jobs: options.Jobs = None,
+    seed: options.Seed = 0,
     checkpoint: CheckpointFile = None,
-    backend: BackendName = "local",
-    scheduler: Scheduler = None,
+    backend: options.BackendName = "local",
+    scheduler: options.Scheduler = None,
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
     Missing values of a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
     moments`) least squares is trained without a table, with the groups and folds of the moments.
     """
-    settled = family or ("poisson" if task == "count" else "gaussian")
+    family = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
-    options = Options(
-        method, cost_blind, doubling, parsed_alpha(alpha), one_se, nested, settled, epsilon, tuple(first or ())
+    training = Options(
+        method,
+        cost_blind=cost_blind,
+        doubling=doubling,
+        alpha=options.parsed_alpha(alpha),
+        one_se=one_se,
+        nested=nested,
+        family=family,
+        epsilon=epsilon,
+        first=tuple(first or ()),
     )
-    options.check()
-    jobs, folds = workers(n_jobs), checked_folds(folds, needed=nested or options.alpha == "cv")
-    share = checked_coverage(coverage, calibrate)
-    check_other_rows({"--validation": validation, "--calibrate": calibrate}, data)
-    if validation is not None and test is not None:
-        check_other_rows({"--test": test}, validation, "chooses where to stop")
+    training.check()
+    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
+    if calibrate is None and coverage is not None:
+        raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
+    coverage = COVERAGE if coverage is None else coverage
+    _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
+    if validation is not None:
+        _check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_writable(out, (".safetensors",))
     tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
-    check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
-    with open_backend(backend, scheduler, checkpoint) as where:
-        given = Given(groups, target, task, settled, query, weights, drop, drop_missing_target, changes=changes)
-        source = source_of(data, given, where)
-        calibrating = None if calibrate is None else open_calibration(calibrate, source, share)
-        testing = None if test is None else open_test(test, source)
-        validating = None if validation is None else open_test(validation, source)
-        found = source.meaning.target
-        remark(f"task: {found.task}{source.remark}")
+    _check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
+    columns = ColumnOptions(groups, target, task, family, query, weights, drop, drop_missing_target, changes=changes)
+    with open_backend(backend, scheduler, checkpoint) as opened:
+        source = open_source(data, columns, opened)
+        calibration = None if calibrate is None else open_calibration(calibrate, source, coverage)
+        tested = None if test is None else open_test(test, source)
+        validated = None if validation is None else open_test(validation, source)
+        settled = source.columns
+        remark(f"task: {settled.target.task}{source.remark}")
         parts = source.moments(folds, seed, jobs)
-        observed = None if settled == "gaussian" else source.observed(folds, seed, jobs)
-        with working(f"ordering {len(source.meaning.groups)} groups and fitting every prefix"):
-            held = None if validating is None else evaluation.hold_out(validating, settled, n_jobs=jobs)
-            fitted = fit(parts, source.meaning.groups, options, observed, held)
+        observed = None
+        if family != "gaussian" and isinstance(source, TableSource):  # moments are for least squares only
+            observed = source.observed(folds, seed, jobs)
+        with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
+            held = None if validated is None else hold_out(validated, family, n_jobs=jobs)
+            fitted = fit(parts, settled.groups, training, observed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
-        out.stem,
-        found,
-        origin,
-        query=source.meaning.query,
-        keep_moments=not no_moments,
-        left_out=changes.without,
+        out.stem, settled.target, origin, query=settled.query, keep_moments=not no_moments, left_out=changes.without
     )
-    if calibrating is not None:
-        with working(f"calibrating on {calibrating.table.name}"):
-            model = calibrated(model, replace(calibrating, groups=model.groups), share)
-    evaluated = None
-    if testing is not None:
-        with working(f"evaluating on {testing.table.name}"):
-            evaluated = evaluation.evaluated(model, replace(testing, groups=model.groups), n_jobs=jobs)
+    if calibration is not None:
+        with working(f"calibrating on {calibration.table.name}"):
+            model = calibrated(model, replace(calibration, groups=model.groups), coverage)
+    evaluation = None
+    if tested is not None:
+        with working(f"evaluating on {tested.table.name}"):
+            evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
-    where.done()
+    opened.done()
     console = results()
-    console.print(steps_table(model) if evaluated is None else evaluation_table(model, evaluated))
+    console.print(steps_table(model) if evaluation is None else evaluation_table(model, evaluation))
     console.print(summary(model), markup=False)
     console.print(f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)", markup=False)
+
+
+def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:
+    """Refuse tables, by option, that must have their own rows: not those of `data`, nor each other's."""
+    uses = {data: use_of_data}
+    for option, path in tables.items():
+        if path is None:
+            continue
+        for other, use in uses.items():
+            if path.exists() and other.exists() and path.samefile(other):
+                raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
+        uses[path] = f"{option} uses"
+
+
+def _check_checkpoint(checkpoint: Path | None, files: Mapping[str, Path | None]) -> None:
+    """Refuse a checkpoint that is also a file of the command, because the checkpoint is removed at the end."""
+    for what, path in files.items():
+        if checkpoint is not None and path is not None and path.resolve() == checkpoint.resolve():
+            raise TrainingError(f"--checkpoint is {str(checkpoint)!r}, which is also {what}; expected a separate file")

@@ -1,10 +1,8 @@
-"""Distributions of the time that groups take: samples, or a histogram whose sum is known, as a service exports it.
+"""Distributions of the time that groups take, and the quality at each deadline that follows from them.
 
-Among all distributions with the counts and the sum of a histogram, `Histogram` uses the one with the largest entropy.
-Its density within each bucket is proportional to exp(t x), with one t for all buckets that follows from the sum. If all
-values are in one bucket, the mean is therefore exact rather than the middle of the bucket. If some values exceed the
-last bound, the sum says nothing about the buckets: they are uniform, and an exponential tail accounts for the rest of
-the sum.
+A distribution is samples, or the histogram that a service exports. A quantile of a histogram is interpolated linearly
+inside its bucket, as Prometheus' `histogram_quantile` does: in the last bucket, which has no upper end, every quantile
+is its lower end. The mean is exact, because the sum is known; random draws follow the quantiles and not the sum.
 
 Distributions are stored in a JSON file next to the groups file::
 
@@ -13,6 +11,10 @@ Distributions are stored in a JSON file next to the groups file::
 
 Samples are `paired` if samples at the same position belong to the same input: a large picture is slow for every group,
 so random costs must be drawn together. Histograms have no pairs.
+
+`simulate` draws the times of a model's groups. A sequence is computed group by group, so prefix k is complete at T_k,
+the sum of its groups' random times; at the deadline d the answer is that of the last prefix with T_k <= d. The time of
+a row is assumed to be independent of how well it is predicted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
-from scipy.optimize import brentq
 
 from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.groups import FeatureGroups
@@ -39,15 +40,22 @@ __all__ = [
     "Histogram",
     "RandomTimes",
     "Samples",
-    "checked_quantile",
     "completions",
     "milliseconds",
     "priced",
     "simulate",
 ]
 
-STEEPEST = 500.0
-"""Largest slope of the log-density, in widths of the widest bucket: all its values are then at one of its ends."""
+DIGITS = 4
+"""Significant digits of measured values."""
+
+_MILLISECONDS = {
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
+    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
+}
+
+_CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,))
 
 
 class Histogram(BaseModel):
@@ -61,9 +69,7 @@ class Histogram(BaseModel):
     sum : sum of all values, in the unit of the bounds.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,)
-    )
+    model_config = _CONFIG
 
     bounds: tuple[float, ...] = Field(min_length=1)
     counts: tuple[int, ...]
@@ -91,114 +97,32 @@ class Histogram(BaseModel):
 
     def bucket(self, q: float) -> tuple[float, float]:
         """Return the lower and upper end of the bucket that contains the q-quantile."""
-        edges = np.array([0.0, *self.bounds, np.inf])
-        k = int(self._buckets(np.array([q]))[0])
-        return float(edges[k]), float(edges[k + 1])
+        edges = (0.0, *self.bounds, np.inf)
+        k = int(self._buckets(np.array(q)))
+        return edges[k], edges[k + 1]
 
     def quantiles(self, q: Float) -> Float:
-        """Return quantiles of the distribution in the module docstring, for q from 0 to 1 in any shape."""
-        k = self._buckets(q)
-        u = np.clip((q * self.count - self._below[k]) / self._counts[k], 0.0, 1.0)
-        last = len(self.bounds)
-        inside = np.minimum(k, last - 1)
-        low, width = self._lows[inside], self._widths[inside]
+        """Return quantiles by linear interpolation inside the buckets, for q from 0 to 1 in any shape."""
+        k, counts = self._buckets(q), np.array(self.counts)
+        edges = np.array([0.0, *self.bounds, self.bounds[-1]])
+        share = (q * self.count - (np.cumsum(counts) - counts)[k]) / counts[k]
         # Rounding must not leave the bucket.
-        within = np.clip(low + width * _inverse(u, self._slope * width), low, np.array(self.bounds)[inside])
-        tail = self.bounds[-1] - self._excess * np.log1p(-np.minimum(u, 1 - 1e-12))
-        return np.where(k == last, tail, within)
+        return np.asarray(np.clip(edges[k] + share * (edges[k + 1] - edges[k]), edges[k], edges[k + 1]))
 
-    @cached_property
-    def _counts(self) -> Float:
-        return np.array(self.counts, dtype=np.float64)
-
-    @cached_property
-    def _below(self) -> Float:
-        """Number of values below each bucket, (buckets,)."""
-        return np.cumsum(self._counts) - self._counts
-
-    @cached_property
-    def _lows(self) -> Float:
-        return np.array([0.0, *self.bounds[:-1]])
-
-    @cached_property
-    def _widths(self) -> Float:
-        return np.diff([0.0, *self.bounds])
-
-    @cached_property
-    def _slope(self) -> float:
-        """The t of the module docstring."""
-        counts = self._counts[:-1]
-        if self.counts[-1]:
-            return 0.0
-        filled = counts > 0
-        counts, lows, widths = counts[filled], self._lows[filled], self._widths[filled]
-        widest = widths.max()
-
-        def missing(z: float) -> float:
-            """Return how much the sum at this slope is less than the true sum."""
-            return self.sum - float(counts @ (lows + widths * _mean(z * widths / widest)))
-
-        if missing(-STEEPEST) <= 0:  # rounding, or values at the very ends
-            return float(-STEEPEST / widest)
-        if missing(STEEPEST) >= 0:
-            return float(STEEPEST / widest)
-        return float(brentq(missing, -STEEPEST, STEEPEST, xtol=1e-9)) / float(widest)
-
-    @cached_property
-    def _excess(self) -> float:
-        """Mean excess of values beyond the last bound over that bound."""
-        if not self.counts[-1]:
-            return 0.0
-        rest = self.sum - float(self._counts[:-1] @ (self._lows + self._widths / 2))
-        return max(rest / self.counts[-1] - self.bounds[-1], 0.0)
-
-    def _buckets(self, q: Float) -> np.typing.NDArray[np.intp]:
-        """Return the bucket of each quantile, one that has values."""
-        ends = np.cumsum(self._counts)
-        filled = np.flatnonzero(self._counts)
-        # At 0 it is the first bucket that has values; rounding must not exceed the last one.
-        at = np.searchsorted(ends[filled], np.asarray(q) * self.count * (1 - 1e-12), side="left")
-        found: np.typing.NDArray[np.intp] = filled[np.minimum(at, len(filled) - 1)]
-        return found
-
-
-def _mean(z: Float) -> Float:
-    """Return the mean of the density proportional to exp(z u) on 0 to 1."""
-    flat = np.abs(z) < 1e-3
-    safe = np.where(flat, 1.0, z)
-    return np.where(flat, 0.5 + z / 12, 1 / -np.expm1(-safe) - 1 / safe)
-
-
-def _inverse(u: Float, z: Float) -> Float:
-    """Return quantile u of the density proportional to exp(z v) on 0 to 1."""
-    flat = np.abs(z) < 1e-6
-    safe = np.where(flat, 1.0, z)
-    # Start from the end with the larger density, so that nothing overflows.
-    falling = np.log((1 - u) + u * np.exp(-np.abs(safe))) / -np.abs(safe)
-    rising = 1 + np.log(u + (1 - u) * np.exp(-np.abs(safe))) / np.abs(safe)
-    return np.where(flat, u, np.where(safe < 0, falling, rising))
-
-
-DIGITS = 4
-"""Significant digits of measured values."""
-
-_MILLISECONDS = {
-    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
-    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
-}
-
-_Time = Annotated[float, Field(ge=0)]
+    def _buckets(self, q: Float) -> Index:
+        """Return the bucket of each quantile: the first with values at or below which at least this share lies."""
+        filled = np.flatnonzero(self.counts)
+        # Rounding of q times the count must lead neither to the next bucket nor beyond the last one.
+        rank = np.searchsorted(np.cumsum(self.counts)[filled], np.asarray(q) * self.count * (1 - 1e-12))
+        return np.asarray(filled[np.minimum(rank, len(filled) - 1)])
 
 
 class Samples(BaseModel):
     """Individually measured values."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,)
-    )
+    model_config = _CONFIG
 
-    samples: tuple[_Time, ...] = Field(min_length=1)
+    samples: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
 
     @property
     def count(self) -> int:
@@ -239,7 +163,7 @@ class CostDistributions(BaseModel):
     groups : by name.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = _CONFIG
 
     format: Literal[1] = 1
     unit: Literal["ms"] = "ms"
@@ -249,19 +173,18 @@ class CostDistributions(BaseModel):
 
     @model_validator(mode="after")
     def _rules(self) -> Self:
-        if self.paired:
-            counts = {group.count for group in self.groups.values() if isinstance(group, Samples)}
-            if len(counts) != 1 or any(isinstance(group, Histogram) for group in self.groups.values()):
-                raise ValueError("paired groups need samples, the same number for each group")
+        groups = self.groups.values()
+        if self.paired and not (
+            all(isinstance(group, Samples) for group in groups) and len({group.count for group in groups}) == 1
+        ):
+            raise ValueError("paired groups need samples, the same number for each group")
         return self
 
     @classmethod
-    def measured(cls, times: Mapping[str, Float], source: str, *, paired: bool = True) -> CostDistributions:
-        """Return the distributions of samples, (count,) milliseconds each, to four significant digits."""
-        rounded = {name: tuple(_rounded(value) for value in each.tolist()) for name, each in times.items()}
-        return cls(
-            source=source, paired=paired, groups={name: Samples(samples=samples) for name, samples in rounded.items()}
-        )
+    def measured(cls, times: Mapping[str, Float], source: str) -> CostDistributions:
+        """Return the distributions of paired samples, (count,) milliseconds each, to four significant digits."""
+        groups = {name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()}
+        return cls(source=source, paired=True, groups=dict(groups))
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
@@ -290,20 +213,16 @@ class CostDistributions(BaseModel):
 
     def text(self) -> str:
         """Return the content of the file."""
-        return self.model_dump_json(indent=None) + "\n"
-
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Return the groups, among some, that have no distribution."""
-        return [name for name in names if name not in self.groups]
+        return self.model_dump_json() + "\n"
 
     def draw(self, names: Iterable[str], draws: int, rng: np.random.Generator) -> Float:
         """Return random costs of groups, (draws, groups), in milliseconds; if paired, each row belongs to one input."""
-        found = [self.groups[name] for name in names]
+        groups = [self.groups[name] for name in names]
         if self.paired:
-            arrays = [group.array for group in found if isinstance(group, Samples)]
-            places = rng.integers(next(iter(self.groups.values())).count, size=draws)
-            return np.stack([array[places] for array in arrays], axis=1) if arrays else np.zeros((draws, 0))
-        columns = [group.quantiles(rng.random(draws)) for group in found]
+            inputs = rng.integers(next(iter(self.groups.values())).count, size=draws)
+            columns = [group.array[inputs] for group in groups if isinstance(group, Samples)]
+        else:
+            columns = [group.quantiles(rng.random(draws)) for group in groups]
         return np.stack(columns, axis=1) if columns else np.zeros((draws, 0))
 
     def cost(self, name: str, quantile: float | None) -> float:
@@ -312,17 +231,8 @@ class CostDistributions(BaseModel):
         return _rounded(group.mean if quantile is None else float(group.quantiles(np.array(quantile))))
 
 
-def checked_quantile(quantile: float | None) -> float | None:
-    """Return the value of --cost-quantile.
-
-    Raises
-    ------
-    GroupsError
-        The quantile is not between 0 and 1.
-    """
-    if quantile is not None and not 0 < quantile < 1:
-        raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
-    return quantile
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def milliseconds(unit: str) -> float | None:
@@ -357,10 +267,6 @@ def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
         for group in groups.groups
     ]
     return FeatureGroups(cost_unit="ms", groups=tuple(repriced))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 class Estimate(NamedTuple):
@@ -399,30 +305,21 @@ class RandomTimes(NamedTuple):
         """Return the expected value by each deadline, (deadlines,), of a quantity of each prefix, (steps + 1,)."""
         return Estimate.of(values[self.reached(deadlines)])
 
-    def timeliness(self, explained: Float, stop: float, risk: float = 1.0) -> tuple[float, float]:
-        """Return the area under `explained` up to `stop`, as a share of `stop` times `risk`; and its standard error.
+    def timeliness(self, explained: Float, stop: float) -> tuple[float, float]:
+        """Return the mean of `explained` (steps + 1,) over the time up to `stop` milliseconds; and its standard error.
 
-        This is the "step" variant of `anytime.model.curve.timeliness`, averaged over draws.
-
-        Parameters
-        ----------
-        explained : (steps + 1,) of each prefix.
-        stop : milliseconds, more than 0.
-        risk : maximum of `explained`.
+        This is the "step" variant of `anytime.model.curve.timeliness` at a risk of 1, averaged over draws.
         """
-        ends = np.minimum(np.column_stack([self.times[:, 1:], np.full(len(self.times), np.inf)]), stop)
-        spent = ends - np.minimum(self.times, stop)
-        mean, error = Estimate.of(spent @ explained / (stop * risk))
+        begins = np.minimum(self.times, stop)
+        spent = np.diff(begins, axis=1, append=stop)
+        mean, error = Estimate.of(spent @ explained / stop)
         return float(mean), float(error)
 
 
 def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
     """Return the times at which each prefix is complete.
 
-    Parameters
-    ----------
-    steps : columns of `costs` that each step adds.
-    costs : (draws, groups) milliseconds, 0 or more.
+    `costs` (draws, groups) are milliseconds, 0 or more; `steps` are the columns of them that each step adds.
     """
     added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
     return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)
@@ -443,8 +340,7 @@ def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np
         A group that has features has no distribution; or the cost of one without features is not a time.
     """
     groups = model.groups
-    featured = [group.name for group in groups.groups if group.features]
-    missing = distributions.missing(featured)
+    missing = [name for name in groups.featured if name not in distributions.groups]
     if missing:
         raise GroupsError(f"no distribution for {listed(missing)}; expected one for each group with features")
     drawn = [name for name in groups.names if name in distributions.groups]

@@ -19,11 +19,7 @@ from anytime.model.model import Model, affordable
 from anytime.training.resequencing import Retrained, resequence
 from anytime.types import Float
 
-__all__ = [
-    "Drift",
-    "Order",
-    "drift",
-]
+__all__ = ["Drift", "Order", "drift"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +52,10 @@ class Drift:
 
     Attributes
     ----------
-    groups : the groups at the new costs.
     staying, moving : the current and the new sequence.
     estimated : whether `moving` is estimated from the steps' own gains, because moments or rows are missing.
     """
 
-    groups: FeatureGroups
     staying: Order
     moving: Order
     estimated: bool
@@ -109,25 +103,22 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     staying = _order(model, priced)
     learnable = data is not None if model.manifest.family != "gaussian" else model.moments is not None
     if not learnable:
-        return Drift(priced, staying, _sorted(model, staying, priced), estimated=True)
-    new = resequence(model, priced, data=data)
-    moving = _order(new, priced)
-    return Drift(priced, staying, staying if moving.steps == staying.steps else moving, estimated=False)
+        return Drift(staying, _sorted(model, staying, priced), estimated=True)
+    moving = _order(resequence(model, priced, data=data), priced)
+    return Drift(staying, staying if moving.steps == staying.steps else moving, estimated=False)
 
 
 def _order(model: Model, groups: FeatureGroups) -> Order:
-    """Return the sequence of a model at the costs of some groups."""
     manifest = model.manifest
     risk = 0.5 * (len(manifest.responses) if manifest.prior_deviance is None else manifest.prior_deviance)
     explained = np.array([0.0, *(step.explained_variance for step in manifest.steps)]) / risk
     r2 = [model.expected(prefix).r2 for prefix in range(model.steps + 1)]
     known = None if None in r2 else np.array(r2, dtype=np.float64)
-    steps = [step.adds for step in manifest.steps]
-    return Order(tuple(steps), _costs(steps, groups), explained, known)
+    steps = tuple(step.adds for step in manifest.steps)
+    return Order(steps, _cumulative_costs(steps, groups), explained, known)
 
 
-def _costs(steps: list[tuple[str, ...]], groups: FeatureGroups) -> Float:
-    """Return the cumulative costs (steps + 1,) of steps."""
+def _cumulative_costs(steps: tuple[tuple[str, ...], ...], groups: FeatureGroups) -> Float:
     spent = [sum(groups.groups[groups.positions[name]].cost for name in adds) for adds in steps]
     return np.cumsum([0.0, *spent])
 
@@ -136,8 +127,6 @@ def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
     """Return the steps by decreasing gain per new cost, each after those that it requires.
 
     Steps of groups that the user placed first stay in place, as does a cost-blind order.
-
-    New requirements may make steps of several groups require each other: these keep their current order.
     """
     if model.manifest.cost_blind:
         return staying
@@ -150,15 +139,13 @@ def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
     ]
     first = set(model.manifest.first)
     order = [k for k, adds in enumerate(staying.steps) if first.intersection(adds)]
-    selected = set(order)
-    remaining = [k for k in range(len(gains)) if k not in selected]
+    remaining = [k for k in range(len(gains)) if k not in order]
     while remaining:
-        # If steps require each other, which groups never do, none is open: the first remaining one is next.
-        open_steps = [k for k in remaining if needed[k] <= selected] or remaining[:1]
+        # New requirements may make steps (never groups) require each other: then the first remaining one is next.
+        open_steps = [k for k in remaining if needed[k].issubset(order)] or remaining[:1]
         best = max(open_steps, key=lambda k: float(density[k]))
         order.append(best)
-        selected.add(best)
         remaining.remove(best)
-    steps = [staying.steps[k] for k in order]
+    steps = tuple(staying.steps[k] for k in order)
     r2 = None if staying.r2 is None else reordered(staying.r2, order)
-    return Order(tuple(steps), _costs(steps, groups), reordered(staying.explained, order), r2)
+    return Order(steps, _cumulative_costs(steps, groups), reordered(staying.explained, order), r2)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from itertools import cycle, islice
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from scipy.optimize import nnls
 
 from anytime._linalg import single_blas_thread
 from anytime.data.formats import Table
-from anytime.errors import ExtractorError, TableError, summary
+from anytime.errors import ExtractorError, summary
 from anytime.groups import FeatureGroups
 from anytime.inference.runner import check_extractors
 from anytime.types import Float
@@ -37,19 +38,11 @@ __all__ = [
     "required_first",
 ]
 
+MIN_BATCHES = 10
+"""Minimum number of calls per row count in each repeat, for tables with few rows."""
 
-class Inputs(Protocol):
-    """Rows that extractors receive."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-
-    def one(self, row: int) -> Any:
-        """Return the input of an extractor of one row."""
-
-    def batch(self, rows: Sequence[int]) -> Any:
-        """Return the input of an extractor of several rows."""
+CLOCK_READINGS = 1001
+"""Number of pairs of clock readings that measure the clock's own duration."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +56,9 @@ class TableInputs:
 
     @classmethod
     def of(cls, table: Table, limit: int) -> TableInputs:
-        """Return the first `limit` rows of a table.
-
-        Raises
-        ------
-        TableError
-            The table has no rows or is unreadable.
-        """
-        batches, rows = [], 0
-        for batch in table.batches(table.columns, limit):
-            batches.append(batch.columns)
-            rows += batch.rows
-            if rows >= limit:
-                break
-        if not batches:
-            raise TableError(f"{table.name} has no rows; expected at least one")
-        return cls({name: np.concatenate([each[name] for each in batches])[:limit] for name in table.columns})
+        """Return the first `limit` rows of a table; raise TableError if it is unreadable."""
+        batches = list(table.batches(table.columns, limit, stop=limit))
+        return cls({name: np.concatenate([batch.columns[name] for batch in batches]) for name in table.columns})
 
     @property
     def count(self) -> int:
@@ -135,14 +115,8 @@ class ModuleInputs:
         return [self.items[row] for row in rows]
 
 
-MIN_BATCHES = 10
-"""Minimum number of calls per row count in each repeat, for tables with few rows."""
-
-CLOCK_READINGS = 1001
-"""Number of pairs of clock readings that measure the clock's own duration."""
-
-Clock = Callable[[], int]
-Progress = Callable[[int], None]
+Inputs: TypeAlias = TableInputs | ModuleInputs
+"""Rows that extractors receive: one by one, or several together."""
 
 
 class Scaling(NamedTuple):
@@ -154,12 +128,7 @@ class Scaling(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupTimes:
-    """Measured times of one group.
-
-    Attributes
-    ----------
-    times : for each number of rows, the duration of each call in milliseconds, (calls,).
-    """
+    """Measured times of one group: for each number of rows, the duration of each call in milliseconds, (calls,)."""
 
     times: Mapping[int, Float]
 
@@ -208,8 +177,8 @@ def profile(
     rows: Sequence[int] = (),
     warm_up: int = 5,
     repeats: int = 5,
-    clock: Clock = time.perf_counter_ns,
-    progress: Progress = lambda _: None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Profile:
     """Measure extractors, with one thread of the linear algebra library, as in a worker process.
 
@@ -231,31 +200,33 @@ def profile(
     """
     check_extractors(groups.names, groups.featured, extractors)
     order = required_first(groups)
-    times: dict[str, dict[int, list[float]]] = {name: {} for name in order}
+    times: dict[str, dict[int, Float]] = {name: {} for name in order}
     with single_blas_thread():
         for count in rows or (0,):
             batches = list(_batches(inputs, count))
-            for x in islice(_cycled(batches, inputs), max(warm_up, 1)):
+            durations: dict[str, list[float]] = {name: [] for name in order}
+            for batch in islice(cycle(batches), max(warm_up, 1)):
+                x = _input(inputs, batch)
                 for name in order:
-                    _check(groups, name, _called(name, extractors[name], x), max(count, 1))
+                    with _naming(name):
+                        values = extractors[name](x)
+                    _check(groups, name, values, max(count, 1))
+            for batch in batches * repeats:
+                x = _input(inputs, batch)
+                for name in order:
+                    with _naming(name):
+                        begin = clock()
+                        extractors[name](x)
+                        durations[name].append((clock() - begin) / 1e6)
+                progress(1)
             for name in order:
-                times[name][max(count, 1)] = []
-            for _ in range(repeats):
-                for batch in batches:
-                    x = _input(inputs, batch)
-                    for name in order:
-                        duration = _timed(name, extractors[name], x, clock)
-                        times[name][max(count, 1)].append(duration)
-                    progress(1)
-    measured = {
-        name: GroupTimes({count: np.array(durations) for count, durations in each.items()})
-        for name, each in times.items()
-    }
-    return Profile(measured, _timer_ms(clock))
+                times[name][max(count, 1)] = np.array(durations[name])
+    readings = [-(clock() - clock()) for _ in range(CLOCK_READINGS)]
+    return Profile({name: GroupTimes(times[name]) for name in order}, float(np.median(readings)) / 1e6)
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
-    """Return how many inputs, or batches of them, `profile` measures."""
+    """Return the number of inputs, or batches of them, that `profile` measures."""
     return repeats * sum(len(list(_batches(inputs, count))) for count in rows or (0,))
 
 
@@ -278,32 +249,15 @@ def _input(inputs: Inputs, batch: int | list[int]) -> Any:
     return inputs.one(batch) if isinstance(batch, int) else inputs.batch(batch)
 
 
-def _cycled(batches: Sequence[int | list[int]], inputs: Inputs) -> Iterator[Any]:
-    """Yield inputs without end."""
-    while True:
-        for batch in batches:
-            yield _input(inputs, batch)
-
-
-def _called(name: str, extractor: Callable[[Any], Any], x: Any) -> Any:
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Name the group in the error of a failed extractor, which may raise anything."""
     try:
-        return extractor(x)
-    except Exception as error:  # an extractor may raise anything
-        raise _failure(name, error) from error
-
-
-def _timed(name: str, extractor: Callable[[Any], Any], x: Any, clock: Clock) -> float:
-    """Return the milliseconds of one call."""
-    begin = clock()
-    try:
-        extractor(x)
+        yield
     except Exception as error:
-        raise _failure(name, error) from error
-    return (clock() - begin) / 1e6
-
-
-def _failure(name: str, error: Exception) -> ExtractorError:
-    return ExtractorError(f"the extractor of group {name!r} failed ({summary(error)}); fix it or its inputs")
+        raise ExtractorError(
+            f"the extractor of group {name!r} failed ({summary(error)}); fix it or its inputs"
+        ) from error
 
 
 def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
@@ -318,11 +272,6 @@ def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
             f"the extractor of group {name!r} returned values that are not an array ({summary(error)}); "
             f"expected {wanted} values"
         ) from error
-    if found not in ((rows, width), (width,) if rows == 1 else (rows, width)):
+    if found != (rows, width) and not (rows == 1 and found == (width,)):
         shape = " x ".join(map(str, found)) or "no array"
         raise ExtractorError(f"the extractor of group {name!r} returned {shape}; expected {wanted} values")
-
-
-def _timer_ms(clock: Clock) -> float:
-    looks = [-(clock() - clock()) for _ in range(CLOCK_READINGS)]
-    return float(np.median(looks)) / 1e6

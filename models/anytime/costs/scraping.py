@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
@@ -42,8 +43,6 @@ MARK = "# metrics of "
 
 TIMEOUT_S = 30.0
 """Time limit for a service's reply."""
-
-_MS = 1e3
 
 Tallies = dict[str, dict[str, float]]
 """For each group, the number of values at or below each bound (in seconds, as written); and their "sum"."""
@@ -108,8 +107,9 @@ def pieces(source: str, api_key: str | None = None) -> list[Piece]:
     """Return the metrics of a service, or of each of several services stored in one file; see `scraped`."""
     text = scraped(source, api_key)
     first, *others = re.split(rf"^{MARK}(.*)\n", text, flags=re.MULTILINE)
-    found = [Piece(name, content) for name, content in zip(others[::2], others[1::2], strict=True)]
-    return found if found and not first.strip() else [Piece(source, text)]
+    if not others or first.strip():
+        return [Piece(source, text)]
+    return [Piece(name, content) for name, content in zip(others[::2], others[1::2], strict=True)]
 
 
 def joined_text(several: Iterable[Piece]) -> str:
@@ -216,15 +216,15 @@ def histograms(timings: Mapping[str, Mapping[str, float]]) -> dict[str, Histogra
     """
     found: dict[str, Histogram] = {}
     for group, values in timings.items():
-        bounds = sorted((float(key), key) for key in values if key != "sum")
-        if not bounds or bounds[-1][0] != float("inf") or "sum" not in values:
+        keys = sorted(values.keys() - {"sum"}, key=float)
+        if not keys or float(keys[-1]) != float("inf") or "sum" not in values:
             raise AnytimeError(f"the histogram of group {group!r} is incomplete; expected buckets up to +Inf and a sum")
-        below = [round(values[key]) for _, key in bounds]
-        counts = tuple(upper - lower for lower, upper in zip([0, *below], below, strict=False))
+        below = [round(values[key]) for key in keys]
         if not below[-1]:
             continue
+        counts = tuple(upper - lower for lower, upper in pairwise([0, *below]))
         if min(counts) < 0:
             raise AnytimeError(f"the buckets of group {group!r} are inconsistent; read the metrics again")
-        total = max(values["sum"], 0.0) * _MS
-        found[group] = Histogram(bounds=tuple(bound * _MS for bound, _ in bounds[:-1]), counts=counts, sum=total)
+        bounds = tuple(float(key) * 1e3 for key in keys[:-1])
+        found[group] = Histogram(bounds=bounds, counts=counts, sum=max(values["sum"], 0.0) * 1e3)
     return found

@@ -23,21 +23,15 @@ __all__ = [
     "settled_columns",
 ]
 
+TIMES = "mM"
+"""Dtype kinds of numpy's durations and dates."""
+
+GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
+"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
+
 
 def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
-    """Return columns of a batch as a matrix.
-
-    Parameters
-    ----------
-    batch
-        Rows with every feature; other columns are ignored.
-    features
-        Names of the columns, in the order of the matrix.
-
-    Returns
-    -------
-    Float
-        (rows, features), C-contiguous and writable, NaN where missing.
+    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable, NaN where missing.
 
     Raises
     ------
@@ -83,13 +77,6 @@ def _short(value: str, limit: int = 40) -> str:
     return repr(value if len(value) <= limit else value[: limit - 3] + "...")
 
 
-TIMES = "mM"
-"""Dtype kinds of numpy's durations and dates."""
-
-GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
-"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
-
-
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     """Return the columns of a DataFrame that the groups name; return anything else unchanged.
 
@@ -123,8 +110,9 @@ def check_no_times(name: str, values: Any) -> None:
 
 def _check_numbers(X: Any) -> None:
     """Raise for a DataFrame with a column that is not numeric; scikit-learn's message would not name the column."""
-    kinds = [getattr(dtype, "kind", "O") for dtype in X.dtypes]
-    for name in (name for name, kind in zip(X.columns, kinds, strict=True) if kind not in "biuf"):
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") in "biuf":
+            continue
         values = np.asarray(X[name])
         if values.dtype.kind in TIMES:
             raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=True)}")

@@ -1,4 +1,8 @@
-"""Datasets: a table whose columns have a meaning (features, target, query and weights)."""
+"""Datasets: a table whose columns have a meaning (features, target, query and weights).
+
+`survey_target` reads the target columns once, and `settle_target` derives the task and the classes from what it found.
+A `Dataset` then reads rows of features and responses, batch by batch, and sums them into the moments of each fold.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,25 @@ from anytime.moments.moments import Moments
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.types import Bool, FamilyName, Float, Label, Task
 
-__all__ = [
-    "Dataset",
-    "Progress",
-    "Rows",
-    "Survey",
-    "absent",
-    "ignored",
-    "settle_target",
-    "survey_target",
-    "without_target",
-]
+__all__ = ["Dataset", "Progress", "Rows", "Survey", "checked_dataset", "ignored", "settle_target", "survey_target"]
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
+
+BLOCK_VALUES = 2**22
+"""Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
+
+MIN_ROWS = 1024
+
+END = 2**62
+"""A row number beyond every table."""
+
+Progress: TypeAlias = Callable[[int], None]
+"""Callback that receives the number of rows just read."""
+
+
+def ignored(_rows: int) -> None:
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Survey:
     table : its name.  columns : the target columns.
     rows : number of rows of the table, including those without a target.  missing : number of rows without a target.
     kinds : dtype kind of each column, as numpy abbreviates it.
-    values : the different values of each column, at most one more than the maximum number of classes.
+    values : the different values of each column; complete only up to the maximum number of classes.
     """
 
     table: str
@@ -76,7 +85,7 @@ def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = Fals
     rows = missing = 0
     first: list[int] = []
     for batch in table.batches(list(columns)):
-        gaps = without_target(batch, columns)
+        gaps = _without_target(batch, columns)
         missing += int(gaps.sum())
         first += (batch.start + np.flatnonzero(gaps)[: 5 - len(first)]).tolist()
         rows += batch.rows
@@ -103,15 +112,12 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
         raise TableError(f"{table.name}: target {name!r} is infinite in row {row} (counted from 0); expected a number")
 
 
-def without_target(batch: Batch, columns: Many[str]) -> Bool:
+def _without_target(batch: Batch, columns: Many[str]) -> Bool:
     """Return the rows of a batch in which a target is missing, (rows,)."""
-    gaps = np.zeros(batch.rows, dtype=np.bool_)
-    for name in columns:
-        gaps |= absent(batch.columns[name])
-    return gaps
+    return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
 
 
-def absent(column: NDArray[Any]) -> Bool:
+def _absent(column: NDArray[Any]) -> Bool:
     """Return where a column of text is None, or a column of floats NaN."""
     if column.dtype.kind == "O":
         return np.array([value is None for value in column])
@@ -129,40 +135,30 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family:
     TableError
         The target has one value only, or does not fit the task.
     """
+    columns, several = survey.columns, len(survey.columns) > 1
     if task == "auto" and family in FAMILY_TASKS:
         task = FAMILY_TASKS[family]
-    for name, kind, values in zip(survey.columns, survey.kinds, survey.values, strict=True):
+    for name, kind, values in zip(columns, survey.kinds, survey.values, strict=True):
         if len(values) < 2:
             (only,) = values
             raise TableError(f"{survey.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
-        if kind == "O" and (task in ("regression", "count") or len(survey.columns) > 1):
+        if kind == "O" and (task in ("regression", "count") or several):
             raise TableError(f"{survey.table}: target {name!r} is text; expected numbers")
-    target = _settled(survey, task)
+    if several and task not in ("auto", "regression"):
+        raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
+    if task == "auto":
+        task = "regression" if several else _guessed_task(survey)
+    if task == "count" and min(survey.values[0]) < 0:
+        raise TableError(
+            f"{survey.table}: target {columns[0]!r} holds {min(survey.values[0])}; expected counts, 0 or more"
+        )
+    target = Target(task, columns) if task in ("regression", "count") else _class_target(survey, task)
     if family is not None:
         check_family(family, target)
     return target
 
 
-def _settled(survey: Survey, task: Task | Literal["auto"]) -> Target:
-    if len(survey.columns) > 1:
-        if task not in ("auto", "regression"):
-            raise TableError(f"{len(survey.columns)} targets make a regression; give one target for task {task}")
-        return Target("regression", survey.columns)
-    if task == "auto":
-        task = _guessed(survey)
-    if task == "count":
-        return _counts(survey)
-    return Target("regression", survey.columns) if task == "regression" else _classes(survey, task)
-
-
-def _counts(survey: Survey) -> Target:
-    least = min(survey.values[0])
-    if least < 0:
-        raise TableError(f"{survey.table}: target {survey.columns[0]!r} holds {least}; expected counts, 0 or more")
-    return Target("count", survey.columns)
-
-
-def _guessed(survey: Survey) -> Task:
+def _guessed_task(survey: Survey) -> Task:
     kind, values = survey.kinds[0], survey.values[0]
     # Whole numbers with gaps are read as floats, because only floats can have gaps.
     whole = kind != "f" or (survey.missing > 0 and all(value.is_integer() for value in values))
@@ -171,7 +167,7 @@ def _guessed(survey: Survey) -> Task:
     return "multiclass" if kind == "O" else "regression"
 
 
-def _classes(survey: Survey, task: Task) -> Target:
+def _class_target(survey: Survey, task: Task) -> Target:
     name, values = survey.columns[0], survey.values[0]
     if len(values) > MAX_CLASSES:
         raise TableError(f"{survey.table}: target {name!r} has over {MAX_CLASSES} values; choose --task regression")
@@ -181,20 +177,31 @@ def _classes(survey: Survey, task: Task) -> Target:
     return Target("binary" if len(classes) == 2 else "multiclass", survey.columns, tuple(classes))
 
 
-BLOCK_VALUES = 2**22
-"""Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a dataset.
 
-MIN_ROWS = 1024
+    Attributes
+    ----------
+    X, Y : features (rows, D) and responses (rows, P).
+    weights, query : (rows,), or None.
+    end : number of the table's row after the last of them.
+    """
 
-END = 2**62
-"""A row number beyond every table."""
+    X: Float
+    Y: Float
+    weights: Float | None
+    query: NDArray[Any] | None
+    end: int
 
-Progress: TypeAlias = Callable[[int], None]
-"""Callback that receives the number of rows just read."""
+    @property
+    def row_weights(self) -> Float:
+        """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
+        return np.ones(len(self.Y)) if self.weights is None else self.weights
 
-
-def ignored(_rows: int) -> None:
-    """Ignore the progress."""
+    def filled(self, mean: Float) -> Float:
+        """Return X (rows, D) with missing values replaced by `mean` (D,), the training means."""
+        return np.where(np.isnan(self.X), mean, self.X)
 
 
 @dataclass(frozen=True)
@@ -255,7 +262,7 @@ class Dataset:
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
-            keep = ~without_target(batch, self.target.columns)
+            keep = ~_without_target(batch, self.target.columns)
             if not keep.all() and not self.drop_missing:
                 row = batch.start + int(np.flatnonzero(~keep)[0])
                 raise TableError(f"{self.table.name}: row {row} (counted from 0) has no target; fix or remove it")
@@ -269,15 +276,15 @@ class Dataset:
             raise TableError(f"{self.table.name}: {error}") from None
         weights = None if self.weights is None else self._weights(batch)
         query = None if self.query is None else batch.columns[self.query]
-        if query is not None and absent(query).any():
+        if query is not None and _absent(query).any():
             raise TableError(
                 f"{self.table.name}: query column {self.query!r} has missing values; expected a query in every row"
             )
-        Y, end = self._responses(batch, keep), batch.start + batch.rows
-        if keep.all():
-            return Rows(X, Y, weights, query, end)
-        some = None if weights is None else weights[keep]
-        return Rows(X[keep], Y, some, None if query is None else query[keep], end)
+        if not keep.all():
+            X = X[keep]
+            weights = None if weights is None else weights[keep]
+            query = None if query is None else query[keep]
+        return Rows(X, self._responses(batch, keep), weights, query, batch.start + batch.rows)
 
     def _weights(self, batch: Batch) -> Float:
         weights = numbers(batch, str(self.weights))
@@ -325,22 +332,22 @@ class Dataset:
         checkpoint : file that records the state of the pass; the pass resumes from an earlier, interrupted one.
         """
         assigner = FoldAssigner(folds, seed, stratified=stratified)
-        state = None if checkpoint is None else self._resume_state(checkpoint, assigner, seed)
-        if checkpoint is None or state is None:
-            reached = None if checkpoint is None else checkpoint.reached
-            found = self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs, reached=reached)
-        else:
-            before = self.tally(assigner, stop=state.row)
-            assigner.skip(before)
-            progress(before.rows)
-            remaining = self.blocks(assigner, start=state.row, progress=progress)
-            found = self.summed(remaining, folds, n_jobs=n_jobs, before=state.parts, reached=checkpoint.reached)
-        if checkpoint is not None:
-            checkpoint.save(END, found)
-        return found
+        if checkpoint is None:
+            return self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs)
+        row = 0
+        before: list[Moments] | None = None
+        state = self._resume_state(checkpoint, assigner, seed)
+        if state is not None:
+            row, before = state.row, state.parts
+            skipped = self.tally(assigner, stop=row)
+            assigner.skip(skipped)
+            progress(skipped.rows)
+        blocks = self.blocks(assigner, start=row, progress=progress)
+        parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
+        checkpoint.save(END, parts)
+        return parts
 
     def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
-        """Return the state of an earlier pass, or None."""
         identity = {
             "table": fingerprint(self.table.name),
             "features": self.groups.features,
@@ -393,28 +400,25 @@ class Dataset:
         return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a dataset.
+def checked_dataset(
+    table: Table,
+    groups: FeatureGroups,
+    target: Target,
+    query: str | None = None,
+    weights: str | None = None,
+    drop_missing: bool = False,
+) -> tuple[Dataset, int]:
+    """Return a checked dataset for a known target, and the number of its rows with a target.
 
-    Attributes
-    ----------
-    X, Y : features (rows, D) and responses (rows, P).
-    weights, query : (rows,), or None.
-    end : number of the table's row after the last of them.
+    The query is left out if the table has no such column.
+
+    Raises
+    ------
+    TableError, GroupsError
+        The table lacks a column or a target.
     """
-
-    X: Float
-    Y: Float
-    weights: Float | None
-    query: NDArray[Any] | None
-    end: int
-
-    @property
-    def row_weights(self) -> Float:
-        """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
-        return np.ones(len(self.Y)) if self.weights is None else self.weights
-
-    def filled(self, mean: Float) -> Float:
-        """Return X (rows, D) with missing values replaced by `mean` (D,), the training means."""
-        return np.where(np.isnan(self.X), mean, self.X)
+    survey = survey_target(table, target.columns, drop_missing=drop_missing)
+    query = query if query is not None and table.has(query) else None
+    dataset = Dataset(table, groups, target, query, weights, drop_missing)
+    dataset.check()
+    return dataset, survey.rows - survey.missing

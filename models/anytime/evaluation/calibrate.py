@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.data.dataset import Dataset, Rows, survey_target
+from anytime.data.dataset import Dataset, Rows, checked_dataset
 from anytime.data.formats import Table
 from anytime.inference.conformal import (
     conformal_level,
@@ -37,22 +37,14 @@ def held_out(
 ) -> tuple[Dataset, int]:
     """Return a checked dataset of a table with the model's columns, and the number of its rows with a target.
 
-    Parameters
-    ----------
-    weights : column of row weights, or None.
-
     Raises
     ------
     TableError, GroupsError
         The table lacks a column of the model, or a target.
     """
     manifest = model.manifest
-    query = manifest.query if manifest.query is not None and table.has(manifest.query) else None
-    survey = survey_target(table, manifest.target, drop_missing=drop_missing)
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset = Dataset(table, model.groups, target, query, weights, drop_missing)
-    dataset.check()
-    return dataset, survey.rows - survey.missing
+    return checked_dataset(table, model.groups, target, manifest.query, weights, drop_missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +89,7 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
     """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
     rows, thresholds = _thresholds(model, dataset, coverage)
-    found = Calibration(
+    calibration = Calibration(
         coverage=float(coverage),
         level=conformal_level(rows, coverage),
         rows=rows,
@@ -106,7 +98,7 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
         sizes=tuple(measured(model, dataset, thresholds).size.tolist()),
         reliability=None if model.manifest.classes is None else _reliability(model, dataset),
     )
-    changes = {"format": FORMAT, "version": "", "calibration": found}
+    changes = {"format": FORMAT, "version": "", "calibration": calibration}
     return replace(model, manifest=model.manifest.model_copy(update=changes))
 
 

@@ -14,13 +14,7 @@ from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
 
-__all__ = [
-    "VARIANTS",
-    "Comparison",
-    "MethodCurve",
-    "Variant",
-    "compare",
-]
+__all__ = ["VARIANTS", "Comparison", "MethodCurve", "Variant", "compare"]
 
 
 @dataclass(frozen=True)
@@ -103,16 +97,14 @@ def compare(
     TrainingError
         As `sparse_entries`.
     """
-    learned: dict[tuple[Method, bool, bool], FactoredSequence] = {}
     entries = sparse_entries(gram, groups)
-    for variant in VARIANTS:
-        key = variant.method, variant.cost_blind, variant.doubling
-        if key in learned:
-            continue
-        if variant.method == "sparse":
-            learned[key] = given_sequence(gram, groups, entries.steps, alpha)
-        else:
-            learned[key] = sequence(gram, groups, variant.method, alpha, variant.cost_blind, variant.doubling)
+    keys = dict.fromkeys((variant.method, variant.cost_blind, variant.doubling) for variant in VARIANTS)
+    learned = {
+        key: given_sequence(gram, groups, entries.steps, alpha)
+        if key[0] == "sparse"
+        else sequence(gram, groups, key[0], alpha, cost_blind=key[1], doubling=key[2])
+        for key in keys
+    }
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
@@ -146,10 +138,5 @@ def _measured(
         best = oracle_order(np.diff(explained), np.diff(costs))
         costs, explained = reordered(costs, best), reordered(explained, best)
         r2 = None if r2 is None else reordered(r2, best)
-    return MethodCurve(
-        costs,
-        explained,
-        r2,
-        timeliness(costs, explained, stop, risk),
-        timeliness(costs, explained, stop, risk, "step"),
-    )
+    trapezoid, step = timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
+    return MethodCurve(costs, explained, r2, trapezoid, step)

@@ -17,17 +17,10 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, class_probabilities, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
 from anytime.target import class_codes
-from anytime.training.stopping import HoldOut
+from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
-__all__ = [
-    "Evaluation",
-    "evaluate",
-    "evaluated",
-    "held_out_curve",
-    "hold_out",
-    "ndcg",
-]
+__all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "hold_out", "ndcg"]
 
 NDCG_AT = 5
 """Number of top-ranked documents of a query that count, as in the paper."""
@@ -77,19 +70,12 @@ class Evaluation:
 
 
 def evaluate(
-    model: Model,
-    table: Table,
-    *,
-    weights: str | None = None,
-    drop_missing: bool = False,
-    n_jobs: int | None = None,
+    model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False, n_jobs: int | None = None
 ) -> Evaluation:
     """Evaluate every prefix on a table; the model contains the names of its columns.
 
     Parameters
     ----------
-    model : the model to evaluate.
-    table : the rows to evaluate it on.
     weights : column of row weights, or None for equal weights.
     drop_missing : whether to leave out rows without a target (an error otherwise).
     n_jobs : threads that read rows, as in joblib.
@@ -99,8 +85,7 @@ def evaluate(
     TableError, GroupsError
         The table lacks a column, has a value that the model does not accept, or no row with a weight above 0.
     """
-    dataset, _ = held_out(model, table, weights=weights, drop_missing=drop_missing)
-    return evaluated(model, dataset, n_jobs=n_jobs)
+    return evaluated(model, held_out(model, table, weights=weights, drop_missing=drop_missing)[0], n_jobs=n_jobs)
 
 
 def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
@@ -139,13 +124,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
 
 
 def table_moments(dataset: Dataset, *, n_jobs: int | None = None) -> Moments:
-    """Return the moments of a checked dataset for evaluation.
-
-    Raises
-    ------
-    TableError
-        No row has a weight above 0.
-    """
+    """Return the moments of a checked dataset for evaluation; raise TableError if no row has a weight above 0."""
     moments = Moments.merged(dataset.moments(n_jobs=n_jobs))
     _check_weight(dataset, moments.weight)
     return moments
@@ -165,10 +144,11 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
 
 def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
     """Return a stopping rule: the error of every prefix on a checked dataset with training's features and target."""
-    if family == "gaussian":
-        moments = table_moments(dataset, n_jobs=n_jobs)
-        return HoldOut(Path(dataset.table.name).name, lambda models: held_out_curve(models, moments)[1])
-    return HoldOut(Path(dataset.table.name).name, lambda models: _likelihood_curve(models, family, dataset)[1])
+    name = Path(dataset.table.name).name
+    if family != "gaussian":
+        return HoldOut(name, lambda models: _likelihood_curve(models, family, dataset)[1])
+    moments = table_moments(dataset, n_jobs=n_jobs)
+    return HoldOut(name, lambda models: held_out_curve(models, moments)[1])
 
 
 def _likelihood_curve(
@@ -203,7 +183,6 @@ def _likelihood_curve(
 
 
 def _check_weight(dataset: Dataset, weight: float) -> None:
-    """Refuse a table whose rows have no weight."""
     if not weight > 0:
         raise TableError(
             f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
@@ -224,7 +203,6 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
 
 
 def _ndcg(model: Model, dataset: Dataset) -> Float | None:
-    """Return NDCG@5 of each prefix, if it is defined."""
     scores, truth, keys = [], [], []
     for rows in dataset.rows_for(model.prefixes.scores):
         X = rows.filled(model.prefixes.mean)

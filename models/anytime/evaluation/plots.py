@@ -12,26 +12,11 @@ from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.compare import Comparison
 from anytime.model.model import Model
 
-__all__ = [
-    "blank_figure",
-    "plot_comparison",
-    "plot_model",
-    "write_figure",
-]
+__all__ = ["blank_figure", "plot_comparison", "plot_model", "write_figure"]
 
 FORMATS = (".png", ".svg", ".pdf")
-LINES = (
-    "-",
-    "--",
-    "-.",
-    ":",
-    (0, (5, 1)),
-    (0, (3, 1, 1, 1)),
-    (0, (1, 1)),
-    (0, (1, 3)),
-    (0, (8, 3)),
-    (0, (6, 1, 1, 1, 1, 1)),
-)
+DASHES = ((5, 1), (3, 1, 1, 1), (1, 1), (1, 3), (8, 3), (6, 1, 1, 1, 1, 1))
+LINES = ("-", "--", "-.", ":", *((0, dashes) for dashes in DASHES))
 """One line style per method, so that the methods are distinguishable in greyscale."""
 
 

@@ -7,7 +7,6 @@ linear predictors of all rows, and one the derivatives there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
@@ -17,13 +16,7 @@ from anytime.glm.families import Family
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = [
-    "Design",
-    "Evaluation",
-    "Predictors",
-    "Totals",
-    "View",
-]
+__all__ = ["Design", "Evaluation", "Predictors", "Totals", "View"]
 
 Predictors: TypeAlias = Any
 """Linear predictors of all rows, in a representation private to the design."""
@@ -140,11 +133,8 @@ class View(ABC):
         """Return loss and score, and optionally the second derivatives, n (d Q)^2 operations: one pass."""
 
     @abstractmethod
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
-        """Return the Hessian at some predictors as a function of a direction (d + 1, Q).
-
-        Each call is one pass of 4 n d Q operations.
-        """
+    def product(self, etas: Predictors, direction: Float) -> Float:
+        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
 
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:

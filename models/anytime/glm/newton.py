@@ -8,23 +8,18 @@ gradients on products with H, preconditioned by the factor of one weighted Gram 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from anytime._linalg import factorise_penalised
+from anytime._linalg import conjugate_gradients, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Evaluation, Predictors, View
 from anytime.types import Float
 
-__all__ = [
-    "EXACT",
-    "Optimum",
-    "SeparatedError",
-    "Stop",
-    "optimum",
-]
+__all__ = ["EXACT", "Optimum", "SeparatedError", "Stop", "optimum"]
 
 ITERATIONS = 200
 """Maximum number of Newton steps; well-posed problems need 5 to 15."""
@@ -32,10 +27,10 @@ ITERATIONS = 200
 DENSE_ONE, DENSE_MANY = 6000, 1000
 """Maximum number of coefficients for which H is formed, for one predictor and for several."""
 
-ROUNDING = 1e-14
-"""Share of the loss that is rounding."""
+MIN_DECREMENT = 1e-14
+"""Predicted decreases of the loss below this share of it are rounding."""
 
-NOISE = 1e-15
+LOSS_ROUNDING = 1e-15
 """Rounding of the mean loss, whose terms are of the size of the predictors."""
 
 FAR, DAMPING = 10.0, 1e-6
@@ -117,25 +112,26 @@ def optimum(
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     curved = near
-    solver: _Solver | None = None if near is None else _Dense(near, ridge)
+    dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
+    solver = None if near is None or near.hessian is None else _factored_solver(near.hessian, ridge, theta.shape[1])
     adrift = 0
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
         gradient = ridge * theta - now.score
         fresh = solver is None
         if solver is None:
-            now, solver = _solver(view, etas, now, ridge)
+            now, solver = _solver_at(view, etas, now, ridge, dense)
             curved = now if now.hessian is not None else None
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
-        step = -solver.solve(gradient, _forcing(gradient, scale))
+        step = -solver(gradient, _forcing(gradient, scale))
         damping = DAMPING
         while float(np.abs(step).max()) > FAR * max(1.0, float(np.abs(theta).max())) and damping < 1.0:
-            now, solver = _solver(view, etas, now, ridge + damping)
-            step = -solver.solve(gradient, _forcing(gradient, scale))
+            now, solver = _solver_at(view, etas, now, ridge + damping, dense)
+            step = -solver(gradient, _forcing(gradient, scale))
             damping *= 10.0
         predicted = -0.5 * float(np.sum(gradient * step))
         small = float(np.abs(step).max()) <= stop.step * max(1.0, float(np.abs(theta).max()))
-        done = (reached and small) or predicted <= max(stop.decrement, ROUNDING) * abs(value)
+        done = (reached and small) or predicted <= max(stop.decrement, MIN_DECREMENT) * abs(value)
         if done and (alpha > 0 or small or not reached):
             # The last step needs no pass: the loss there follows from the predicted decrease and the penalty.
             theta, objective = theta + step, value - predicted
@@ -153,9 +149,9 @@ def optimum(
             continue
         t, etas, slope_share = found
         theta = theta + t * step
-        if not (solver.reusable and damping == DAMPING and t == 1.0 and slope_share < FAST):
+        if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
             solver = None
-        now = view.evaluate(etas, hessian=solver is None and _dense(theta))
+        now = view.evaluate(etas, hessian=solver is None and dense)
     if alpha == 0:  # nearly separated: rounding ended the steps
         raise SeparatedError("the likelihood has no optimum at alpha 0")
     raise TrainingError(
@@ -187,7 +183,7 @@ def _searched(
     best: tuple[float, Predictors, float] | None = None
     for _ in range(30):
         change, slope, there = at(t)
-        if np.isfinite(change) and change <= NOISE * (1.0 + abs(value)):
+        if np.isfinite(change) and change <= LOSS_ROUNDING * (1.0 + abs(value)):
             best = t, there, abs(slope)
             if abs(slope) <= 0.5:
                 return best
@@ -211,70 +207,36 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
-class _Solver(Protocol):
-    """Solver of (H + R) x = g at one point."""
-
-    reusable: bool
-    """Whether it may be reused at other points."""
-
-    def solve(self, g: Float, tolerance: float) -> Float:
-        """Return the solution (d + 1, Q), up to a relative residual of `tolerance` if iterative."""
+Solver: TypeAlias = Callable[[Float, float], Float]
+"""The solution x (d + 1, Q) of (H + R) x = g, given g and the relative residual that suffices."""
 
 
-def _dense(theta: Float) -> bool:
-    return theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
-
-
-def _solver(view: View, etas: Predictors, now: Evaluation, ridge: Float) -> tuple[Evaluation, _Solver]:
-    """Return the evaluation at a point, with second derivatives if the solver needed them, and the solver there."""
-    if not _dense(now.score):
-        return now, _Conjugate(view, etas, ridge)
+def _solver_at(view: View, etas: Predictors, now: Evaluation, ridge: Float, dense: bool) -> tuple[Evaluation, Solver]:
+    """Return the evaluation at a point, with second derivatives if the solver needs them, and the solver there."""
+    if not dense:
+        return now, _conjugate_solver(view, etas, ridge)
     if now.hessian is None:
         now = view.evaluate(etas, hessian=True)
-    return now, _Dense(now, ridge)
+    assert now.hessian is not None  # noqa: S101
+    return now, _factored_solver(now.hessian, ridge, now.score.shape[1])
 
 
-class _Dense:
-    """Solver by Cholesky; columns that add nothing get a zero step."""
-
-    reusable = True
-
-    def __init__(self, at: Evaluation, ridge: Float) -> None:
-        assert at.hessian is not None  # noqa: S101
-        self._factor = factorise_penalised(at.hessian, np.repeat(ridge, at.score.shape[1]))
-
-    def solve(self, g: Float, tolerance: float) -> Float:  # noqa: ARG002
-        return self._factor.backward(self._factor.forward(g.reshape(-1, 1))).reshape(g.shape)
+def _factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver:
+    """Solve by Cholesky; columns that add nothing get a zero step."""
+    factor = factorise_penalised(hessian, np.repeat(ridge, predictors))
+    return lambda g, _: factor.solve(g.reshape(-1, 1)).reshape(g.shape)
 
 
-class _Conjugate:
-    """Solver by conjugate gradients on products with H, one pass each."""
+def _conjugate_solver(view: View, etas: Predictors, ridge: Float) -> Solver:
+    """Solve by conjugate gradients on products with H, one pass each."""
+    factor = factorise_penalised(view.weighted_gram(etas), ridge[:, 0])
 
-    reusable = False
+    def solve(g: Float, tolerance: float) -> Float:
+        return conjugate_gradients(
+            lambda p: view.product(etas, p) + ridge * p, factor.solve, g, tolerance=tolerance, max_steps=10 * g.size
+        )
 
-    def __init__(self, view: View, etas: Predictors, ridge: Float) -> None:
-        self._product, self._ridge = view.products(etas), ridge
-        self._factor = factorise_penalised(view.weighted_gram(etas), ridge[:, 0])
-
-    def solve(self, g: Float, tolerance: float) -> Float:
-        x, r = np.zeros_like(g), g.copy()
-        z = self._factor.backward(self._factor.forward(r))
-        p, rz = z.copy(), float(np.sum(r * z))
-        first = rz
-        for _ in range(10 * g.size):
-            if rz <= tolerance**2 * first:
-                break
-            Hp = self._product(p) + self._ridge * p
-            curvature = float(np.sum(p * Hp))
-            if curvature <= 0.0:
-                break
-            length = rz / curvature
-            x += length * p
-            r -= length * Hp
-            z = self._factor.backward(self._factor.forward(r))
-            rz, last = float(np.sum(r * z)), rz
-            p = z + (rz / last) * p
-        return x
+    return solve
 
 
 def _forcing(gradient: Float, scale: float) -> float:

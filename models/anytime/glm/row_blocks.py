@@ -16,26 +16,21 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any, TypeVar
+from operator import iadd
+from typing import TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
-from anytime.moments.accumulate import Block
+from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "HELD_BYTES",
-    "BlockDesign",
-    "BlockView",
-    "RowBlock",
-    "row_blocks_of",
-]
+__all__ = ["HELD_BYTES", "BlockDesign", "BlockView", "RowBlock", "row_blocks_of"]
 
 ROWS = 16_000
 """Maximum number of rows of a block; not a power of two, whose columns would share cache lines."""
@@ -120,9 +115,8 @@ def _cut(block: Block) -> Iterator[Block]:
 
 def _fill(Z: Float, part: Block, gram: Gram) -> dict[int, Bool]:
     """Fill Z with rows in standard units; return where features are missing, which become 0."""
-    X: Any = part.X.toarray() if hasattr(part.X, "toarray") else np.asarray(part.X)
     Z[0] = 1.0
-    np.subtract(X.T, gram.x_mean[:, np.newaxis], out=Z[1:])
+    np.subtract(dense(part.X).T, gram.x_mean[:, np.newaxis], out=Z[1:])
     Z[1:] /= gram.x_scale[:, np.newaxis]
     Z[1:][gram.constant] = 0.0
     gaps: dict[int, Bool] = {}
@@ -222,7 +216,14 @@ class BlockView(View):
 
         An extreme held-out row may have an infinite loss, which times a weight of 0 would be NaN.
         """
-        return list(self._map(lambda i: self._weighed(i, theta)))
+
+        def of_block(i: int) -> Float:
+            eta, w = self._predictors(i, theta), self.design.weights[i]
+            if w is not None:
+                eta[w == 0] = 0.0
+            return eta
+
+        return list(self._map(of_block))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         """Return predictors moved by `share` times the directions, without a pass."""
@@ -247,53 +248,63 @@ class BlockView(View):
                 curvature = own_curvature if curvature is None else np.add(curvature, own_curvature, out=curvature)
         return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
 
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
-        """Return the Hessian at some predictors as a function of a direction (d + 1, Q).
+    def product(self, etas: Predictors, direction: Float) -> Float:
+        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
 
-        Each call is one pass of 4 n d Q operations.
-        """
+        def of_block(i: int) -> Float:
+            curved, w = self.design.family.bend(etas[i], self._predictors(i, direction)), self.design.weights[i]
+            return self._score(i, curved if w is None else curved * w[:, np.newaxis])
 
-        def product(direction: Float) -> Float:
-            total = np.zeros_like(direction)
-            for own in self._map(lambda i: self._product(i, etas[i], direction)):
-                total += own
-            return total / self.design.weight
-
-        return product
+        return self._mean(of_block)
 
     def weighted_gram(self, etas: Predictors) -> Float:
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
-        total = np.zeros((self.width, self.width))
-        for own in self._map(lambda i: self._weighted_gram(i, etas[i])):
-            total += own
-        return total / self.design.weight
+
+        def of_block(i: int) -> Float:
+            total = np.zeros((self.width, 1, self.width, 1))
+            for Z, rows in self._chunks(i):
+                h = self._curvature(i, etas[i][rows], rows)
+                mean = np.einsum("iaa->i", h) / h.shape[1]
+                _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
+            return total.reshape(self.width, self.width)
+
+        return self._mean(of_block)
 
     def held_deviance(self, theta: Float) -> float:
         """Return the sum of weight times deviance over the rows of the held-out fold."""
-        return sum(self._map(lambda i: self._held_deviance(i, theta)))
+        family = self.design.family
+
+        def of_block(i: int) -> float:
+            row_block = self.design.row_blocks[i]
+            weights = row_block.weights_where(lambda folds: folds == self.design.held)
+            with np.errstate(over="ignore", invalid="ignore"):
+                losses = family.loss(self._predictors(i, theta), row_block.Y)[0] - family.saturated(row_block.Y)
+            counted = weights > 0  # rows of weight 0 do not count, even at infinite loss
+            return 2.0 * float(weights[counted] @ losses[counted])
+
+        return sum(self._map(of_block))
+
+    def _mean(self, of_block: Callable[[int], Float]) -> Float:
+        """Return the sum over the blocks, divided by the weight of all rows."""
+        total: Float = reduce(iadd, self._map(of_block))
+        return total / self.design.weight
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
-        """Run a task for every block, by its index; yield the results in order."""
-        row_blocks = self.design.row_blocks
-        few = (
-            len(row_blocks) == 1 or sum(len(row_block.Y) for row_block in row_blocks) * self.width < MIN_PARALLEL_VALUES
-        )
-        if few or effective_n_jobs(self.design.n_jobs) == 1:
-            yield from map(self._released(task), range(len(row_blocks)))
-            return
-        run = Parallel(n_jobs=self.design.n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-        yield from run(delayed(self._released(task))(i) for i in range(len(row_blocks)))
+        """Run a task for every block, by its index, and release the block; yield the results in order."""
+        row_blocks, n_jobs = self.design.row_blocks, self.design.n_jobs
 
-    def _released(self, task: Callable[[int], T]) -> Callable[[int], T]:
-        """Return the task, extended to release its block afterwards."""
-
-        def released(number: int) -> T:
+        def run(number: int) -> T:
             try:
                 return task(number)
             finally:
-                self.design.row_blocks[number].release()
+                row_blocks[number].release()
 
-        return released
+        values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
+        if len(row_blocks) == 1 or values < MIN_PARALLEL_VALUES or effective_n_jobs(n_jobs) == 1:
+            yield from map(run, range(len(row_blocks)))
+        else:
+            parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
+            yield from parallel(delayed(run)(i) for i in range(len(row_blocks)))
 
     def _chunks(self, number: int) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of a block; each is valid until the next."""
@@ -332,12 +343,6 @@ class BlockView(View):
                 eta[missing] += mean * theta[row]
         return eta
 
-    def _weighed(self, number: int, theta: Float) -> Float:
-        eta, w = self._predictors(number, theta), self.design.weights[number]
-        if w is not None:
-            eta[w == 0] = 0.0
-        return eta
-
     def _score(self, number: int, residual: Float) -> Float:
         """Return Z residual (d + 1, Q) of a block, run by run, without a copy."""
         Z = self.design.row_blocks[number].Z
@@ -372,31 +377,10 @@ class BlockView(View):
         score = self._score(number, residual)
         return float(losses.sum()), score, None if H is None else H.reshape(self.width * Q, -1)
 
-    def _product(self, number: int, eta: Float, direction: Float) -> Float:
-        w = self.design.weights[number]
-        curved = self.design.family.bend(eta, self._predictors(number, direction))
-        return self._score(number, curved if w is None else curved * w[:, np.newaxis])
-
-    def _weighted_gram(self, number: int, eta: Float) -> Float:
-        total = np.zeros((self.width, 1, self.width, 1))
-        for Z, rows in self._chunks(number):
-            h = self._curvature(number, eta[rows], rows)
-            mean = np.einsum("iaa->i", h) / h.shape[1]
-            _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
-        return total.reshape(self.width, self.width)
-
     def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
         h, w = self.design.family.hessian(eta), self.design.weights[number]
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
-
-    def _held_deviance(self, number: int, theta: Float) -> float:
-        row_block, family = self.design.row_blocks[number], self.design.family
-        weights = row_block.weights_where(lambda folds: folds == self.design.held)
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses = family.loss(self._predictors(number, theta), row_block.Y)[0] - family.saturated(row_block.Y)
-        counted = weights > 0  # rows of weight 0 do not count, even at infinite loss
-        return 2.0 * float(weights[counted] @ losses[counted])
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:

@@ -24,8 +24,7 @@ from anytime.glm.newton import Optimum, SeparatedError, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, greedy
-from anytime.selection.sequence import Sequence
+from anytime.selection.greedy import Candidates, Sequence, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index, Method
 
@@ -38,6 +37,7 @@ __all__ = [
     "likelihood_sequence",
     "on_all_columns",
     "separated",
+    "with_more_columns",
 ]
 
 MAX_VALUES = 2**22
@@ -50,6 +50,11 @@ def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
     padded[0] = theta[0]
     padded[columns + 1] = theta[1:]
     return padded
+
+
+def with_more_columns(theta: Float, columns: int) -> Float:
+    """Return coefficients (d + 1, Q) padded with zeros to (columns + 1, Q)."""
+    return np.pad(theta, ((0, columns + 1 - len(theta)), (0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +103,7 @@ class QuadraticModel:
         at = self.places(columns)
         ridge = np.where(np.arange(len(at)) < self.predictors, 0.0, alpha)
         factor = factorise_penalised(self.H[np.ix_(at, at)], ridge)
-        return factor.backward(factor.forward(self.r[at, np.newaxis])).reshape(-1, self.predictors)
+        return factor.solve(self.r[at, np.newaxis]).reshape(-1, self.predictors)
 
     def gram(self, like: Gram) -> Gram:
         """Return the same problem given the intercepts, as normal equations of D Q columns and one response."""
@@ -188,6 +193,7 @@ def likelihood_sequence(
     groups: FeatureGroups,
     method: Method = "fr",
     alpha: float = 1e-5,
+    *,
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
@@ -208,7 +214,7 @@ def likelihood_sequence(
     return LikelihoodSequence(
         found.steps,
         found.doubling_until,
-        np.array(search.columns, dtype=np.intp),
+        found.columns,
         found.ends,
         tuple(search.optima),
         search.curvatures,
@@ -263,15 +269,17 @@ class _Fitted:
             self.optima.append(self._fitted(adds))
         else:
             self.optima.append(self.optima[-1])
-        self.candidates = self._candidates() if len(self._order) < len(self._groups) else self._exhausted()
+        if len(self._order) < len(self._groups):
+            self.candidates = self._candidates()
+        else:
+            self.candidates.state.selected[:] = True
         return self.optima[0].objective - self.optima[-1].objective
 
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
         """Return the optimum of the current columns, started from the previous prefix's optimum."""
         columns = np.array(self.columns, dtype=np.intp)
         last = self.optima[-1]
-        start = np.zeros((len(columns) + 1, last.theta.shape[1]))
-        start[: len(last.theta)] = last.theta
+        start = with_more_columns(last.theta, len(columns))
         known = None
         if self._curvature is not None:
             known = self._curvature.evaluation(self._padded(), columns, last.loss)
@@ -331,11 +339,6 @@ class _Fitted:
             rows = sweep.rows(group)
             sweep.b[rows] = score[sweep.columns[rows]]
         return sweep
-
-    def _exhausted(self) -> Candidates:
-        state = SelectionState(self._groups.slices, np.zeros((len(self._design.gram.x_mean), 1)), np.ones(1))
-        state.selected[:] = True
-        return Candidates(self._groups, state, self._criterion, self._cost_blind)
 
 
 def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:

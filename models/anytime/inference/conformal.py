@@ -23,7 +23,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import compress
-from typing import TypeVar
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from anytime.errors import TrainingError
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
-from anytime.types import Bool, Float, Index
+from anytime.types import Bool, Float, Index, Label
 
 __all__ = [
     "ROUNDING",
@@ -59,8 +58,6 @@ A row at the boundary must stay inside if its prediction is rounded differently,
 batch. Where many rows tie, as classes and counts do at the base rate, the last digit would decide for all of them.
 """
 
-_Label = TypeVar("_Label")
-
 
 def conformal_rank(rows: int, coverage: float) -> int:
     """Return the rank of the threshold among the sorted scores, counted from 1: ceil((rows + 1) coverage).
@@ -84,10 +81,7 @@ def conformal_rank(rows: int, coverage: float) -> int:
 
 
 def conformal_level(rows: int, coverage: float) -> float:
-    """Return the exact coverage of the threshold, ceil((rows + 1) coverage) / (rows + 1).
-
-    Raises as `conformal_rank`.
-    """
+    """Return the exact coverage of the threshold, ceil((rows + 1) coverage) / (rows + 1); raise as `conformal_rank`."""
     return conformal_rank(rows, coverage) / (rows + 1)
 
 
@@ -115,8 +109,14 @@ def residual_scores(Y: Float, fitted: Float, scale: Float) -> Float:
 
     `Y` and `fitted` are (m, P); `scale` (P,) is the responses' training standard deviations, which are positive.
     """
-    scores: Float = (np.abs(Y - fitted) / scale).max(axis=1)
-    return scores
+    return np.asarray((np.abs(Y - fitted) / scale).max(axis=1))
+
+
+def _around(centre: Float, radius: Float) -> Float:
+    """Return the ends centre -+ radius on a new last axis, widened by `ROUNDING`; callers check for overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = radius + ROUNDING * (np.abs(centre) + radius)
+        return np.stack([centre - wide, centre + wide], axis=-1)
 
 
 def residual_intervals(fitted: Float, threshold: float, scale: Float) -> Float:
@@ -125,10 +125,7 @@ def residual_intervals(fitted: Float, threshold: float, scale: Float) -> Float:
 
 
 def pearson_scores(y: Float, mean: Float) -> Float:
-    """Return scores (m,) for counts: |y - mean| / sqrt(mean), the Pearson residual of a Poisson with that mean.
-
-    `y` (m,) is the counts and `mean` (m,) their predicted means, which are positive.
-    """
+    """Return scores (m,) for counts: |y - mean| / sqrt(mean), the Pearson residual of a Poisson; mean (m,) > 0."""
     return np.abs(y - mean) / np.sqrt(mean)
 
 
@@ -155,7 +152,7 @@ def class_members(probabilities: Float, threshold: float) -> Bool:
     return 1.0 - probabilities <= threshold + ROUNDING
 
 
-def label_sets(members: Bool, labels: Sequence[_Label]) -> list[tuple[_Label, ...]]:
+def label_sets(members: Bool, labels: Sequence[Label]) -> list[tuple[Label, ...]]:
     """Return the set of each row as a tuple of labels, in the order of `labels`; `members` is (rows, classes)."""
     return [tuple(compress(labels, row)) for row in members.tolist()]
 
@@ -179,17 +176,10 @@ def expected_calibration_error(probabilities: Float, codes: Index, bins: int = 1
     return float(np.abs(np.bincount(bin_of, weights=(codes == chosen) - confidence)).sum() / rows)
 
 
-def _around(centre: Float, radius: Float) -> Float:
-    """Return the ends centre -+ radius on a new last axis, widened by `ROUNDING`; callers check for overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = radius + ROUNDING * (np.abs(centre) + radius)
-        return np.stack([centre - wide, centre + wide], axis=-1)
-
-
 def model_outputs(model: Model, scores: Float) -> Float:
     """Return the probabilities or expected responses of a prefix with these scores (rows, P)."""
-    family = model.manifest.family
-    return expected_responses(scores, family) if model.manifest.classes is None else class_probabilities(scores, family)
+    outputs = expected_responses if model.manifest.classes is None else class_probabilities
+    return outputs(scores, model.manifest.family)
 
 
 def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:

@@ -9,26 +9,87 @@ product with the first columns, whatever the order of arrival. Only received col
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from scipy.linalg.blas import dasum
 
-from anytime.errors import ValuesError, suggestion
+from anytime.errors import ValuesError, listed, suggestion, summary
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
-from anytime.inference.values import LARGEST, Answer, checked_values
 from anytime.model.file import read_model
-from anytime.model.model import Model, checked_budget
+from anytime.model.model import Expected, Model, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
 
-__all__ = ["LARGEST", "LoadedModel", "Prediction", "Solve", "load"]
+__all__ = ["Answer", "LoadedModel", "Prediction", "load"]
+
+LARGEST = 1e100
+"""Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
 
 Solve = Callable[[Model, frozenset[str]], ArrivedModel | None]
 """Return the optimum of a set of groups, or None if it is not solved yet."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction and the groups it is based on; every field is JSON-serialisable.
+
+    Attributes
+    ----------
+    model, version : name and version of the model.
+    prediction : a number, a vector (several responses) or a class; a list of them if there are several rows.
+    probabilities : for classification, one per class in the model's order; a list per row if there are several rows.
+        Least squares on one-hot classes can leave [0, 1]; its outputs are clipped to [0, 1] and scaled to sum to one.
+        Probabilities of a likelihood are returned unchanged.
+    prefix : number of complete steps used; 0 is the base rate.  steps : number of steps of the model.
+    groups : groups used, in sequence order.  cost : their joint cost, in the model's cost unit.
+    budget : the requested budget.  complete : whether every step within the budget was used.
+    missing : groups of the budget's prefix that were not received.
+    imputed : features received as null and replaced by their training means.
+    reason : why the answer was made now; None in an update, which is not final.
+    policy : the policy that the answer follows; `note` gives the reason if a different one was requested.
+    approximate : whether the optimum of the received groups is one Newton step from the nearest prefix, not exact.
+    expected : quality of the groups used, measured in training.
+    interval : [low, high] if regression or counts are calibrated (several responses: a list of them); a list per row
+        if there are several rows. It belongs to the prefix that answered.
+    prediction_set : if classes are calibrated, the classes that are likely enough, in the model's order, possibly none;
+        a list per row if there are several rows. Like `interval`, None if the groups used do not form a prefix.
+    elapsed_ms : milliseconds from begin to answer.
+    late_groups : groups received after the deadline and before the answer was made; the policy may use them.
+    unused_groups : groups that were computed too late to be used. `Runner` and the client set it; the server does not
+        send it.
+    replaced : groups received more than once; the last values count.
+    ranking : row indices by descending score (of the second of two classes), if requested.
+    """
+
+    model: str
+    version: str
+    prediction: Any
+    probabilities: Any
+    prefix: int
+    steps: int
+    groups: tuple[str, ...]
+    cost: float
+    budget: float | None
+    complete: bool
+    missing: tuple[str, ...]
+    imputed: tuple[str, ...]
+    reason: Reason | None
+    policy: Policy
+    expected: Expected
+    interval: list[Any] | None = None
+    prediction_set: list[Any] | None = None
+    elapsed_ms: float = 0.0
+    late_groups: tuple[str, ...] = ()
+    unused_groups: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    ranking: list[int] | None = None
+    note: str | None = None
+    approximate: bool = False
 
 
 class Prediction:
@@ -66,26 +127,16 @@ class Prediction:
         return self._rows or 1
 
     @property
-    def rows_known(self) -> bool:
-        """Whether the number of rows was given, or counted from values."""
-        return self._rows is not None
-
-    @property
     def received(self) -> tuple[str, ...]:
         """Groups received so far, in sequence order."""
-        return tuple(self.model.order(self._nulls))
+        return self.model.order(self._nulls)
 
     def expect_rows(self, rows: int) -> None:
-        """Set the number of rows, if it is not known yet.
-
-        Raises
-        ------
-        ValuesError
-            The number of rows is known and different.
-        """
+        """Set the number of rows; raise ValuesError if a different one is known."""
         if self._rows not in (None, rows):
             raise ValuesError(f"rows is {rows}; expected {self._rows}, as before")
-        self._know_rows(rows)
+        if self._rows is None:
+            self._rows, self._ready = rows, None  # earlier answers had one row
 
     def has(self, group: str) -> bool:
         """Return whether a group has been received."""
@@ -105,27 +156,32 @@ class Prediction:
         ValuesError
             Unknown group, group without features, wrong shape, text or infinity; the prediction is unchanged.
         """
-        self.take(group, self.checked(group, values))
+        self.add_checked(group, self.checked(group, values))
 
     def checked(self, group: str, values: Any) -> Float:
-        """Return values in the form that `take` accepts: (rows, features), NaN if missing; raises as `add` does."""
+        """Return values in the form that `add_checked` accepts: (rows, features), NaN if missing; raises as `add`."""
         place = self.model.places.get(group) if isinstance(group, str) else None
         if place is None:
-            raise ValuesError(self._refusal(group))
-        return checked_values(group, place.features, self._rows, values)
+            groups = self.model.groups
+            if isinstance(group, str) and group in groups.positions:
+                raise ValuesError(f"group {group!r} has no features and therefore no values; do not send it")
+            raise ValuesError(
+                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
+            )
+        return _checked(group, place.features, self._rows, values)
 
-    def take(self, group: str, array: Float) -> None:
+    def add_checked(self, group: str, values: Float) -> None:
         """Add values that `checked` returned."""
         place = self.model.places[group]
+        self.expect_rows(len(values))
         if self._X is None:
-            self._know_rows(len(array))
             # Columns are contiguous, so pages of columns that never arrive are never touched.
-            self._X = np.empty((len(array), len(self.model.prefixes.mean)), order="F")
+            self._X = np.empty((len(values), len(self.model.prefixes.mean)), order="F")
         stored = self._X[:, place.start : place.stop]
-        np.subtract(array, place.mean, out=stored)
+        np.subtract(values, place.mean, out=stored)
         nulls = None
-        if math.isnan(dasum(stored.ravel(order="K"))):
-            missing = np.isnan(array)
+        missing = np.isnan(values)
+        if missing.any():
             stored[missing] = 0.0
             nulls = np.asarray(missing.any(axis=0))
         if group in self._nulls:
@@ -141,22 +197,17 @@ class Prediction:
     def prepare(self, budget: float | None = None) -> None:
         """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
 
-        The base rate is not computed: it needs no product, and it would use memory for each row of a prediction without
-        values.
+        The base rate needs no product, and it would use memory for each row of a prediction without values.
         """
         prefix = min(self.prefix, self.model.affordable(budget))
         if self.model.prefixes.ends[prefix]:
             self._prefix_scores(prefix)
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
-        """Return the groups that the policy "arrived" uses.
-
-        Without a budget these are all received groups; with a budget, groups in sequence order while the joint cost
-        fits.
-        """
-        groups = self.model.groups
+        """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._nulls)
+        groups = self.model.groups
         selected: set[str] = set()
         paid: set[int] = set()
         for name in self.received:
@@ -209,8 +260,8 @@ class Prediction:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
             scores = self._prefix_scores(prefix)
         else:
-            used, cost, expected = tuple(model.order(arrived.groups)), arrived.cost, arrived.expected
-            scores = self._arrived_scores(arrived)
+            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
+            scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
         outputs = model_outputs(model, scores)
         prediction, probabilities = self._prediction(outputs)
         interval, prediction_set = self._covering(outputs, prefix if arrived is None else arrived.prefix)
@@ -234,7 +285,7 @@ class Prediction:
             prediction_set=prediction_set,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
-            replaced=tuple(model.order(self.replaced)),
+            replaced=model.order(self.replaced),
             ranking=self._ranked(scores) if ranking else None,
             note=note,
             approximate=arrived is not None and arrived.approximate,
@@ -244,16 +295,6 @@ class Prediction:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""
         while self.prefix < self.model.steps and not self._unreceived[self.prefix + 1]:
             self.prefix += 1
-
-    def _know_rows(self, rows: int) -> None:
-        if self._rows != rows:
-            self._rows, self._ready = rows, None  # earlier answers had one row
-
-    def _refusal(self, group: object) -> str:
-        groups = self.model.groups
-        if not isinstance(group, str) or group not in groups.positions:
-            return f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
-        return f"group {group!r} has no features and therefore no values; do not send it"
 
     def _arrived(self, budget: float | None, solve: Solve) -> tuple[ArrivedModel | None, str | None]:
         """Return the optimum of the received groups, or the reason why it is unavailable."""
@@ -265,35 +306,29 @@ class Prediction:
     def _prefix_scores(self, prefix: int) -> Float:
         """Return the linear predictor (rows, P) of a complete prefix."""
         if self._ready is None or self._ready[0] != prefix:
-            models = self.model.prefixes
-            end = models.ends[prefix]
-            if end == 0:
-                scores = np.tile(models.intercept_of(prefix), (self.rows, 1))
-            else:
-                scores = self._product(slice(end), models.coef(prefix), models.intercept_of(prefix))
-            self._ready = prefix, scores
+            coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
+            self._ready = prefix, self._scores(slice(len(coef)), coef, intercept)
         return self._ready[1]
 
-    def _arrived_scores(self, arrived: ArrivedModel) -> Float:
-        if not len(arrived.columns):
-            return np.tile(arrived.intercept, (self.rows, 1))
-        return self._product(arrived.columns, arrived.coef, arrived.intercept)
-
-    def _product(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
-        """Return scores (rows, P) from some of the values; extreme coefficients overflow, and callers check."""
+    def _scores(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
+        """Return scores (rows, P) from received columns; extreme coefficients overflow, and callers check."""
+        if not len(coef):
+            return np.tile(intercept, (self.rows, 1))
         assert self._X is not None  # noqa: S101  (these columns were received)
         with np.errstate(over="ignore", invalid="ignore"):
             scores: Float = intercept + self._X[:, columns] @ coef
         return scores
 
+    def _by_row(self, rows: list[Any]) -> Any:
+        """Return the list of all rows, or its element if there is one row."""
+        return rows if self.rows > 1 else rows[0]
+
     def _prediction(self, outputs: Float) -> tuple[Any, Any]:
         """Return prediction and probabilities in the form of an answer."""
         classes = self.model.manifest.classes
         if classes is None:
-            numbers = outputs[:, 0] if outputs.shape[1] == 1 else outputs
-            return (numbers.tolist() if self.rows > 1 else numbers[0].tolist()), None
-        chosen = [classes[i] for i in outputs.argmax(axis=1)]
-        return (chosen, outputs.tolist()) if self.rows > 1 else (chosen[0], outputs[0].tolist())
+            return self._by_row((outputs[:, 0] if outputs.shape[1] == 1 else outputs).tolist()), None
+        return self._by_row([classes[i] for i in outputs.argmax(axis=1)]), self._by_row(outputs.tolist())
 
     def _covering(self, outputs: Float, prefix: int | None) -> tuple[list[Any] | None, list[Any] | None]:
         """Return interval and prediction set in the form of an answer; both are None if the groups are not a prefix."""
@@ -302,11 +337,10 @@ class Prediction:
             return None, None
         threshold = manifest.calibration.thresholds[prefix]
         if manifest.classes is not None:
-            sets = list(map(list, label_sets(class_members(outputs, threshold), manifest.classes)))
-            return None, sets if self.rows > 1 else sets[0]
+            sets = label_sets(class_members(outputs, threshold), manifest.classes)
+            return None, self._by_row([list(labels) for labels in sets])
         ends = covering_intervals(self.model, outputs, threshold)
-        each: list[Any] = (ends[:, 0] if ends.shape[1] == 1 else ends).tolist()
-        return each if self.rows > 1 else each[0], None
+        return self._by_row((ends[:, 0] if ends.shape[1] == 1 else ends).tolist()), None
 
     def _ranked(self, scores: Float) -> list[int]:
         if scores.shape[1] > 1:
@@ -314,17 +348,65 @@ class Prediction:
                 f"ranking requires one score per row; model {self.model.name!r} has {scores.shape[1]}; rank the rows"
                 " by one of its predictions"
             )
-        ranked: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
-        return ranked
+        order: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
+        return order
 
     def _imputed(self, used: Iterable[str]) -> tuple[str, ...]:
         found: list[str] = []
         for name in used:
             nulls = self._nulls.get(name)
             if nulls is not None:
-                features = self.model.places[name].features
-                found += [feature for feature, null in zip(features, nulls, strict=True) if null]
+                found += compress(self.model.places[name].features, nulls)
         return tuple(found)
+
+
+def _checked(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> Float:
+    """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
+
+    def expected(count: int) -> str:
+        return f"expected {count} x {len(features)} numbers (rows x features)"
+
+    try:
+        values = np.asarray(values)
+    except ValueError as error:  # rows of unequal lengths
+        raise ValuesError(f"values of group {group!r} are ragged; {expected(rows or 1)}") from error
+    except Exception as error:  # a foreign object may raise anything when converted
+        raise ValuesError(
+            f"values of group {group!r} are not an array ({summary(error)}); {expected(rows or 1)}"
+        ) from error
+    if values.ndim == 1 and rows in (1, None):
+        values = values[np.newaxis, :]
+    rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)
+    if values.shape != (rows, len(features)):
+        shape = " x ".join(map(str, values.shape)) or "a single value"
+        raise ValuesError(f"values of group {group!r} are {shape}; {expected(rows)}")
+    if values.dtype.kind not in "biufO":
+        raise ValuesError(f"values of group {group!r} are not numbers; {expected(rows)}")
+    numbers = (type(None), int, float, np.integer, np.floating)
+    if values.dtype == object and not all(isinstance(item, numbers) for item in values.flat):
+        raise ValuesError(f"values of group {group!r} are not all numbers; {expected(rows)}")
+    if values.dtype != np.float64:
+        try:  # None becomes NaN
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = values.astype(np.float64)
+        except OverflowError as error:
+            raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
+        except (TypeError, ValueError) as error:
+            raise ValuesError(
+                f"values of group {group!r} are not all numbers ({summary(error)}); {expected(rows)}"
+            ) from error
+    # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
+    if not dasum(values.ravel(order="K")) <= LARGEST:
+        # Signalling NaNs, which raw bytes may contain, become quiet NaNs.
+        values = np.where(np.isnan(values), np.nan, values)
+        absurd = np.abs(values) > LARGEST
+        if absurd.any():
+            named = listed(np.array(features)[absurd.any(axis=0)])
+            raise ValuesError(
+                f"values of group {group!r} are infinite or beyond {LARGEST:g} in {named}; expected numbers, or null"
+            )
+    checked: Float = values
+    return checked
 
 
 class LoadedModel(Model):
@@ -336,12 +418,7 @@ class LoadedModel(Model):
         return cls(model.manifest, model.prefixes, model.moments, model.curvatures)
 
     def open(self, rows: int | None = 1) -> Prediction:
-        """Return a new prediction: add groups as they are computed, and request an answer at any time.
-
-        Parameters
-        ----------
-        rows : number of rows of the prediction; None takes the number of rows of the first values.
-        """
+        """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
         return Prediction(self, rows)
 
 

@@ -7,6 +7,11 @@ the base rate.
 A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" cannot use the
 groups after the failed one. A model that stores its moments therefore continues and answers from the groups received;
 a model without moments answers at once.
+
+A wait ends some tens of microseconds after the requested time, more on a busy machine. The runner therefore wakes
+earlier, by a margin that is a running quantile of that delay (Robbins and Monro, 1951): it grows by `step * share`
+after a late answer and shrinks by `step * (1 - share)` after any other answer, so it settles where `share` of the
+answers are on time. A single stall of the machine changes it by only one step.
 """
 
 from __future__ import annotations
@@ -17,107 +22,36 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from anytime.errors import ExtractorError, ValuesError, listed, suggestion
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
-from anytime.inference.workers import Arrival, Extraction, Worker, Workers
+from anytime.inference.extraction import Arrival, Extraction
+from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
-from anytime.types import Reason
+from anytime.types import Policy, Reason
 
 __all__ = [
-    "MAX_FAILURES",
-    "WINDOW",
     "Failure",
-    "FailureRecord",
     "Lateness",
     "LatenessRecord",
     "Runner",
     "check_extractors",
-    "collect",
+    "checked_seconds",
     "imported",
     "imported_extractors",
-    "solve_seconds",
 ]
 
-
-def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Iterable[str]) -> None:
-    """Check that every group with features has an extractor, and no other group has one.
-
-    Parameters
-    ----------
-    names : all groups.  featured : groups with features.  extractors : groups that have an extractor.
-
-    Raises
-    ------
-    ExtractorError
-        A group with features has no extractor, or an extractor belongs to no group with features.
-    """
-    given = tuple(extractors)
-    for name in given:
-        if name not in names:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
-    missing = [name for name in featured if name not in given]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
-
-
-def imported(reference: str) -> Any:
-    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
-
-    Raises
-    ------
-    ExtractorError
-        The reference does not have that form, the module fails to import, or it does not define the name.
-    """
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name):
-        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = import_module(module)
-    except Exception as error:  # the module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
-    try:
-        return reduce(getattr, name.split("."), found)
-    except AttributeError as error:
-        known = [public for public in vars(found) if not public.startswith("_")]
-        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
-
-
-def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
-
-    Raises
-    ------
-    ExtractorError
-        As `imported`; or the object is not such a mapping.
-    """
-    found = imported(reference)
-    if callable(found) and not isinstance(found, Mapping):
-        found = found()
-    if not isinstance(found, Mapping) or not found:
-        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
-    for name, extractor in found.items():
-        if not callable(extractor):
-            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
-    return dict(found)
+_log = logging.getLogger("anytime.runner")
 
 
 WINDOW = 4096
@@ -146,7 +80,7 @@ class Lateness:
 
 
 class LatenessRecord:
-    """Lateness of one runner's answers, and the margin learned from it; bounded and thread-safe."""
+    """Lateness of answers, and the margin learned from it; bounded and thread-safe."""
 
     def __init__(self) -> None:
         self.margin_ms = MARGIN_MS
@@ -172,11 +106,6 @@ class LatenessRecord:
         return Lateness(count, p50, p99, max(latest))
 
 
-MAX_FAILURES = 256
-
-_log = logging.getLogger("anytime.runner")
-
-
 @dataclass(frozen=True)
 class Failure:
     """A group that did not arrive, and the reason in one line."""
@@ -186,117 +115,6 @@ class Failure:
 
     def __str__(self) -> str:
         return f"group {self.group!r} failed: {self.error}"
-
-
-class FailureRecord:
-    """The last 256 failures of one runner; a repeatedly failing group is logged once, until it has worked again."""
-
-    def __init__(self) -> None:
-        self.latest: deque[Failure] = deque(maxlen=MAX_FAILURES)
-        self._failing: set[str] = set()
-
-    def add(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
-        """Add the group to the prediction; if the prediction rejects it, record, log and return the failure."""
-        error = arrival.error
-        if error is None:
-            try:
-                prediction.add(arrival.group, arrival.values)
-            except ValuesError as refused:
-                error = str(refused)
-            else:
-                self._failing.discard(arrival.group)
-                return None
-        failure = Failure(arrival.group, error)
-        self.latest.append(failure)
-        if arrival.group not in self._failing:
-            self._failing.add(arrival.group)
-            _log.warning("%s", failure)
-        return failure
-
-
-def collect(
-    extraction: Extraction,
-    prediction: Prediction,
-    budget: float | None,
-    deadline: float,
-    *,
-    margin: float,
-    solve: float,
-    failures: FailureRecord,
-) -> tuple[Answer, bool]:
-    """Wait for groups and make the best answer from them.
-
-    Parameters
-    ----------
-    extraction : source of the groups.
-    prediction : receives the groups; created by the caller.
-    budget : as in `Prediction.answer`.
-    deadline : by `time.perf_counter`, in seconds.
-    margin : seconds before the deadline at which to stop waiting.
-    solve : seconds that an answer of the policy "arrived" takes, see `solve_seconds`.
-    failures : where failures are recorded.
-
-    Returns
-    -------
-    answer : the caller, which measures time, sets its reason and times.
-    interrupted : whether more groups were expected.
-    """
-    until = deadline - margin
-    answer, fresh = prediction.answer(budget), True
-    late: list[str] = []
-    for arrival in extraction.arrivals(until):
-        failure = failures.add(prediction, arrival)
-        if failure is not None:
-            return _collect_around(failure, extraction, prediction, budget, deadline, until - solve, late, failures)
-        now = time.perf_counter()
-        if now > deadline:
-            late.append(arrival.group)
-        fresh = now < until and not extraction.ready  # one answer covers all groups that are ready
-        if fresh:
-            answer = prediction.answer(budget)
-    return (answer if fresh else prediction.answer(budget, late_groups=late)), not extraction.finished
-
-
-def _collect_around(
-    failure: Failure,
-    extraction: Extraction,
-    prediction: Prediction,
-    budget: float | None,
-    deadline: float,
-    until: float,
-    late: list[str],
-    failures: FailureRecord,
-) -> tuple[Answer, bool]:
-    """Continue after a failure, until the last moment for solving an answer without the failed groups."""
-    missing = [failure]
-    if until <= time.perf_counter():
-        return _with_note(prediction.answer(budget, late_groups=late), missing), False
-    for arrival in extraction.arrivals(until):
-        next_failure = failures.add(prediction, arrival)
-        if next_failure is not None:
-            missing.append(next_failure)
-        elif time.perf_counter() > deadline:
-            late.append(arrival.group)
-    interrupted = not extraction.finished
-    return _with_note(prediction.answer(budget, "arrived", late_groups=late), missing), interrupted
-
-
-def _with_note(answer: Answer, missing: list[Failure]) -> Answer:
-    failed = "; ".join(map(str, missing))
-    return replace(answer, note=failed if answer.note is None else f"{failed}; {answer.note}")
-
-
-def solve_seconds(model: Model) -> float:
-    """Measure the time to answer for a set that is not a prefix, D^3 / 3 operations; infinite if the prefix answers."""
-    if not model.supports_arrived:
-        return math.inf
-    prediction = Prediction(model)
-    prediction.answer(policy="arrived")  # the first such answer prepares the Gram matrix, once per model
-    for name in model.computed[-1][1:]:
-        prediction.add(name, model.prefixes.mean[model.groups.slices[model.groups.positions[name]]])
-    begin = time.perf_counter()
-    prediction.answer(policy="arrived")
-    return time.perf_counter() - begin
 
 
 class Runner:
@@ -341,19 +159,17 @@ class Runner:
     ) -> None:
         check_extractors(model.groups.names, model.groups.featured, extractors)
         self.model = model
-        self._orders = model.computed
-        self._solve = solve_seconds(model)
+        self._solve = _solve_seconds(model)
         self._late = LatenessRecord()
-        self._failures = FailureRecord()
+        self._failures: deque[Failure] = deque(maxlen=256)
+        self._failing: set[str] = set()
         self._workers = Workers(extractors, worker, max_workers=max_workers, patience_ms=patience_ms)
         self._closing = weakref.finalize(self, self._workers.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -368,7 +184,7 @@ class Runner:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """The last 256 groups that failed."""
-        return tuple(self._failures.latest)
+        return tuple(self._failures)
 
     @property
     def last_failure(self) -> str | None:
@@ -378,11 +194,12 @@ class Runner:
 
     def warm_up(self, x: Any) -> None:
         """Compute every group of `x` once per worker, without a deadline, so that first runs are quick."""
-        extractions = [self._workers.start(self._orders[-1], x) for _ in range(max(self._workers.count, 1))]
+        order = self.model.computed[-1]
+        extractions = [self._workers.start(order, x) for _ in range(max(self._workers.count, 1))]
         for extraction in extractions:
             for arrival in extraction.arrivals(math.inf):
                 prediction = Prediction(self.model)
-                self._failures.add(prediction, arrival)
+                self._add(prediction, arrival)
                 prediction.answer()
 
     def run(self, x: Any, deadline_ms: float, budget: float | None = None) -> Answer:
@@ -410,24 +227,78 @@ class Runner:
             The runner is closed, or `x` is not picklable for a process.
         """
         begin = time.perf_counter()
-        deadline = begin + _seconds(deadline_ms)
-        order = self._orders[self.model.affordable(budget)]
+        deadline = begin + checked_seconds(deadline_ms)
+        order = self.model.computed[self.model.affordable(budget)]
         prediction = Prediction(self.model)
         if not order or deadline == begin:
             return _timed(prediction.answer(budget), begin, interrupted=True)
         # The margin uses at most half of a short deadline.
-        margin = min(self._late.margin_ms / 1e3, (deadline - begin) / 2)
+        until = deadline - min(self._late.margin_ms / 1e3, (deadline - begin) / 2)
         extraction = self._workers.start(order, x)
         try:
-            answer, interrupted = collect(
-                extraction, prediction, budget, deadline, margin=margin, solve=self._solve, failures=self._failures
-            )
+            answer, interrupted = self._collect(extraction, prediction, budget, deadline, until)
         finally:
             unread = extraction.cancel()
         answer = _timed(answer, begin, interrupted=interrupted, unused_groups=unread)
         if answer.reason == "deadline":
             self._late.add((time.perf_counter() - deadline) * 1e3)
         return answer
+
+    def _collect(
+        self, extraction: Extraction, prediction: Prediction, budget: float | None, deadline: float, until: float
+    ) -> tuple[Answer, bool]:
+        """Add groups until `until`; return the best answer, and whether more groups were expected."""
+        late: list[str] = []
+        answer, fresh = prediction.answer(budget), True
+        for arrival in extraction.arrivals(until):
+            failure = self._add(prediction, arrival)
+            if failure is not None:
+                break
+            now = time.perf_counter()
+            if now > deadline:
+                late.append(arrival.group)
+            fresh = now < until and not extraction.ready  # one answer covers all groups that are ready
+            if fresh:
+                answer = prediction.answer(budget)
+        else:
+            return (answer if fresh else prediction.answer(budget, late_groups=late)), not extraction.finished
+
+        # Continue without the failed group, until the last moment for solving an answer without it.
+        failures = [failure]
+        policy: Policy = "prefix"
+        interrupted = False
+        if until - self._solve > time.perf_counter():
+            for arrival in extraction.arrivals(until - self._solve):
+                failure = self._add(prediction, arrival)
+                if failure is not None:
+                    failures.append(failure)
+                elif time.perf_counter() > deadline:
+                    late.append(arrival.group)
+            policy, interrupted = "arrived", not extraction.finished
+        answer = prediction.answer(budget, policy, late_groups=late)
+        note = "; ".join([*map(str, failures), *([] if answer.note is None else [answer.note])])
+        return replace(answer, note=note), interrupted
+
+    def _add(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
+        """Add a group; if its extractor failed or the prediction rejects it, record and return the failure.
+
+        A repeatedly failing group is logged once, until it has worked again.
+        """
+        error = arrival.error
+        if error is None:
+            try:
+                prediction.add(arrival.group, arrival.values)
+            except ValuesError as refused:
+                error = str(refused)
+            else:
+                self._failing.discard(arrival.group)
+                return None
+        failure = Failure(arrival.group, error)
+        self._failures.append(failure)
+        if arrival.group not in self._failing:
+            self._failing.add(arrival.group)
+            _log.warning("%s", failure)
+        return failure
 
 
 def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
@@ -440,7 +311,93 @@ def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tu
     return replace(answer, reason=reason, elapsed_ms=elapsed_ms, unused_groups=unused_groups)
 
 
-def _seconds(deadline_ms: float) -> float:
+def checked_seconds(deadline_ms: float) -> float:
+    """Return a deadline in seconds.
+
+    Raises
+    ------
+    ValuesError
+        The deadline is not a finite number of milliseconds, 0 or more.
+    """
     if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
         raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
     return float(deadline_ms) / 1e3
+
+
+def _solve_seconds(model: Model) -> float:
+    """Measure the time to answer for a set that is not a prefix, D^3 / 3 operations; infinite if the prefix answers."""
+    if not model.supports_arrived:
+        return math.inf
+    prediction = Prediction(model)
+    prediction.answer(policy="arrived")  # the first such answer prepares the Gram matrix, once per model
+    for name in model.computed[-1][1:]:
+        prediction.add(name, model.places[name].mean)
+    begin = time.perf_counter()
+    prediction.answer(policy="arrived")
+    return time.perf_counter() - begin
+
+
+def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Mapping[str, object]) -> None:
+    """Check that every group with features has a callable extractor, and no other group has one.
+
+    Parameters
+    ----------
+    names : all groups.  featured : groups with features.  extractors : by group.
+
+    Raises
+    ------
+    ExtractorError
+        A group with features has no extractor, an extractor belongs to no group with features, or is not callable.
+    """
+    for name, extractor in extractors.items():
+        if name not in names:
+            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
+        if name not in featured:
+            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
+        if not callable(extractor):
+            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
+    missing = [name for name in featured if name not in extractors]
+    if missing:
+        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+
+
+def imported(reference: str) -> Any:
+    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
+
+    Raises
+    ------
+    ExtractorError
+        The reference does not have that form, the module fails to import, or it does not define the name.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+    except Exception as error:  # the module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
+    try:
+        return reduce(getattr, name.split("."), found)
+    except AttributeError as error:
+        known = [public for public in vars(found) if not public.startswith("_")]
+        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
+
+
+def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
+
+    Raises
+    ------
+    ExtractorError
+        As `imported`; or the object is not a mapping, or an empty one.
+    """
+    found = imported(reference)
+    if callable(found) and not isinstance(found, Mapping):
+        found = found()
+    if not isinstance(found, Mapping) or not found:
+        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
+    return dict(found)

@@ -23,12 +23,7 @@ from anytime.model.model import Expected, Model
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = [
-    "MAX_SETS",
-    "ArrivedModel",
-    "arrived_model",
-    "cached_arrived_model",
-]
+__all__ = ["MAX_SETS", "ArrivedModel", "arrived_model", "cached_arrived_model"]
 
 MAX_SETS = 256
 """Maximum number of solved sets cached per model; the least recently used is evicted first."""
@@ -38,10 +33,8 @@ MAX_SETS = 256
 class ArrivedModel:
     """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality.
 
-    `approximate` is true if the model is not the exact optimum; `prefix` is the number of the prefix that the set
-    equals, or None.
-
-    `columns` are numbered in the order of the sequence, as in a `Prediction`.
+    `columns` are numbered in the order of the sequence, as in a `Prediction`. `approximate` is true if the model is not
+    the exact optimum; `prefix` is the number of the prefix that the set equals, or None.
     """
 
     groups: frozenset[str]
@@ -95,12 +88,12 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     ValuesError
         The model only supports prefixes, see `Model.fallback_reason`.
     """
-    cached = cached_arrived_model(model, groups)
+    found = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
-    if cached is not None:
-        return cached
-    gram = _solved(model).gram
-    return _solved(model).store(_stepped(model, groups) if gram is None else _solve(model, gram, groups))
+    if found is None:
+        solved = _solved(model)
+        found = solved.store(_stepped(model, groups) if solved.gram is None else _solve(model, solved.gram, groups))
+    return found
 
 
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
@@ -108,7 +101,11 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
     solved = _solved(model)
     found = solved.get(groups)
     if found is None and groups in solved.prefixes:
-        found = solved.store(_prefix(model, groups, solved.prefixes[groups]))
+        prefix = solved.prefixes[groups]
+        coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
+        cost, expected = _cost(model, groups), model.expected(prefix)
+        found = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
+        solved.store(found)
     return found
 
 
@@ -119,59 +116,50 @@ def _solved(model: Model) -> _Solved:
         return _SOLVED[model]
 
 
-def _prefix(model: Model, names: frozenset[str], prefix: int) -> ArrivedModel:
-    coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-    here, cost = np.arange(len(coef)), _cost(model, names)
-    return ArrivedModel(names, here, coef, cost, model.expected(prefix), intercept, prefix=prefix)
-
-
-def _solve(model: Model, gram: Gram, names: frozenset[str]) -> ArrivedModel:
-    models = model.prefixes
-    here, columns = _columns(model, names)
-    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
-    alpha = alphas[int(np.abs(models.ends - len(columns)).argmin())]
+def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
+    """Return the least-squares optimum of a set."""
+    here, columns = _columns(model, groups)
+    alpha = _alpha(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
     C, q = gram.penalised(alpha, columns)
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
     w, explained = factor.backward(z), 0.5 * float(np.sum(z * z))
     # R² is without the penalty: q'w - 1/2 w'S w = 1/2 z'z + alpha/2 w'w, as w solves (S + alpha I) w = q.
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
-    expected = Expected(None, explained, r2)
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    return ArrivedModel(names, here, coef, _cost(model, names), expected, models.intercept)
+    expected = Expected(None, explained, r2)
+    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, model.prefixes.intercept)
 
 
-def _stepped(model: Model, names: frozenset[str]) -> ArrivedModel:
+def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     """Return one Newton step of a likelihood from the nearest prefix with stored curvature."""
     assert model.curvatures is not None  # noqa: S101
-    models, curvatures = model.prefixes, model.curvatures
-    here, columns = _columns(model, names)
-    ends = models.ends[curvatures.prefixes]
-    shared = np.searchsorted(here, ends)
-    nearest = int((2 * shared - ends).argmax())
-    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
-    theta = curvatures.at(nearest, columns).newton(np.arange(len(columns)), alphas[int(curvatures.prefixes[nearest])])
-    coef = theta[1:] / models.scale[columns, np.newaxis]
+    prefixes = model.curvatures.prefixes
+    here, columns = _columns(model, groups)
+    ends = model.prefixes.ends[prefixes]
+    nearest = int((2 * np.searchsorted(here, ends) - ends).argmax())  # the number of shared minus other columns
+    alpha = _alpha(model, int(prefixes[nearest]))
+    theta = model.curvatures.at(nearest, columns).newton(np.arange(len(columns)), alpha)
+    coef = theta[1:] / model.prefixes.scale[columns, np.newaxis]
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
-    expected = replace(model.expected(_largest_within(model, names)), cv_error=None)
-    return ArrivedModel(names, here, coef, _cost(model, names), expected, theta[0], approximate=True)
+    longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
+    expected = replace(model.expected(longest), cv_error=None)
+    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, theta[0], approximate=True)
 
 
-def _largest_within(model: Model, names: frozenset[str]) -> int:
-    """Return the longest prefix that some groups complete."""
-    return max(prefix for prefix, needed in enumerate(model.needed) if needed <= names)
+def _alpha(model: Model, prefix: int) -> float:
+    return model.manifest.steps[prefix - 1].alpha if prefix else model.manifest.alpha
 
 
-def _columns(model: Model, names: frozenset[str]) -> tuple[Index, Index]:
+def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     """Return the columns of some groups in sequence order: their positions in the sequence and in the groups file."""
-    order = model.order(names)
-    here = np.concatenate([np.arange(model.places[name].start, model.places[name].stop) for name in order])
+    places = [model.places[name] for name in model.order(groups)]
+    here = np.concatenate([np.arange(place.start, place.stop) for place in places])
     return here, model.prefixes.columns[here]
 
 
-def _cost(model: Model, names: frozenset[str]) -> float:
+def _cost(model: Model, groups: frozenset[str]) -> float:
     """Return the joint cost of groups and their prerequisites."""
-    groups = model.groups
-    indices = [groups.positions[name] for name in names]
-    paid = {p for i in indices for p in (i, *groups.prerequisites[i])}
-    return float(groups.costs[sorted(paid)].sum())
+    every = model.groups
+    paid = {p for name in groups for p in (every.positions[name], *every.prerequisites[every.positions[name]])}
+    return float(every.costs[sorted(paid)].sum())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime._files import FileKind, read, write
@@ -19,16 +20,15 @@ from anytime.errors import ArtifactError, TrainingError
 from anytime.glm.search import QuadraticModels
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
-from anytime.moments.files import valid_counts
+from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
-__all__ = [
-    "read_model",
-    "write_model",
-]
+__all__ = ["read_model", "write_model"]
 
 MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
+
+Arrays = dict[str, NDArray[Any]]
 
 INTEGER_ARRAYS = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
 """Integer arrays; the others are floats."""
@@ -44,7 +44,26 @@ def write_model(
     ArtifactError
         The file is not writable, or a number is not finite.
     """
-    arrays = _arrays(prefixes, moments, curvatures)
+    arrays: Arrays = {
+        "mean": prefixes.mean,
+        "scale": prefixes.scale,
+        "intercept": prefixes.intercept,
+        "response_scale": prefixes.response_scale,
+        "columns": prefixes.columns,
+        "ends": prefixes.ends,
+        "coef": prefixes.packed,
+    }
+    if prefixes.own_intercepts is not None:
+        arrays["intercepts"] = prefixes.own_intercepts
+    if curvatures is not None:
+        arrays["curvature.prefixes"] = curvatures.prefixes
+        arrays |= {"curvature.h": curvatures.packed, "curvature.r": curvatures.r}
+    if moments is not None:
+        arrays |= packed(moments, "moments.")
+    arrays = {
+        name: np.ascontiguousarray(array, np.int64 if name in INTEGER_ARRAYS else np.float64)
+        for name, array in arrays.items()
+    }
     versioned = manifest.model_copy(update={"version": _version(manifest, arrays)})
     write(path, MODEL, versioned.model_dump_json(), arrays)
     return versioned
@@ -61,58 +80,39 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
     text, arrays = read(path, MODEL)
     try:
         manifest = _manifest(text)
-        _check(manifest, arrays)
-        return manifest, _prefixes(arrays), _moments(manifest, arrays), _curvatures(arrays)
+        _check_arrays(manifest, arrays)
+        _check_manifest(manifest)
+        if _version(manifest, arrays) != manifest.version:
+            raise _damaged("was changed after it was written (its content hash differs)")
+        moments = None
+        if "moments.rows" in arrays:
+            moments = unpacked(arrays, "moments.", len(manifest.groups.features), len(manifest.responses))
+            if moments is None or moments.weight == 0:
+                raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
         raise ArtifactError(f"{str(path)!r} {error}") from None
+    prefixes = PrefixModels(
+        mean=arrays["mean"],
+        scale=arrays["scale"],
+        intercept=arrays["intercept"],
+        response_scale=arrays["response_scale"],
+        columns=arrays["columns"].astype(np.intp),
+        ends=arrays["ends"].astype(np.intp),
+        packed=arrays["coef"],
+        own_intercepts=arrays.get("intercepts"),
+    )
+    curvatures = None
+    if "curvature.prefixes" in arrays:
+        stored = arrays["curvature.prefixes"].astype(np.intp)
+        curvatures = QuadraticModels(stored, arrays["curvature.h"], arrays["curvature.r"])
+    return manifest, prefixes, moments, curvatures
 
 
-def _manifest(text: str) -> Manifest:
-    try:
-        raw = json.loads(text)
-        number = raw["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError("has a manifest that this library did not write; train it again") from error
-    if type(number) is not int or number < 1:
-        raise ArtifactError(f"has format {number!r}; expected {FORMAT}: train it again")
-    if number > FORMAT:
-        raise ArtifactError(f"has format {number}; this library reads format {FORMAT}: install a newer anytime-linear")
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"].lower()
-        raise ArtifactError(f"has a damaged manifest ({where}: {why}); train or copy it again") from error
+def _damaged(what: str) -> ArtifactError:
+    return ArtifactError(f"{what}; {MODEL.remedy}")
 
 
-def _arrays(p: PrefixModels, m: Moments | None, c: QuadraticModels | None) -> dict[str, np.ndarray[Any, Any]]:
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        "mean": p.mean,
-        "scale": p.scale,
-        "intercept": p.intercept,
-        "response_scale": p.response_scale,
-        "columns": p.columns.astype(np.int64),
-        "ends": p.ends.astype(np.int64),
-        "coef": p.packed,
-    }
-    if p.own_intercepts is not None:
-        arrays["intercepts"] = p.own_intercepts
-    if c is not None:
-        arrays |= {"curvature.prefixes": c.prefixes.astype(np.int64), "curvature.h": c.packed, "curvature.r": c.r}
-    if m is not None:
-        arrays |= {
-            "moments.rows": np.array([m.rows], dtype=np.int64),
-            "moments.weight": np.array([m.weight]),
-            "moments.mean": m.mean,
-            "moments.scatter": m.scatter,
-            "moments.fill": m.fill,
-            "moments.missing": np.array(m.missing, dtype=np.int64),
-        }
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-
-
-def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+def _version(manifest: Manifest, arrays: Arrays) -> str:
     """Return the hash of the content except the version and the creation time, so equal models have equal versions."""
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
@@ -125,100 +125,32 @@ def _version(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> str
     return digest.hexdigest()[:16]
 
 
-def _check(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    _check_calibration(manifest)
-    _check_certificate(manifest)
-    _check_arrays(manifest, arrays)
-    _check_target(manifest)
-    if _version(manifest, arrays) != manifest.version:
-        raise ArtifactError("was changed after it was written (its content hash differs); train or copy it again")
-
-
-def _prefixes(arrays: dict[str, np.ndarray[Any, Any]]) -> PrefixModels:
-    return PrefixModels(
-        mean=arrays["mean"],
-        scale=arrays["scale"],
-        intercept=arrays["intercept"],
-        response_scale=arrays["response_scale"],
-        columns=arrays["columns"].astype(np.intp),
-        ends=arrays["ends"].astype(np.intp),
-        packed=arrays["coef"],
-        own_intercepts=arrays.get("intercepts"),
-    )
-
-
-def _curvatures(arrays: dict[str, np.ndarray[Any, Any]]) -> QuadraticModels | None:
-    if "curvature.prefixes" not in arrays:
-        return None
-    prefixes = arrays["curvature.prefixes"].astype(np.intp)
-    return QuadraticModels(prefixes, arrays["curvature.h"], arrays["curvature.r"])
-
-
-def _moments(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> Moments | None:
-    if "moments.rows" not in arrays:
-        return None
-    found = Moments(
-        features=len(manifest.groups.features),
-        responses=len(manifest.responses),
-        rows=int(arrays["moments.rows"][0]),
-        weight=float(arrays["moments.weight"][0]),
-        mean=arrays["moments.mean"],
-        scatter=arrays["moments.scatter"],
-        fill=arrays["moments.fill"],
-        missing=tuple(arrays["moments.missing"].tolist()),
-    )
-    if not valid_counts(found) or found.weight == 0:
-        raise ArtifactError("has moments with invalid counts; train or copy it again")
-    return found
-
-
-def _check_calibration(manifest: Manifest) -> None:
-    """Raise unless every prefix has a threshold, and a reliability exactly where the model has classes."""
-    found, prefixes = manifest.calibration, len(manifest.steps) + 1
-    if found is None:
-        return
-    if len(found.thresholds) != prefixes:
-        raise ArtifactError(
-            f"is calibrated for {len(found.thresholds)} prefixes and has {prefixes}; train or copy it again"
-        )
-    if (found.reliability is None) != (manifest.classes is None):
-        kind = "regression or counts" if manifest.classes is None else "classes"
-        raise ArtifactError(f"has a calibration that does not fit {kind}; train or copy it again")
-
-
-def _check_certificate(manifest: Manifest) -> None:
-    """Raise unless every prefix has a bound and an `exact` flag."""
-    found, prefixes = manifest.certificate, len(manifest.steps) + 1
-    if found is not None and not len(found.bounds) == len(found.exact) == prefixes:
-        raise ArtifactError(
-            f"has a certificate of {len(found.bounds)} bounds and {len(found.exact)} flags; expected {prefixes} of "
-            "each, one per prefix: train or certify it again"
-        )
-
-
-def _check_target(manifest: Manifest) -> None:
-    """Raise unless classes, responses and family fit the task."""
-    target = Target(manifest.task, manifest.target, manifest.classes)
-    if not target.is_consistent or len(target.responses) != len(manifest.responses):
-        raise ArtifactError(
-            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which do not fit "
-            f"task {manifest.task!r}; train or copy it again"
-        )
+def _manifest(text: str) -> Manifest:
     try:
-        check_family(manifest.family, target)
-    except TrainingError as error:
-        what = f"family {manifest.family!r}, which does not fit task {manifest.task!r}"
-        raise ArtifactError(f"has {what}; train or copy it again") from error
+        number = json.loads(text)["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError("has a manifest that this library did not write; train it again") from error
+    if type(number) is not int or number < 1:
+        raise ArtifactError(f"has format {number!r}; expected {FORMAT}: train it again")
+    if number > FORMAT:
+        raise ArtifactError(f"has format {number}; this library reads format {FORMAT}: install a newer anytime-linear")
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"].lower()
+        raise _damaged(f"has a damaged manifest ({where}: {why})") from error
 
 
-def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     """Raise unless exactly the expected arrays are present, finite and of the shapes that the manifest implies."""
-    D, P, steps = len(manifest.groups.features), len(manifest.responses), len(manifest.steps)
-    known = set(manifest.groups.names)
-    added = [name for step in manifest.steps for name in step.adds]
-    if sorted(added) != sorted(known):
-        raise ArtifactError("has steps that do not add each group once; train or copy it again")
-    ends = np.cumsum([0, *(sum(_size(manifest, name) for name in step.adds) for step in manifest.steps)])
+    groups = manifest.groups
+    D, P, steps = len(groups.features), len(manifest.responses), len(manifest.steps)
+    if sorted(name for step in manifest.steps for name in step.adds) != sorted(groups.names):
+        raise _damaged("has steps that do not add each group once")
+    slices = [[groups.slices[groups.positions[name]] for name in step.adds] for step in manifest.steps]
+    ends = np.cumsum([0, *(sum(each.stop - each.start for each in step) for step in slices)])
     shapes: dict[str, tuple[int, ...]] = {
         "mean": (D,),
         "scale": (D,),
@@ -229,10 +161,7 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
         "coef": (int(ends.sum()), P),
     }
     if any(name.startswith("moments.") for name in arrays):
-        missing = arrays.get("moments.missing", np.empty(0)).size
-        width = D + P + missing
-        shapes |= {"moments.rows": (1,), "moments.weight": (1,), "moments.fill": (D,), "moments.missing": (missing,)}
-        shapes |= {"moments.mean": (width,), "moments.scatter": (width, width)}
+        shapes |= packed_shapes(arrays, "moments.", D, P)
     if manifest.family != "gaussian":
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
@@ -241,34 +170,46 @@ def _check_arrays(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]]) -
         shapes["curvature.h"] = (stored, (D + 1) * (D + 2) // 2)
     for name, shape in shapes.items():
         if name not in arrays:
-            raise ArtifactError(f"lacks array {name!r}; train or copy it again")
+            raise _damaged(f"lacks array {name!r}")
         found, kind = arrays[name], np.int64 if name in INTEGER_ARRAYS else np.float64
         if found.shape != shape or found.dtype != kind:
-            description = f"{found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}"
-            raise ArtifactError(f"has array {name!r} as {description}; train or copy it again")
-    extra = set(arrays) - set(shapes)
-    wrong = [name for name in shapes if not np.isfinite(arrays[name]).all()]
-    if extra or wrong:
-        what = f"an unexpected array {min(extra)!r}" if extra else f"numbers in {wrong[0]!r} that are not finite"
-        raise ArtifactError(f"has {what}; train or copy it again")
-    _check_columns(manifest, arrays, ends)
-
-
-def _size(manifest: Manifest, group: str) -> int:
-    return len(manifest.groups.groups[manifest.groups.positions[group]].features)
-
-
-def _slices(manifest: Manifest) -> list[slice]:
-    """Return the columns of the groups in the order in which the steps add them."""
-    return [manifest.groups.slices[manifest.groups.positions[name]] for step in manifest.steps for name in step.adds]
-
-
-def _check_columns(manifest: Manifest, arrays: dict[str, np.ndarray[Any, Any]], ends: np.ndarray[Any, Any]) -> None:
-    columns = [np.arange(s.start, s.stop) for s in _slices(manifest)]
-    if not np.array_equal(arrays["columns"], np.concatenate(columns)) or not np.array_equal(arrays["ends"], ends):
-        raise ArtifactError("has columns or ends that do not fit its steps; train or copy it again")
-    stored = arrays.get("curvature.prefixes")
-    if stored is not None and not (
-        len(stored) and (np.diff(stored) > 0).all() and stored[0] >= 0 and stored[-1] < len(ends)
+            expected = f"expected {np.dtype(kind)} of shape {shape}"
+            raise _damaged(f"has array {name!r} as {found.dtype} of shape {found.shape}, {expected}")
+        if not np.isfinite(found).all():
+            raise _damaged(f"has numbers in {name!r} that are not finite")
+    if extra := set(arrays) - set(shapes):
+        raise _damaged(f"has an unexpected array {min(extra)!r}")
+    columns = np.concatenate([np.arange(each.start, each.stop) for step in slices for each in step])
+    if not np.array_equal(arrays["columns"], columns) or not np.array_equal(arrays["ends"], ends):
+        raise _damaged("has columns or ends that do not fit its steps")
+    prefixes = arrays.get("curvature.prefixes")
+    if prefixes is not None and not (
+        len(prefixes) and (np.diff(prefixes) > 0).all() and prefixes[0] >= 0 and prefixes[-1] <= steps
     ):
-        raise ArtifactError("has curvatures for prefixes that do not exist; train or copy it again")
+        raise _damaged("has curvatures for prefixes that do not exist")
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    """Raise unless calibration and certificate cover every prefix, and the target fits task and family."""
+    prefixes, calibration, certificate = len(manifest.steps) + 1, manifest.calibration, manifest.certificate
+    if calibration is not None:
+        if len(calibration.thresholds) != prefixes:
+            raise _damaged(f"is calibrated for {len(calibration.thresholds)} prefixes and has {prefixes}")
+        if (calibration.reliability is None) != (manifest.classes is None):
+            kind = "regression or counts" if manifest.classes is None else "classes"
+            raise _damaged(f"has a calibration that does not fit {kind}")
+    if certificate is not None and not len(certificate.bounds) == len(certificate.exact) == prefixes:
+        raise ArtifactError(
+            f"has a certificate of {len(certificate.bounds)} bounds and {len(certificate.exact)} flags; expected "
+            f"{prefixes} of each, one per prefix: train or certify it again"
+        )
+    target = Target(manifest.task, manifest.target, manifest.classes)
+    if not target.is_consistent or len(target.responses) != len(manifest.responses):
+        raise _damaged(
+            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which do not fit "
+            f"task {manifest.task!r}"
+        )
+    try:
+        check_family(manifest.family, target)
+    except TrainingError as error:
+        raise _damaged(f"has family {manifest.family!r}, which does not fit task {manifest.task!r}") from error

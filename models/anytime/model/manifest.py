@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
 
@@ -23,35 +23,6 @@ __all__ = [
     "StepRecord",
     "Stopped",
 ]
-
-
-class Calibration(BaseModel):
-    """Result of a calibration; element 0 of the tuples (steps + 1,) is the empty prefix.
-
-    `coverage` is the requested coverage and `level` its finite-sample value for the `rows` rows of the table `data`. On
-    these rows, `sizes` are mean widths of the intervals, over rows and responses and in target units, or mean numbers
-    of classes in the sets. `reliability` is the expected calibration error of the probabilities, None without
-    probabilities.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    coverage: float = Field(gt=0, lt=1)
-    level: float = Field(gt=0, lt=1)
-    rows: int = Field(ge=1)
-    data: str
-    thresholds: tuple[NonNegativeFloat, ...] = Field(min_length=1)
-    sizes: tuple[NonNegativeFloat, ...]
-    reliability: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Calibration:
-        if self.level < self.coverage:
-            raise ValueError(f"level is {self.level}; expected at least the coverage, {self.coverage}")
-        for name, values in (("sizes", self.sizes), ("reliability", self.reliability)):
-            if values is not None and len(values) != len(self.thresholds):
-                raise ValueError(f"{len(values)} {name}; expected one for each of {len(self.thresholds)} thresholds")
-        return self
 
 
 FORMAT = 1
@@ -93,6 +64,33 @@ class Guarantee(_Record):
     doubling_gamma: float | None = None
     doubling_until: int | None = None
     why: str = ""
+
+
+class Calibration(_Record):
+    """Result of a calibration; element 0 of the tuples (steps + 1,) is the empty prefix.
+
+    `coverage` is the requested coverage and `level` its finite-sample value for the `rows` rows of the table `data`. On
+    these rows, `sizes` are mean widths of the intervals, over rows and responses and in target units, or mean numbers
+    of classes in the sets. `reliability` is the expected calibration error of the probabilities, None without
+    probabilities.
+    """
+
+    coverage: float = Field(gt=0, lt=1)
+    level: float = Field(gt=0, lt=1)
+    rows: int = Field(ge=1)
+    data: str
+    thresholds: tuple[NonNegativeFloat, ...] = Field(min_length=1)
+    sizes: tuple[NonNegativeFloat, ...]
+    reliability: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.level < self.coverage:
+            raise ValueError(f"level is {self.level}; expected at least the coverage, {self.coverage}")
+        for name, values in (("sizes", self.sizes), ("reliability", self.reliability)):
+            if values is not None and len(values) != len(self.thresholds):
+                raise ValueError(f"{len(values)} {name}; expected one for each of {len(self.thresholds)} thresholds")
+        return self
 
 
 class Certificate(_Record):

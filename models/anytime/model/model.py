@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -58,12 +59,10 @@ def checked_budget(budget: Any, cost_unit: str) -> float | None:
     """
     if budget is None:
         return None
-    number = math.nan
-    if isinstance(budget, int | float | np.number) and not isinstance(budget, bool):
-        number = float(min(budget.item() if isinstance(budget, np.number) else budget, UNLIMITED))
-    if not number >= 0:
+    number = budget.item() if isinstance(budget, np.number) else budget
+    if isinstance(number, bool) or not isinstance(number, int | float | np.floating) or not number >= 0:
         raise ValuesError(f"budget is {budget!r}; expected a number of {cost_unit}, 0 or more")
-    return None if number >= UNLIMITED else number
+    return None if number >= UNLIMITED else float(number)
 
 
 def affordable(costs: Float, budget: float | None) -> int:
@@ -75,14 +74,9 @@ def affordable(costs: Float, budget: float | None) -> int:
 
 
 class GroupPosition(NamedTuple):
-    """Position of a group with features in the sequence.
+    """Position of a group with features in the sequence: its columns, and the first prefix that contains it.
 
-    Attributes
-    ----------
-    start, stop : its columns, in the order of the sequence.
-    mean : (features,) training means of its features.
-    step : number of the step that adds it, which is the first prefix that contains it.
-    features : names of its features.
+    `mean` is the training means of its features, (features,), and `step` the number of the step that adds it.
     """
 
     start: int
@@ -143,11 +137,10 @@ class Model:
         found: dict[str, GroupPosition] = {}
         start = 0
         for number, step in enumerate(self.manifest.steps, start=1):
-            for name in step.adds:
-                group = self.groups.groups[self.groups.positions[name]]
+            for index in map(self.groups.positions.__getitem__, step.adds):
+                group, mean = self.groups.groups[index], self.prefixes.mean[self.groups.slices[index]]
                 if group.features:
-                    mean = self.prefixes.mean[self.groups.slices[self.groups.positions[name]]]
-                    found[name] = GroupPosition(start, start + len(mean), mean, number, group.features)
+                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features)
                     start += len(mean)
         return found
 
@@ -160,16 +153,13 @@ class Model:
     @cached_property
     def computed(self) -> tuple[tuple[str, ...], ...]:
         """Return, for each prefix, the groups of `needed` in the order of the sequence, (steps + 1,)."""
-        return tuple(tuple(self.order(names)) for names in self.needed)
+        return tuple(self.order(names) for names in self.needed)
 
     @cached_property
     def needed(self) -> tuple[frozenset[str], ...]:
         """Return, for each prefix, the groups with features that it is computed from, (steps + 1,)."""
-        sets: list[frozenset[str]] = [frozenset()]
-        featured = {group.name for group in self.groups.groups if group.features}
-        for step in self.manifest.steps:
-            sets.append(sets[-1] | featured.intersection(step.adds))
-        return tuple(sets)
+        added = (frozenset(step.adds).intersection(self.groups.featured) for step in self.manifest.steps)
+        return tuple(accumulate(added, or_, initial=frozenset[str]()))
 
     def affordable(self, budget: float | None) -> int:
         """Return the longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
@@ -188,11 +178,11 @@ class Model:
         The best possible F is that of any set of the model's groups with the same cost, on the training data. The share
         is 1 where nothing can be explained. Shares above 1 by rounding are clipped to 1.
         """
-        found = self.manifest.certificate
-        if found is None:
+        certificate = self.manifest.certificate
+        if certificate is None:
             return None
-        reached = (0.0, *(step.explained_variance for step in self.manifest.steps))
-        pairs = zip(reached, found.bounds, strict=True)
+        explained = (0.0, *(step.explained_variance for step in self.manifest.steps))
+        pairs = zip(explained, certificate.bounds, strict=True)
         return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
 
     def expected(self, prefix: int) -> Expected:
@@ -215,14 +205,9 @@ class Model:
             return "multinomial models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
-    def order(self, groups: Iterable[str]) -> list[str]:
-        """Return groups in the order in which the sequence computes them."""
-        return sorted(groups, key=self._places.__getitem__)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """Return the position of each group in the sequence."""
-        return {name: i for i, name in enumerate(name for step in self.manifest.steps for name in step.adds)}
+    def order(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return groups that have features, in the order in which the sequence computes them."""
+        return tuple(sorted(groups, key=lambda name: self.places[name].start))
 
     def save(self, path: str | Path) -> Self:
         """Write the model file atomically; return the model with the version of its content.

@@ -101,21 +101,20 @@ class PrefixModels:
 
     def upto(self, steps: int) -> PrefixModels:
         """Return the models of the first steps only."""
-        own = None if self.own_intercepts is None else self.own_intercepts[: steps + 1]
         return replace(
             self,
             columns=self.columns[: self.ends[steps]],
             ends=self.ends[: steps + 1],
             packed=self.packed[: self.offsets[steps + 1]],
-            own_intercepts=own,
+            own_intercepts=None if self.own_intercepts is None else self.own_intercepts[: steps + 1],
         )
 
     def restricted(self, columns: Index) -> PrefixModels:
         """Return the same models for a table of some columns (ascending), including all that the sequence uses."""
         if len(columns) == len(self.mean):
             return self
-        mean, scale = self.mean[columns], self.scale[columns]
-        return replace(self, mean=mean, scale=scale, columns=np.searchsorted(columns, self.columns))
+        places = np.searchsorted(columns, self.columns)
+        return replace(self, mean=self.mean[columns], scale=self.scale[columns], columns=places)
 
 
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:
@@ -143,11 +142,6 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
 def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixModels:
     """Return prefix models in raw units from W (steps + 1, D, P) in standard units, columns in selection order."""
     unit = gram.y_scale / gram.x_scale[columns, np.newaxis]
-    packed = np.empty((int(ends.sum()), W.shape[2]))
-    stop = 0
-    for k, end in enumerate(ends.tolist()):
-        start, stop = stop, stop + end
-        np.multiply(W[k, :end], unit[:end], out=packed[start:stop])
     return PrefixModels(
         mean=gram.x_mean,
         scale=gram.x_scale,
@@ -155,7 +149,7 @@ def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixMo
         response_scale=gram.y_scale,
         columns=columns,
         ends=ends,
-        packed=packed,
+        packed=np.concatenate([W[k, :end] * unit[:end] for k, end in enumerate(ends.tolist())]),
     )
 
 
@@ -163,17 +157,8 @@ def explained_variances(models: PrefixModels, held: HeldOutMoments) -> Float:
     """Return the explained variance of every prefix and response on a table, without penalty.
 
     It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of the reduction of the mean squared
-    error below that of the base rate.
-
-    Parameters
-    ----------
-    models : least-squares models.
-    held : the moments of the table, about the training means.
-
-    Returns
-    -------
-    Float
-        (steps + 1, P).
+    error below that of the base rate. `models` are least-squares models, and `held` the moments of the table about the
+    training means. The result is (steps + 1, P).
     """
     columns, P = models.columns, len(models.intercept)
     S, q = held.S[np.ix_(columns, columns)], held.q[columns]

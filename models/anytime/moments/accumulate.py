@@ -27,7 +27,16 @@ from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 
-__all__ = ["Block", "MomentStream", "Reached", "UnusableColumnError", "accumulate", "fold_moments_of", "moments_of"]
+__all__ = [
+    "Block",
+    "MomentStream",
+    "Reached",
+    "UnusableColumnError",
+    "accumulate",
+    "dense",
+    "fold_moments_of",
+    "moments_of",
+]
 
 Reached: TypeAlias = Callable[[int, list[Moments]], None]
 """Callback that receives the row of the table that a pass has reached and the moments of each fold up to it."""
@@ -163,7 +172,8 @@ def _parts(
             yield ahead.popleft().result()
 
 
-def _dense(X: Any) -> NDArray[Any]:
+def dense(X: Any) -> NDArray[Any]:
+    """Return a sparse matrix as an array, an array unchanged."""
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
@@ -200,7 +210,7 @@ def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
     means = np.full(block.X.shape[1] + block.Y.shape[1], np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
-        Z = np.hstack([_dense(block.X[chunk]), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        Z = np.hstack([dense(block.X[chunk]), block.Y[chunk]], dtype=np.float64)[:, open_columns]
         if block.weights is not None:
             Z = Z[block.weights[chunk] > 0]
         present = np.isfinite(Z)
@@ -234,7 +244,7 @@ class _Sums:
 
     def add(self, block: Block, rows: slice | Index) -> None:
         """Add a chunk of the block's rows, at most `chunk_rows` of them."""
-        X, Y = _dense(block.X[rows]), block.Y[rows]
+        X, Y = dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
         if not np.isfinite(total).all():

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anytime._files import FileKind, has_kind, read, write
+from anytime._files import Arrays, FileKind, has_kind, read, write
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Moments
@@ -39,75 +39,77 @@ __all__ = [
     "StoredMoments",
     "are_moments",
     "packed",
+    "packed_shapes",
     "unpacked",
-    "valid_counts",
 ]
 
 
-def packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
+def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of moments, with a prefix of their names."""
+    arrays = {
+        "rows": np.array([moments.rows], dtype=np.int64),
+        "weight": np.array([moments.weight]),
+        "mean": moments.mean,
+        "scatter": moments.scatter,
+        "fill": moments.fill,
+        "missing": np.array(moments.missing, dtype=np.int64),
+    }
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array of `packed`, given the numbers of features and responses."""
+    missing = int(arrays.get(f"{prefix}missing", np.empty(0)).size)
+    width = features + responses + missing
+    shapes: dict[str, tuple[int, ...]] = {
+        "rows": (1,),
+        "weight": (1,),
+        "mean": (width,),
+        "scatter": (width, width),
+        "fill": (features,),
+        "missing": (missing,),
+    }
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def unpacked(arrays: Arrays, prefix: str, features: int, responses: int) -> Moments | None:
+    """Return the moments whose arrays have a prefix and the shapes of `packed_shapes`; None for invalid counts.
+
+    Rows and weight must not be negative, and `missing` must be an ascending subset of the features.
+    """
+    missing = tuple(arrays[f"{prefix}missing"].tolist())
+    rows, weight = int(arrays[f"{prefix}rows"][0]), float(arrays[f"{prefix}weight"][0])
+    if rows < 0 or weight < 0 or list(missing) != sorted(set(missing) & set(range(features))):
+        return None
+    mean, scatter, fill = (arrays[prefix + name] for name in ("mean", "scatter", "fill"))
+    return Moments(features, responses, rows, weight, mean, scatter, fill, missing)
+
+
+def _folds_packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
     """Return the arrays of the moments of each fold."""
-    return {f"{fold}.{name}": array for fold, part in enumerate(parts) for name, array in _arrays(part).items()}
+    return {name: array for fold, part in enumerate(parts) for name, array in packed(part, f"{fold}.").items()}
 
 
-def unpacked(arrays: Mapping[str, NDArray[Any]], folds: int, features: int, responses: int) -> tuple[Moments, ...]:
+def _folds_unpacked(arrays: Arrays, folds: int, features: int, responses: int) -> tuple[Moments, ...]:
     """Return the moments of each fold.
 
     Raises
     ------
     ArtifactError
-        Arrays are missing, or their shapes do not fit the numbers of features and responses.
+        Arrays are missing or invalid, or their shapes do not fit the numbers of features and responses.
     """
-    return tuple(_part(arrays, fold, features, responses) for fold in range(folds))
-
-
-def valid_counts(part: Moments) -> bool:
-    """Return whether rows and weight are not negative, and `missing` is an ascending subset of the features."""
-    gaps = part.missing
-    ascending = list(gaps) == sorted(set(gaps)) and all(0 <= j < part.features for j in gaps)
-    return ascending and part.rows >= 0 and part.weight >= 0
-
-
-def _arrays(part: Moments) -> dict[str, NDArray[Any]]:
-    return {
-        "rows": np.array([part.rows], dtype=np.int64),
-        "weight": np.array([part.weight]),
-        "mean": part.mean,
-        "scatter": part.scatter,
-        "fill": part.fill,
-        "missing": np.array(part.missing, dtype=np.int64),
-    }
-
-
-def _part(arrays: Mapping[str, NDArray[Any]], fold: int, D: int, P: int) -> Moments:
-    found = {name: arrays.get(f"{fold}.{name}") for name in ("rows", "weight", "mean", "scatter", "fill", "missing")}
-    missing = found["missing"]
-    width = D + P + (0 if missing is None else missing.size)
-    shapes: dict[str, tuple[Sequence[int], type[np.generic]]] = {
-        "rows": ((1,), np.int64),
-        "weight": ((1,), np.float64),
-        "mean": ((width,), np.float64),
-        "scatter": ((width, width), np.float64),
-        "fill": ((D,), np.float64),
-        "missing": ((width - D - P,), np.int64),
-    }
-    for name, (shape, kind) in shapes.items():
-        array = found[name]
-        if array is None or array.shape != tuple(shape) or array.dtype != kind or not np.isfinite(array).all():
-            raise ArtifactError(f"has no valid array '{fold}.{name}'")
-    given = {name: array for name, array in found.items() if array is not None}
-    part = Moments(
-        features=D,
-        responses=P,
-        rows=int(given["rows"][0]),
-        weight=float(given["weight"][0]),
-        mean=given["mean"],
-        scatter=given["scatter"],
-        fill=given["fill"],
-        missing=tuple(given["missing"].tolist()),
-    )
-    if not valid_counts(part):
-        raise ArtifactError(f"has invalid counts in fold {fold}")
-    return part
+    parts = []
+    for fold in range(folds):
+        prefix = f"{fold}."
+        for name, shape in packed_shapes(arrays, prefix, features, responses).items():
+            array, kind = arrays.get(name), np.int64 if name.endswith((".rows", ".missing")) else np.float64
+            if array is None or array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
+                raise ArtifactError(f"has no valid array {name!r}")
+        part = unpacked(arrays, prefix, features, responses)
+        if part is None:
+            raise ArtifactError(f"has invalid counts in fold {fold}")
+        parts.append(part)
+    return tuple(parts)
 
 
 FORMAT = 1
@@ -208,7 +210,7 @@ class StoredMoments:
         ArtifactError
             The file is not writable.
         """
-        write(Path(path), KIND, self.record.model_dump_json(), packed(self.parts))
+        write(Path(path), KIND, self.record.model_dump_json(), _folds_packed(self.parts))
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMoments:
@@ -223,7 +225,7 @@ class StoredMoments:
         try:
             record = _record(text)
             target = Target(record.task, record.target, record.classes)
-            parts = unpacked(arrays, record.folds, len(record.groups.features), len(target.responses))
+            parts = _folds_unpacked(arrays, record.folds, len(record.groups.features), len(target.responses))
         except ArtifactError as error:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)
@@ -335,7 +337,7 @@ class Checkpoint:
                 f"{str(self.path)!r} belongs to a pass with another {what}; {CHECKPOINT.remedy}, or choose another file"
             )
         try:
-            parts = unpacked(arrays, int(self._identity["folds"]), features, responses)
+            parts = _folds_unpacked(arrays, int(self._identity["folds"]), features, responses)
         except ArtifactError as error:
             raise ArtifactError(f"{str(self.path)!r} {error}; {CHECKPOINT.remedy}") from None
         return CheckpointState(row, list(parts))
@@ -351,7 +353,7 @@ class Checkpoint:
     def save(self, row: int, parts: list[Moments]) -> None:
         """Write the state."""
         record = json.dumps({"format": FORMAT, "identity": self._identity, "row": row})
-        write(self.path, CHECKPOINT, record, packed(parts))
+        write(self.path, CHECKPOINT, record, _folds_packed(parts))
         self._saved = time.monotonic()
 
     def remove(self) -> None:

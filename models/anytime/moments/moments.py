@@ -24,13 +24,13 @@ from anytime.types import Bool, Float, Index
 
 __all__ = ["Gram", "HeldOutMoments", "Moments"]
 
-ROUNDING = 1e-13
-"""Variances below this share of the cancelled amount are zero."""
+CANCELLATION_TOLERANCE = 1e-13
+"""Weights, means and variances below this share of the cancelled amount are zero."""
 
-CANCELLED = 1e-9
+NEGATIVE_TOLERANCE = 1e-9
 """Negative variances above minus this share of the cancelled amount are rounding."""
 
-ALL = 1.0 - 1e-12
+ALL_ROWS = 1.0 - 1e-12
 """Shares of the rows from here on mean all rows, up to rounding."""
 
 
@@ -110,11 +110,11 @@ class Moments:
         rows, weight = a.rows - b.rows, a.weight - b.weight
         if b.weight == 0:
             return replace(a, rows=rows)
-        if rows < 0 or weight < -ROUNDING * a.weight:
+        if rows < 0 or weight < -CANCELLATION_TOLERANCE * a.weight:
             raise TableError(
                 f"cannot remove {b.rows} rows of weight {b.weight:g} from {a.rows} rows of weight {a.weight:g}"
             )
-        if rows == 0 or weight <= ROUNDING * a.weight:
+        if rows == 0 or weight <= CANCELLATION_TOLERANCE * a.weight:
             return replace(Moments.empty(self.features, self.responses, self.fill), rows=rows)
         delta, removed = b.mean - a.mean, b.weight / weight
         change = np.outer(delta * (a.weight * removed), delta)
@@ -128,12 +128,12 @@ class Moments:
         def rounding(share: float) -> Float:
             return share * cancelled + a.weight * removed * share * size * (2 * np.abs(delta) + share * size)
 
-        if (spread < -rounding(CANCELLED)).any():
+        if (spread < -rounding(NEGATIVE_TOLERANCE)).any():
             raise TableError("cannot remove rows that are not among those counted")
-        zero = spread <= rounding(ROUNDING)
+        zero = spread <= rounding(CANCELLATION_TOLERANCE)
         scatter[zero] = scatter[:, zero] = 0.0
         mean = a.mean - delta * removed
-        mean[np.abs(mean) <= ROUNDING * size * (1 + removed)] = 0.0
+        mean[np.abs(mean) <= CANCELLATION_TOLERANCE * size * (1 + removed)] = 0.0
         remaining = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
         return remaining._with_gaps_only()
 
@@ -165,14 +165,14 @@ class Moments:
             scatter[j] += shift * scatter[column]
             cancelled = self.scatter[j, j] + shift**2 * self.weight
             scatter[:, j] += shift * scatter[:, column]
-            if scatter[j, j] <= ROUNDING * cancelled:
+            if scatter[j, j] <= CANCELLATION_TOLERANCE * cancelled:
                 scatter[j] = scatter[:, j] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
 
     def _with_gaps_only(self) -> Moments:
         """Return the moments without the indicators of features that are no longer missing in any row."""
         width = self.features + self.responses
-        gaps = np.flatnonzero(np.abs(self.mean[width:]) > ROUNDING)
+        gaps = np.flatnonzero(np.abs(self.mean[width:]) > CANCELLATION_TOLERANCE)
         if len(gaps) == len(self.missing):
             return self
         at = np.concatenate([np.arange(width), width + gaps])
@@ -184,7 +184,7 @@ class Moments:
         """Return the features (D,) that are missing in every row of positive weight."""
         unseen = np.full(self.features, self.weight == 0)
         for column, j in enumerate(self.missing, start=self.features + self.responses):
-            unseen[j] |= self.mean[column] >= ALL
+            unseen[j] |= self.mean[column] >= ALL_ROWS
         return unseen
 
     @property
@@ -193,7 +193,7 @@ class Moments:
         mean = self.mean[: self.features].copy()
         for column, j in enumerate(self.missing, start=self.features + self.responses):
             share = self.mean[column]
-            mean[j] = self.fill[j] if share >= ALL else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
+            mean[j] = self.fill[j] if share >= ALL_ROWS else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
         return mean
 
     def restricted(self, columns: Index) -> Moments:
@@ -222,7 +222,7 @@ class Moments:
         return replace(filled, mean=filled.mean[:width], scatter=filled.scatter[:width, :width], missing=())
 
 
-CONSTANT = 1e-14
+CONSTANT_TOLERANCE = 1e-14
 """A deviation below this share of the column's mean is the rounding of a constant."""
 
 
@@ -374,4 +374,4 @@ class Gram:
 def _spread(moments: Moments) -> tuple[Bool, Float]:
     """Return which columns are constant, and the variance of each column."""
     variance = np.maximum(np.diagonal(moments.scatter) / moments.weight, 0.0)
-    return np.sqrt(variance) <= CONSTANT * np.abs(moments.mean), variance
+    return np.sqrt(variance) <= CONSTANT_TOLERANCE * np.abs(moments.mean), variance

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from anytime.selection.greedy import Candidates, Search, greedy
-from anytime.selection.least_squares import sequence, sequencer
-from anytime.selection.sequence import FactoredSequence, Sequence, Step, given_sequence, oracle_order
-from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries, sparse_sequence
+from anytime.selection.greedy import Candidates, Sequence, greedy, oracle_order
+from anytime.selection.least_squares import FactoredSequence, given_sequence, sequence, sequencer
+from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries
 
 __all__ = [
     "Candidates",
     "Entries",
     "FactoredSequence",
-    "Search",
     "Sequence",
-    "Step",
     "check_sparse",
     "given_sequence",
     "greedy",
@@ -22,5 +19,4 @@ __all__ = [
     "sequencer",
     "shrunken_curve",
     "sparse_entries",
-    "sparse_sequence",
 ]

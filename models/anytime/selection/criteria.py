@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,16 +20,7 @@ from anytime.moments.moments import Gram
 from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
 
-__all__ = [
-    "CRITERIA",
-    "NULL_EIGENVALUE",
-    "Criterion",
-    "ForwardRegression",
-    "MatchingPursuit",
-    "NoWhiten",
-    "Single",
-    "whitening",
-]
+__all__ = ["CRITERIA", "NULL_EIGENVALUE", "Criterion", "whitening"]
 
 NULL_EIGENVALUE = 1e-10
 """Eigenvalues below this share of the group's largest count as zero."""
@@ -42,10 +35,31 @@ def whitening(S: Float) -> Float:
     return T
 
 
-class MatchingPursuit:
-    """The squared norm of the residual's projection onto a group's span, from the gradient only."""
+class Criterion(ABC):
+    """Scores of groups, given the selection of a search."""
 
-    needs_blocks = False
+    needs_blocks: ClassVar[bool] = False
+    """Whether a sweep must store the conditional blocks of the remaining groups."""
+
+    @abstractmethod
+    def scores(self, state: SelectionState) -> Float:
+        """Return the score of every group, (groups,); 0 for groups without columns, undefined for selected groups."""
+
+    @abstractmethod
+    def union_score(self, state: SelectionState, rows: Index) -> float:
+        """Return the score of the union of some groups, given their rows of the search's matrix."""
+
+    def lengths(self, scores: Float) -> Float:
+        """Return the length of the residual's projection on each group, in response deviations, given the scores.
+
+        For orthonormal groups the length of "omp", sqrt(tr(b_g' S_g^+ b_g)), is |X_g'r|_2.
+        """
+        lengths: Float = np.sqrt(scores)
+        return lengths
+
+
+class MatchingPursuit(Criterion):
+    """The squared norm of the residual's projection onto a group's span, from the gradient only."""
 
     def __init__(self, gram: Gram) -> None:
         self._S = gram.S
@@ -79,13 +93,8 @@ class MatchingPursuit:
             self._unions[key] = whitening(self._S[np.ix_(columns, columns)])
         return float(np.sum(np.square(self._unions[key].T @ state.b[rows])))
 
-    def lengths(self, scores: Float) -> Float:
-        """Return the lengths of the projections, sqrt(tr(b_g' S_g^+ b_g)): |X_g'r|_2 for orthonormal groups."""
-        lengths: Float = np.sqrt(scores)
-        return lengths
 
-
-class ForwardRegression:
+class ForwardRegression(Criterion):
     """The gain F(G + g) - F(G), from the candidates' conditional blocks."""
 
     needs_blocks = True
@@ -114,7 +123,7 @@ def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
     The factor of the bordered block  [[C, b], [b', M]]  has (L^-1 b)' in its last P rows for any sufficiently large M.
     One call therefore gives pivots and solution.
     """
-    C = stack.conditional()
+    C = stack.blocks
     k, d, P = b.shape
     if d == 1:
         pivot = C[:, :, 0]
@@ -144,75 +153,32 @@ def _gains_with_rank_loss(C: Float, b: Float, reference: Float) -> Float:
     return np.array([0.5 * float(np.sum(z * z)) for z in solved])
 
 
-class Single:
-    """The score of a group's best feature; it underestimates groups whose features are informative only together."""
+@dataclass(frozen=True)
+class GradientNorm(Criterion):
+    """The squared gradients of a group's features, combined by their maximum ("single") or sum ("no-whiten").
 
-    needs_blocks = False
+    The maximum underestimates groups whose features are informative only together; the sum overestimates groups that
+    repeat a good feature.
+    """
 
-    def scores(self, state: SelectionState) -> Float:
-        """Return the scores of all groups."""
-        scores = np.zeros(len(state.sizes))
-        scores[state.remaining_groups] = np.maximum.reduceat(
-            np.square(state.b).sum(axis=1), state.starts[state.remaining_groups]
-        )
-        return scores
-
-    def union_score(self, state: SelectionState, rows: Index) -> float:
-        """Return the score of several groups together."""
-        return float(np.square(state.b[rows]).sum(axis=1).max(initial=0.0))
-
-    def lengths(self, scores: Float) -> Float:
-        """Return the lengths of the projections on the best feature of each group, max_d |b_d|."""
-        lengths: Float = np.sqrt(scores)
-        return lengths
-
-
-class NoWhiten:
-    """The sum of the scores of a group's features; it overestimates groups that repeat a good feature."""
-
-    needs_blocks = False
+    combine: np.ufunc
 
     def scores(self, state: SelectionState) -> Float:
         """Return the scores of all groups."""
         scores = np.zeros(len(state.sizes))
-        scores[state.remaining_groups] = np.add.reduceat(
-            np.square(state.b).sum(axis=1), state.starts[state.remaining_groups]
-        )
+        remaining = state.remaining_groups
+        scores[remaining] = self.combine.reduceat(np.square(state.b).sum(axis=1), state.starts[remaining])
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         """Return the score of several groups together."""
-        return float(np.square(state.b[rows]).sum())
-
-    def lengths(self, scores: Float) -> Float:
-        """Return the lengths of the gradients, |b_g|_F."""
-        lengths: Float = np.sqrt(scores)
-        return lengths
-
-
-class Criterion(Protocol):
-    """Scores of groups, given the selection of a search."""
-
-    needs_blocks: bool
-    """Whether a sweep must store the conditional blocks of the remaining groups."""
-
-    def scores(self, state: SelectionState) -> Float:
-        """Return the score of every group, (groups,); 0 for groups without columns, undefined for selected groups."""
-        ...
-
-    def union_score(self, state: SelectionState, rows: Index) -> float:
-        """Return the score of the union of some groups, given their rows of the search's matrix."""
-        ...
-
-    def lengths(self, scores: Float) -> Float:
-        """Return the length of the residual's projection on each group, in response deviations, given the scores."""
-        ...
+        return float(self.combine.reduce(np.square(state.b[rows]).sum(axis=1), initial=0.0))
 
 
 CRITERIA: dict[Method, Callable[[Gram], Criterion]] = {
     "omp": MatchingPursuit,
     "fr": lambda _: ForwardRegression(),
-    "single": lambda _: Single(),
-    "no-whiten": lambda _: NoWhiten(),
+    "single": lambda _: GradientNorm(np.maximum),
+    "no-whiten": lambda _: GradientNorm(np.add),
 }
 """The constructor of each method's criterion, for one problem."""

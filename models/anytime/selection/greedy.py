@@ -7,19 +7,104 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from anytime.groups import FeatureGroups
+from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.selection.criteria import Criterion
-from anytime.selection.sequence import Step
 from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index
 
-__all__ = ["NOISE", "TIE", "Candidates", "GreedyResult", "Search", "best", "greedy", "within_doubling"]
+__all__ = [
+    "NOISE",
+    "TIE",
+    "Candidates",
+    "Search",
+    "Sequence",
+    "Step",
+    "best",
+    "cost_of",
+    "greedy",
+    "oracle_order",
+    "with_prerequisites",
+]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A selected group together with its requirements that earlier steps do not include.
+
+    Attributes
+    ----------
+    adds : groups in order of computation, the selected one last.
+    cost : their total cost.
+    explained_variance : F of all steps up to this one.
+    """
+
+    adds: tuple[int, ...]
+    cost: float
+    explained_variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """Steps of one sequence.
+
+    Attributes
+    ----------
+    steps : the steps; together they add every group once, unless the search stopped early.
+    doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None without doubling.
+    columns : columns in selection order: (D,), or those of the steps only if the search stopped.
+    ends : (steps + 1,) number of columns of each prefix.
+    longest : length of the longest remaining projection if the search stopped; None if all groups are selected.
+    """
+
+    steps: tuple[Step, ...]
+    doubling_until: int | None
+    columns: Index
+    ends: Index
+    longest: float | None = field(default=None, kw_only=True)
+
+    @staticmethod
+    def of(
+        steps: Many[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
+    ) -> Sequence:
+        """Return the sequence of some steps."""
+        slices = [groups.slices[group] for step in steps for group in step.adds]
+        columns = np.concatenate([np.empty(0, dtype=np.intp), *(np.arange(s.start, s.stop) for s in slices)])
+        sizes = [sum(len(groups.groups[group].features) for group in step.adds) for step in steps]
+        return Sequence(tuple(steps), doubling_until, columns, np.cumsum([0, *sizes]), longest=longest)
+
+    @cached_property
+    def costs(self) -> Float:
+        """Return the cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
+        return np.cumsum([0.0, *(step.cost for step in self.steps)])
+
+    @cached_property
+    def explained_variance(self) -> Float:
+        """Return F of each prefix on the training data, (steps + 1,); element 0 is 0."""
+        return np.array([0.0, *(step.explained_variance for step in self.steps)])
+
+    def upto(self, steps: int) -> Self:
+        """Return the sequence of the first steps only."""
+        capable = None if self.doubling_until is None else min(self.doubling_until, steps)
+        columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
+        return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
+
+
+def oracle_order(gains: Float, costs: Float) -> Index:
+    """Return the order of steps by decreasing gain per cost, ties in the given order: a reference curve, not a model.
+
+    Parameters
+    ----------
+    gains, costs : (steps,) gain and cost of each step of a sequence; free steps come first.
+    """
+    density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
+    return np.argsort(-density, kind="stable")
+
 
 TIE = 1e-9
 """Scores that differ by less than this share are equal."""
@@ -33,6 +118,16 @@ def best(scores: Float, costs: Float, among: Index) -> int:
     top = scores[among].max()
     tied = among[scores[among] >= top - TIE * abs(top)]
     return int(tied[np.argmin(costs[tied])])
+
+
+def with_prerequisites(groups: FeatureGroups, group: int, selected: Bool) -> tuple[int, ...]:
+    """Return a group after its prerequisites that are not `selected` (groups,)."""
+    return (*(p for p in groups.prerequisites[group] if not selected[p]), group)
+
+
+def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
+    """Return the total cost of some groups."""
+    return float(groups.costs[list(adds)].sum())
 
 
 @dataclass(frozen=True)
@@ -54,7 +149,7 @@ class Candidates:
 
     def adds(self, group: int) -> tuple[int, ...]:
         """Return the group after its unpaid prerequisites."""
-        return (*(p for p in self.groups.prerequisites[group] if not self.state.selected[p]), group)
+        return with_prerequisites(self.groups, group, self.state.selected)
 
     def remaining(self) -> Index:
         """Return the groups not yet selected."""
@@ -64,7 +159,7 @@ class Candidates:
         """Return the total cost of each group's step, (groups,)."""
         costs = self.groups.costs.copy()
         for group in self._locked():
-            costs[group] = self._cost(self.adds(group))
+            costs[group] = cost_of(self.groups, self.adds(group))
         return costs
 
     def scores(self, among: Bool) -> Float:
@@ -122,9 +217,6 @@ class Candidates:
         """Return whether any group requires another; cached because every step needs it."""
         return any(self.groups.prerequisites)
 
-    def _cost(self, groups: tuple[int, ...]) -> float:
-        return float(self.groups.costs[list(groups)].sum())
-
     def _union(self, groups: tuple[int, ...]) -> float:
         """Return the score of several groups together."""
         rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
@@ -136,7 +228,7 @@ class Candidates:
         The first group of the bundle is `group` itself.
         """
         union = self.adds(group)
-        score, cost = self._union(union), self._cost(union)
+        score, cost = self._union(union), cost_of(self.groups, union)
         opened = set(union[:-1])
         bundle = [group]
         while True:
@@ -172,10 +264,6 @@ def _per_cost(gain: float, cost: Any) -> float:
     return float(gain / cost) if cost > 0 else np.inf
 
 
-SLACK = 1 + 1e-9
-"""Tolerance for comparing costs: costs are sums, and equal ones may differ by rounding."""
-
-
 def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool, bool]:
     """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 
@@ -190,7 +278,7 @@ def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool,
     """
     paid = costs[remaining]
     limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
-    within = remaining[paid <= limit * SLACK]
+    within = remaining[paid <= limit * (1 + COST_TOLERANCE)]
     allowed = np.zeros(len(costs), dtype=np.bool_)
     allowed[within if len(within) else remaining[[np.argmin(paid)]]] = True
     return allowed, len(within) > 0
@@ -207,16 +295,6 @@ class Search(Protocol):
         """Select the groups of a step; return the explained variance F of all selected groups."""
 
 
-@dataclass(frozen=True)
-class GreedyResult:
-    """Result of a search: steps, prefix ends, number of doubling-capable steps, and longest remaining projection."""
-
-    steps: tuple[Step, ...]
-    ends: Index
-    doubling_until: int | None
-    longest: float | None
-
-
 def greedy(
     search: Search,
     groups: FeatureGroups,
@@ -224,7 +302,7 @@ def greedy(
     doubling: bool = False,
     epsilon: float | None = None,
     first: Many[int] = (),
-) -> GreedyResult:
+) -> Sequence:
     """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
     Parameters
@@ -237,7 +315,6 @@ def greedy(
         steps.
     """
     steps: list[Step] = []
-    ends = [0]
     spent = 0.0
     doubling_until: int | None = 0 if doubling and first else None
     longest: float | None = None
@@ -263,10 +340,9 @@ def greedy(
                 break
             adds = candidates.choose(allowed, costs, scores)
         explained = search.select(adds)
-        cost = float(groups.costs[list(adds)].sum())
+        cost = cost_of(groups, adds)
         spent += cost
         steps.append(Step(adds, cost, explained))
-        ends.append(ends[-1] + sum(len(groups.groups[g].features) for g in adds))
     if doubling and doubling_until is None:
         doubling_until = len(steps)
-    return GreedyResult(tuple(steps), np.array(ends, dtype=np.intp), doubling_until, longest)
+    return Sequence.of(steps, groups, doubling_until=doubling_until, longest=longest)

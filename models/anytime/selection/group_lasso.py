@@ -55,17 +55,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from anytime._linalg import RANK_TOLERANCE, Factor, factorise_penalised
+from anytime._linalg import RANK_TOLERANCE, Factor, conjugate_gradients, factorise_penalised
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "Block",
-    "Curved",
-    "Descent",
-    "Line",
-    "Problem",
-]
+__all__ = ["Descent", "Problem"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +149,7 @@ STEPS = 100
 """Maximum number of Newton's monotone steps, more than they ever need from the lower bound."""
 
 
-class Block:
+class BlockUpdate:
     """The eigenvectors of one group's covariance S (d, d).
 
     All are included, however small the eigenvalue: the penalty bounds them, and the Newton steps include them, too.
@@ -271,10 +265,8 @@ RIDGES = (1e-13, 1e-9)
 columns have directions without curvature.
 """
 
-SOLVED = 1e-12
-"""Share of the first residual (squared, in the preconditioner's norm) at which conjugate gradients end: a direction
-accurate to six digits suffices for the full speed of Newton's method.
-"""
+DIRECTION_TOLERANCE = 1e-6
+"""Tolerance of conjugate gradients; six digits suffice for the full speed of Newton's method."""
 
 MAX_CONJUGATE_STEPS = 200
 """Maximum number of conjugate-gradient steps; truncated, they still give a direction of descent."""
@@ -326,23 +318,15 @@ class Curved:
         M = self.S + np.diag(self.kappa)
         M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
         factor = cho_factor(M, lower=True, check_finite=False)
-        x, r = np.zeros_like(gradient), gradient
-        z = cho_solve(factor, r, check_finite=False)
-        p, rz = z, float(np.sum(r * z))
-        enough = SOLVED * rz
-        for _ in range(MAX_CONJUGATE_STEPS):
-            Hp = self._times(p)
-            curvature = float(np.sum(p * Hp))
-            if rz <= enough or curvature <= 0:
-                break
-            x, r = x + (rz / curvature) * p, r - (rz / curvature) * Hp
-            z = cho_solve(factor, r, check_finite=False)
-            before, rz = rz, float(np.sum(r * z))
-            p = z + (rz / before) * p
-        return x
+        return conjugate_gradients(
+            self._times,
+            lambda r: np.asarray(cho_solve(factor, r, check_finite=False)),
+            gradient,
+            tolerance=DIRECTION_TOLERANCE,
+            max_steps=MAX_CONJUGATE_STEPS,
+        )
 
     def _times(self, x: Float) -> Float:
-        """Return H x."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         radial = np.add.reduceat(np.sum(self.unit * x, axis=1), starts)
         along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * self.unit
@@ -369,7 +353,7 @@ class Descent:
         ends = problem.starts + problem.sizes
         self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
         self._columns = [problem.S[:, rows] for rows in self._slices]
-        self._blocks = [Block(problem.S[rows, rows]) for rows in self._slices]
+        self._blocks = [BlockUpdate(problem.S[rows, rows]) for rows in self._slices]
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
     def start(self, w: Float) -> None:

@@ -1,202 +1,53 @@
-"""The sequence for least squares: one sweep over the normal equations, with a fast path for groups of one column.
-
-If every group is one column, the sweep of `anytime.selection.sweep` needs no blocks. With columns G selected, each
-remaining column has
-
-    b  the gradient,  d  the conditional variance,  gain = 1/2 |b|^2 / d.
-
-Selecting column j with u = C_|G[:, j] / sqrt(d_j), z = b_j / sqrt(d_j) updates them to
-
-    b - u z,  d - u^2.
-
-A step is a dozen operations on vectors. C_|G is a matrix minus a panel, as in the sweep. The order, including ties, is
-that of `anytime.selection.greedy`.
-"""
+"""Sequences for least squares: by a criterion, by entry on the Group Lasso path, or in a given order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from typing import Self
 
 import numpy as np
-from scipy.linalg.blas import dgemm, dger
 
-from anytime._linalg import RANK_TOLERANCE, Factor, single_blas_thread
+from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import NOISE, TIE, Candidates, greedy
-from anytime.selection.sequence import FactoredSequence, Step, given_sequence, led_by
+from anytime.selection.greedy import Candidates, Sequence, Step, cost_of, greedy, with_prerequisites
+from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
-from anytime.types import Float, Index, Method
+from anytime.types import Float, Method
 
-__all__ = [
-    "are_single_columns",
-    "sequence",
-    "sequencer",
-    "single_columns",
-]
-
-PANEL = 128
-"""Columns selected before the matrix is updated."""
+__all__ = ["FactoredSequence", "given_sequence", "sequence", "sequencer"]
 
 
-def are_single_columns(groups: FeatureGroups) -> bool:
-    """Return whether every group is one column, and none requires another."""
-    return all(len(group.features) == 1 for group in groups.groups) and not any(groups.prerequisites)
-
-
-def single_columns(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredSequence:
-    """Return the sequence of all groups by forward regression; the caller limits BLAS to one thread.
-
-    Parameters
-    ----------
-    groups : groups that satisfy `are_single_columns`, so that group g is column g.
-    """
-    costs = groups.costs
-    columns = _Columns(gram, costs, alpha)
-    free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
-    paid = np.setdiff1d(np.arange(len(costs)), free)
-    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no remaining variance
-        prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
-        order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
-    gained = np.cumsum(0.5 * np.square(columns.z).sum(axis=1))
-    entries = zip(order, costs[order].tolist(), gained.tolist(), strict=True)
-    steps = tuple(Step((group,), cost, explained) for group, cost, explained in entries)
-    return FactoredSequence(
-        steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1), columns.factor(order), columns.z
-    )
-
-
-class _Columns:
-    """The remaining columns, in the order of the table, with their gradients and variances given the selection.
+@dataclass(frozen=True, eq=False)
+class FactoredSequence(Sequence):
+    """A sequence for least squares, with the factor of C in its order.
 
     Attributes
     ----------
-    z : (D, P) L^-1 q of the columns selected so far, in their order.
+    factor : Cholesky factor of C in selection order, of `columns`.
+    z : (columns, P) L^-1 q; its first rows are shared by all longer prefixes.
     """
 
-    def __init__(self, gram: Gram, costs: Float, alpha: float) -> None:
-        C, b = gram.penalised(alpha)
-        size, responses = b.shape
-        self._C = C.T  # symmetric, and read by rows
-        self._b, self._d = b.T.copy(), np.diagonal(C).copy()
-        self._smallest_pivot = RANK_TOLERANCE * self._d
-        self._costs = costs
-        self._columns: Index = np.arange(size)
-        self._V, self._width = np.empty((min(PANEL, size), size)), 0
-        self._L = np.zeros((size, size), order="F")
-        self._dropped = np.zeros(size, dtype=np.bool_)
-        self.z = np.zeros((size, responses))
-        self._selected_rows: list[int] = []
-        self._done = 0
+    factor: Factor
+    z: Float
 
-    def select_among(self, columns: Index, prices: Float) -> list[int]:
-        """Select some columns one by one, the one with the largest gain times price first; return their order.
+    @staticmethod
+    def with_factor(found: Sequence, factor: Factor, z: Float) -> FactoredSequence:
+        """Return a sequence with its factor and z."""
+        return FactoredSequence(
+            found.steps, found.doubling_until, found.columns, found.ends, factor, z, longest=found.longest
+        )
 
-        Parameters
-        ----------
-        columns : the columns to select, ascending.  prices : (D,) price of every column of the table.
-        """
-        order: list[int] = []
-        requested = np.zeros(len(prices), dtype=np.bool_)
-        requested[columns] = True
-        while len(order) < len(columns):
-            if self._width == len(self._V):
-                self._flush()
-            price = np.where(requested[self._columns], prices[self._columns], 0.0)
-            count = min(len(self._V) - self._width, len(columns) - len(order))
-            for _ in range(count):
-                row = self._best(price)
-                price[row] = 0.0
-                self._select(row)
-            selected = self._columns[self._selected_rows[-count:]]
-            requested[selected] = False
-            order += selected.tolist()
-        return order
-
-    def factor(self, order: list[int]) -> Factor:
-        """Return the factor of C in the order in which all columns were selected."""
-        self._store()
-        L = self._L[order]
-        L[self._dropped] = 0.0
-        L[self._dropped, self._dropped] = 1.0
-        return Factor(L, self._dropped)
-
-    def _best(self, price: Float) -> int:
-        """Return the row with the best score among those with a price; ties by cost, then by the order of the table."""
-        while True:
-            scores = self._squares()
-            scores *= price
-            row = int(scores.argmax())
-            top = scores[row]
-            if not top > 2.0 * NOISE * price[row]:
-                return self._best_of_noise(price)
-            if self._d[row] > self._smallest_pivot[row]:
-                break
-            self._d[row] = np.inf  # permanently: variances only shrink
-        near = scores >= top * (1.0 - TIE)
-        if np.count_nonzero(near) == 1:
-            return row
-        tied = np.flatnonzero(near)
-        return int(tied[np.argmin(self._costs[tied])])
-
-    def _best_of_noise(self, price: Float) -> int:
-        """Return the best row when no remaining gain exceeds rounding; gains of rounding size count as 0."""
-        self._d[self._d <= self._smallest_pivot] = np.inf
-        squares = self._squares()
-        squares[squares < 2.0 * NOISE] = 0.0
-        scores = np.where(price > 0.0, squares * price, -1.0)
-        tied = np.flatnonzero(scores >= scores.max() * (1.0 - TIE))
-        return int(tied[np.argmin(self._costs[tied])])
-
-    def _squares(self) -> Float:
-        """Return the squared length of the residuals' projection on each row, (rows,): twice its gain."""
-        squares: Float = np.square(self._b[0])
-        for b in self._b[1:]:
-            squares += np.square(b)
-        squares /= self._d
-        return squares
-
-    def _select(self, row: int) -> None:
-        """Select a column and update the others."""
-        V, width = self._V, self._width
-        u = V[width]
-        np.subtract(self._C[row], V[:width, row] @ V[:width], out=u)
-        pivot = float(u[row])
-        if pivot <= self._smallest_pivot[row]:
-            u[:] = 0.0
-            self._dropped[self._done] = True
-        else:
-            u /= sqrt(pivot)
-            z = self._b[:, row] / u[row]
-            self._b = dger(-1.0, u, z, a=self._b.T, overwrite_a=1).T
-            self._d -= u * u
-            self.z[self._done] = z
-        self._b[:, row] = 0.0
-        self._d[row] = np.inf
-        self._selected_rows.append(row)
-        self._width += 1
-        self._done += 1
-
-    def _store(self) -> None:
-        """Copy the panel, which consists of columns of the factor, into L; entries above the diagonal become zero."""
-        self._V[: self._width, self._selected_rows] = np.triu(self._V[: self._width, self._selected_rows])
-        self._L[self._columns, self._done - self._width : self._done] = self._V[: self._width].T
-
-    def _flush(self) -> None:
-        """Update the matrix and remove the rows of selected columns."""
-        self._store()
-        keep = np.delete(np.arange(len(self._columns)), self._selected_rows)
-        V = self._V[: self._width].take(keep, axis=1).T
-        C = self._C.take(keep, axis=0).take(keep, axis=1)
-        self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1).T
-        self._b, self._d, self._smallest_pivot = self._b[:, keep], self._d[keep], self._smallest_pivot[keep]
-        self._costs, self._columns = self._costs[keep], self._columns[keep]
-        self._V, self._width, self._selected_rows = np.empty((min(PANEL, len(keep)), len(keep))), 0, []
+    def upto(self, steps: int) -> Self:
+        """Return the sequence of the first steps only; a leading block of the factor is the factor of a prefix."""
+        end = self.ends[steps]
+        factor = Factor(self.factor.L[:end, :end], self.factor.dropped[:end])
+        return replace(super().upto(steps), factor=factor, z=self.z[:end])
 
 
 def sequence(
@@ -204,6 +55,7 @@ def sequence(
     groups: FeatureGroups,
     method: Method = "fr",
     alpha: float = 1e-5,
+    *,
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
@@ -231,13 +83,15 @@ def sequence(
     -----
     About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
     """
-    return sequencer(gram, groups, method, cost_blind, doubling, epsilon, first)(alpha)
+    order = sequencer(gram, groups, method, cost_blind=cost_blind, doubling=doubling, epsilon=epsilon, first=first)
+    return order(alpha)
 
 
 def sequencer(
     gram: Gram,
     groups: FeatureGroups,
     method: Method = "fr",
+    *,
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
@@ -246,35 +100,24 @@ def sequencer(
     """Return `sequence` as a function of the penalty; the order of "sparse", which has no penalty, is learned once."""
     check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
-        return partial(
-            given_sequence, gram, groups, led_by(first, sparse_entries(gram, groups, cost_blind).steps, groups)
-        )
-    return partial(_greedy, gram, groups, method, cost_blind, doubling, epsilon, first)
+        steps = _put_first(first, sparse_entries(gram, groups, cost_blind).steps, groups)
+        return partial(given_sequence, gram, groups, steps)
+
+    def order(alpha: float) -> FactoredSequence:
+        with single_blas_thread():
+            if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
+                return FactoredSequence.with_factor(*single_columns(gram, groups, alpha, cost_blind=cost_blind))
+            criterion = CRITERIA[method](gram)
+            sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
+            search = _SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))
+            found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
+            _, factor, z = sweep.factor()
+            return FactoredSequence.with_factor(found, factor, z)
+
+    return order
 
 
-def _greedy(
-    gram: Gram,
-    groups: FeatureGroups,
-    method: Method,
-    cost_blind: bool,
-    doubling: bool,
-    epsilon: float | None,
-    first: Many[int],
-    alpha: float,
-) -> FactoredSequence:
-    """Return the sequence of a criterion."""
-    with single_blas_thread():
-        if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
-            return single_columns(gram, groups, alpha, cost_blind=cost_blind)
-        criterion = CRITERIA[method](gram)
-        sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
-        search = _Swept(sweep, Candidates(groups, sweep, criterion, cost_blind))
-        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
-        columns, factor, z = sweep.factor()
-    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z, longest=found.longest)
-
-
-class _Swept:
+class _SweepSearch:
     """Greedy search for least squares: selecting a group is selecting it in the sweep."""
 
     def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
@@ -284,3 +127,34 @@ class _Swept:
     def select(self, adds: tuple[int, ...]) -> float:
         self._explained += sum(self._sweep.select(group) for group in adds)
         return self._explained
+
+
+def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...]], alpha: float) -> FactoredSequence:
+    """Sweep the groups in the order of some steps, at the penalty alpha. About D^3/3 operations.
+
+    Parameters
+    ----------
+    gram : standardised normal equations, columns in the order of the groups file.
+    order : the groups that each step adds, in order of computation; together every group at most once.
+    """
+    steps: list[Step] = []
+    explained = 0.0
+    with single_blas_thread():
+        sweep = Sweep(gram, groups.slices, alpha, blocks=False)
+        for adds in order:
+            explained += sum(sweep.select(group) for group in adds)
+            steps.append(Step(adds, cost_of(groups, adds), explained))
+        _, factor, z = sweep.factor()
+    return FactoredSequence.with_factor(Sequence.of(steps, groups), factor, z)
+
+
+def _put_first(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
+    """Return the steps of an order with some groups before all others, each after its unpaid prerequisites."""
+    steps: list[tuple[int, ...]] = []
+    selected = np.zeros(len(groups), dtype=np.bool_)
+    for group in first:
+        if not selected[group]:
+            steps.append(with_prerequisites(groups, group, selected))
+            selected[list(steps[-1])] = True
+    rest = (tuple(group for group in adds if not selected[group]) for adds in order)
+    return [*steps, *filter(None, rest)]

@@ -40,9 +40,8 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection.greedy import best
+from anytime.selection.greedy import best, with_prerequisites
 from anytime.selection.group_lasso import Descent, Problem
-from anytime.selection.sequence import FactoredSequence, given_sequence
 from anytime.types import Bool, FamilyName, Float, Method
 
 __all__ = [
@@ -54,8 +53,6 @@ __all__ = [
     "group_lasso_path",
     "shrunken_curve",
     "sparse_entries",
-    "sparse_sequence",
-    "sparse_weights",
 ]
 
 COUNT = 100
@@ -182,12 +179,7 @@ class Tracer:
     """
 
     def __init__(
-        self,
-        gram: Gram,
-        slices: Sequence[slice],
-        weights: Float,
-        tolerance: float = TOLERANCE,
-        rounds: int = ROUNDS,
+        self, gram: Gram, slices: Sequence[slice], weights: Float, tolerance: float = TOLERANCE, rounds: int = ROUNDS
     ) -> None:
         if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
@@ -277,22 +269,11 @@ def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian"
         )
 
 
-def sparse_weights(groups: FeatureGroups, cost_blind: bool = False) -> Float:
+def _weights(groups: FeatureGroups, cost_blind: bool = False) -> Float:
     """Return the weight of each group in the path, (groups,), see the module docstring; all 1 if cost-blind."""
     if cost_blind:
         return np.ones(len(groups))
     return np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
-
-
-def sparse_sequence(gram: Gram, groups: FeatureGroups, alpha: float, cost_blind: bool = False) -> FactoredSequence:
-    """Return the order of entry, refitted at the penalty alpha; `cost_blind` ignores the costs in the path.
-
-    Raises
-    ------
-    TrainingError
-        As `sparse_entries`.
-    """
-    return given_sequence(gram, groups, sparse_entries(gram, groups, cost_blind).steps, alpha)
 
 
 def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> Entries:
@@ -303,7 +284,7 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
     TrainingError
         At some penalty the duality gap stayed too large for a reliable order.
     """
-    weights = sparse_weights(groups, cost_blind)
+    weights = _weights(groups, cost_blind)
     with single_blas_thread():
         tracer = Tracer(gram, groups.slices, weights)
         points = tracer.trace(tracer.grid())
@@ -359,27 +340,22 @@ class _Entering:
 def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tuple[tuple[int, ...], ...]:
     """Return a step for each group with its unpaid requirements, each followed by groups that have become free."""
     steps: list[tuple[int, ...]] = []
-    selected: set[int] = set()
+    selected = np.zeros(len(groups), dtype=np.bool_)
 
-    def unpaid(group: int) -> tuple[int, ...]:
-        return (*(p for p in groups.prerequisites[group] if p not in selected), group)
-
-    def add(group: int) -> None:
-        if group not in selected:
-            steps.append(unpaid(group))
-            selected.update(steps[-1])
+    def add(group: int, *, only_free: bool = False) -> None:
+        adds = with_prerequisites(groups, group, selected)
+        if not selected[group] and not (only_free and groups.costs[list(adds)].any()):
+            steps.append(adds)
+            selected[list(adds)] = True
 
     def add_free() -> None:
-        for group in range(len(groups)):
-            if group not in selected and not groups.costs[list(unpaid(group))].any():
-                add(group)
+        for group in range(0 if cost_blind else len(groups)):
+            add(group, only_free=True)
 
-    if not cost_blind:
-        add_free()
+    add_free()
     for group in order:
         add(group)
-        if not cost_blind:
-            add_free()
+        add_free()
     return tuple(steps)
 
 

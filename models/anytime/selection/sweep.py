@@ -25,7 +25,7 @@ from anytime._linalg import Factor, factorise
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = ["SelectionState", "SizeClass", "Sweep"]
+__all__ = ["PANEL", "SelectionState", "SizeClass", "Sweep"]
 
 
 @dataclass
@@ -36,19 +36,13 @@ class SizeClass:
     ----------
     groups : (k,) indices of the groups.
     rows : (k, d) their rows.
-    blocks : (k, d, d) their conditional covariances, or None where the criterion does not need them. The block of a
+    blocks : (k, d, d) their conditional covariances, or empty where the criterion does not need them. The block of a
         group selected since the last flush is the identity, and its gradient is zero.
     """
 
     groups: Index
     rows: Index
-    blocks: Float | None
-
-    def conditional(self) -> Float:
-        """Return the blocks; raise if the search does not store them."""
-        if self.blocks is None:
-            raise RuntimeError("this search stores no conditional blocks")
-        return self.blocks
+    blocks: Float
 
 
 class SelectionState:
@@ -83,9 +77,9 @@ class SelectionState:
             rows = self.starts[groups, np.newaxis] + np.arange(size)
             self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
 
-    def _blocks(self, rows: Index) -> Float | None:  # noqa: ARG002  (subclasses with blocks use it)
-        """Return the conditional blocks of stacked groups, if they are stored."""
-        return None
+    def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)
+        """Return the conditional blocks of stacked groups; empty if they are not stored."""
+        return np.empty(0)
 
     def conditional(self, rows: Index | slice) -> Float:
         """Return the conditional covariance of some rows given the selection, (d, d)."""
@@ -161,10 +155,9 @@ class Sweep(SelectionState):
         """Subtract the outer products of a factored group's columns W from the candidates' blocks."""
         for stack in self.classes:
             Wg = W[stack.rows]
-            blocks = stack.conditional()
-            blocks -= Wg @ Wg.transpose(0, 2, 1)
+            stack.blocks -= Wg @ Wg.transpose(0, 2, 1)
             if stack.rows.shape[1] == self.sizes[group]:
-                blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
+                stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _store(self) -> None:
         """Copy the panel, which consists of columns of the factor, into L."""
@@ -186,9 +179,9 @@ class Sweep(SelectionState):
         self.starts = np.cumsum(sizes) - sizes
         self.stack()
 
-    def _blocks(self, rows: Index) -> Float | None:
-        """Return the conditional blocks of stacked groups, directly after a flush."""
-        return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else None
+    def _blocks(self, rows: Index) -> Float:
+        """Return the conditional blocks of stacked groups, directly after a flush; empty if they are not stored."""
+        return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else np.empty(0)
 
     def factor(self) -> tuple[Index, Factor, Float]:
         """Return the selected columns in selection order, the factor L of C in that order, and z = L^-1 q."""

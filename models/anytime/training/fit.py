@@ -7,20 +7,20 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from anytime._linalg import factorise, single_blas_thread
+from anytime._version import __version__
 from anytime.errors import TrainingError
-from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES
-from anytime.glm.search import LikelihoodSequence, likelihood_sequence
+from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
@@ -30,13 +30,12 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import FactoredSequence, Sequence, given_sequence, sequencer
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
-from anytime.training.likelihood import LikelihoodFit, Observations, Selection, fit_likelihood
+from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, check_steps, cross_validated, shortened, split
 from anytime.training.options import Options
-from anytime.training.penalty import choose, nested_errors, split
-from anytime.training.stopping import HeldBest, HoldOut, check_steps, stopped
 from anytime.types import Bool, Float, Index
 
-__all__ = ["Fit", "fit", "library_version", "now", "provenance"]
+__all__ = ["Fit", "fit", "now", "provenance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +80,22 @@ class Fit:
 
     @cached_property
     def stopped(self) -> Stopped | None:
-        """Return the record of the stopping rule, or None."""
-        return stopped(self.sequence, self.groups.names, self.options.epsilon, self.held)
+        """Return the record of the stopping rule; None if no rule was active."""
+        epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
+        if epsilon is None and held is None:
+            return None
+        selected = {group for step in sequence.steps for group in step.adds}
+        cut = held is not None and held.steps < len(held.errors) - 1
+        by_epsilon = sequence.longest is not None and not cut
+        return Stopped(
+            rule="validation" if cut else "epsilon" if by_epsilon else None,
+            steps=len(sequence.steps),
+            epsilon=epsilon,
+            longest=sequence.longest if by_epsilon else None,
+            validation=None if held is None else held.name,
+            errors=None if held is None else tuple(e if math.isfinite(e) else None for e in held.errors.tolist()),
+            left_out=tuple(name for group, name in enumerate(self.groups.names) if group not in selected),
+        )
 
     @cached_property
     def collinear(self) -> Bool:
@@ -196,6 +209,7 @@ def fit(
     groups: FeatureGroups,
     options: Options,
     observed: Observations | None = None,
+    *,
     hold_out: HoldOut | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
@@ -216,103 +230,68 @@ def fit(
     moments = Moments.merged(parts)
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
-    gram = Gram.of(moments)
     if len(parts) == 1 and options.alpha == "cv":
         raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
-    if options.family != "gaussian":
-        return _likelihood(parts, groups, options, moments, gram, observed, hold_out)
-
-    first = options.forced(groups)
-
-    def orders(of: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(of, groups, options.method, options.cost_blind, options.doubling, options.epsilon, first)
-
-    order = orders(gram)
-    errors: Float | None = None
-    if len(parts) == 1:
-        assert not isinstance(options.alpha, str)  # noqa: S101
-        alpha, found = options.alpha, order(options.alpha)
-        alphas = np.full(len(found.steps) + 1, alpha)
-    else:
-        folds = split(parts)
-        choice = choose(folds, options.grid, order, options.one_se, horizon=options.horizon(groups))
-        alpha, found, alphas, errors = choice.alpha, choice.sequence, choice.alphas, choice.errors
-        if options.nested:
-            errors = nested_errors(folds, lambda train: orders(train)(alpha), found, alphas)
-    check_steps(found, options.epsilon)
-    prefixes = _prefixes(gram, found, alpha, alphas)
-    fitted = Fit(options, groups, moments, gram, found, alpha, alphas, errors, prefixes)
-    return fitted if hold_out is None else _upto(fitted, hold_out.best(prefixes))
-
-
-def _upto(fitted: Fit, held: HeldBest) -> Fit:
-    """Return the fit of the steps that a hold-out selected."""
-    steps = held.steps
-    return replace(
-        fitted,
-        sequence=fitted.sequence.upto(steps),
-        alphas=fitted.alphas[: steps + 1],
-        errors=None if fitted.errors is None else fitted.errors[: steps + 1],
-        prefixes=fitted.prefixes.upto(steps),
+    gram = Gram.of(moments)
+    likelihood: LikelihoodFit | None = None
+    choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
+    with single_blas_thread():
+        if options.family == "gaussian":
+            choice, prefixes, held = _fit_least_squares(parts, gram, groups, options, hold_out)
+        elif observed is None:
+            raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
+        else:
+            check_family(options.family, observed.target)
+            likelihood = fit_likelihood(parts, gram, groups, options, observed, hold_out)
+            choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
+    return Fit(
+        options=options,
+        groups=groups,
+        moments=moments,
+        gram=gram,
+        sequence=choice.sequence,
+        alpha=choice.alpha,
+        alphas=choice.alphas,
+        errors=choice.errors,
+        prefixes=prefixes,
+        likelihood=likelihood,
         held=held,
     )
 
 
-def _likelihood(
-    parts: Many[Moments],
-    groups: FeatureGroups,
-    options: Options,
-    moments: Moments,
-    gram: Gram,
-    observed: Observations | None,
-    hold_out: HoldOut | None,
-) -> Fit:
-    """Fit, as `fit`, a family that needs the rows."""
-    if observed is None:
-        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
-    check_family(options.family, observed.target)
+def _fit_least_squares(
+    parts: Many[Moments], gram: Gram, groups: FeatureGroups, options: Options, hold_out: HoldOut | None
+) -> tuple[Choice[FactoredSequence], PrefixModels, HeldBest | None]:
+    """Learn the order and the coefficients of every prefix, from moments only."""
 
-    def order(design: Design, alpha: float) -> LikelihoodSequence:
-        return likelihood_sequence(
-            design,
+    def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
+        return sequencer(
+            gram,
             groups,
             options.method,
-            alpha,
-            options.cost_blind,
-            options.doubling,
-            options.epsilon,
-            options.forced(groups),
+            cost_blind=options.cost_blind,
+            doubling=options.doubling,
+            epsilon=options.epsilon,
+            first=options.forced(groups),
         )
 
-    how = Selection(order, options.grid, options.one_se, options.nested, options.horizon(groups), hold_out)
-    found = fit_likelihood(parts, gram, groups, options.family, observed, how)
-    check_steps(found.sequence, options.epsilon)
-    return Fit(
-        options,
-        groups,
-        moments,
-        gram,
-        found.sequence,
-        found.alpha,
-        found.alphas,
-        found.errors,
-        found.prefixes,
-        found,
-        found.held,
-    )
+    folds = [] if len(parts) == 1 else split(parts)
+    choice = cross_validated(gram, folds, orders, options, horizon=options.horizon(groups))
+    check_steps(choice.sequence, options.epsilon)
+    return shortened(choice, _prefixes(gram, choice), hold_out)
 
 
-def _prefixes(gram: Gram, order: FactoredSequence, alpha: float, alphas: Float) -> PrefixModels:
+def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
     """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
-    with single_blas_thread():
-        W = staircase(order.factor, order.z, order.ends)
-        for other in np.unique(alphas[alphas != alpha]):
-            at: Index = np.flatnonzero(alphas == other)
-            C, q = gram.penalised(float(other), order.columns)
-            factor = factorise(C, np.diagonal(C))
-            W[at] = staircase(factor, factor.forward(q), order.ends[at])
+    order = choice.sequence
+    W = staircase(order.factor, order.z, order.ends)
+    for alpha in np.unique(choice.alphas[choice.alphas != choice.alpha]):
+        at: Index = np.flatnonzero(choice.alphas == alpha)
+        C, q = gram.penalised(float(alpha), order.columns)
+        factor = factorise(C, np.diagonal(C))
+        W[at] = staircase(factor, factor.forward(q), order.ends[at])
     return prefix_models(gram, order.columns, order.ends, W)
 
 
@@ -321,7 +300,7 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
     features, selected = fitted.groups.features, set(fitted.selected[0].features)
     return Provenance(
         created=now(),
-        library=library_version(),
+        library=__version__,
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
@@ -329,14 +308,6 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         folds=folds,
         seed=seed,
     )
-
-
-def library_version() -> str:
-    """Return the version of this library."""
-    try:
-        return version("anytime-linear")
-    except PackageNotFoundError:  # the source tree is not installed
-        return "unknown"
 
 
 def now() -> str:

@@ -15,29 +15,39 @@ from typing import Protocol
 
 import numpy as np
 
-from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
-from anytime.glm.search import LikelihoodSequence, QuadraticModel, QuadraticModels, base_rate, on_all_columns, separated
+from anytime.glm.search import (
+    LikelihoodSequence,
+    QuadraticModel,
+    QuadraticModels,
+    base_rate,
+    likelihood_sequence,
+    on_all_columns,
+    separated,
+    with_more_columns,
+)
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training.penalty import choose, nested_errors, with_rows
-from anytime.training.stopping import HeldBest, HoldOut
-from anytime.types import FamilyName, Float, Index
+from anytime.training.model_selection import (
+    Choice,
+    HeldBest,
+    HoldOut,
+    check_steps,
+    cross_validated,
+    shortened,
+    with_rows,
+)
+from anytime.training.options import Options
+from anytime.types import Float, Index
 
-__all__ = [
-    "LikelihoodFit",
-    "Observations",
-    "Observed",
-    "Selection",
-    "fit_likelihood",
-]
+__all__ = ["LikelihoodFit", "Observations", "Observed", "fit_likelihood"]
 
 ORDERED = 4
 """An order is learned at every fourth penalty of the grid."""
@@ -87,36 +97,19 @@ class LikelihoodFit:
 
     Attributes
     ----------
-    sequence, alpha, alphas, errors, prefixes : as in `anytime.training.fit.Fit`; errors are mean deviances.
+    choice : sequence and penalties; errors are mean deviances.
+    prefixes : the model of each prefix.
     deviance : (steps + 1,) mean deviance of each prefix on the training rows.
     curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
         there are too many coefficients.
     held : result of a hold-out; all other attributes cover only the steps that it selected.
     """
 
-    sequence: LikelihoodSequence
-    alpha: float
-    alphas: Float
-    errors: Float | None
+    choice: Choice[LikelihoodSequence]
     prefixes: PrefixModels
     deviance: Float
     curvatures: QuadraticModels | None
-    held: HeldBest | None = None
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Training choices, as in `anytime.training.fit.Options`: how to learn an order at a penalty, and the penalties.
-
-    `horizon` is as in `anytime.training.penalty.choose`; `hold_out` chooses the number of steps.
-    """
-
-    order: Callable[[Design, float], LikelihoodSequence]
-    grid: Many[float]
-    one_se: bool
-    nested: bool
-    horizon: float | None = None
-    hold_out: HoldOut | None = None
+    held: HeldBest | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +141,9 @@ class _HeldOut:
             for i in falling:
                 if risen < RISEN:
                     if end > 0:
-                        start, near = (_longer(begin[i], int(end)), None) if last is None else (last.theta, last.near)
+                        start, near = (
+                            (with_more_columns(begin[i], int(end)), None) if last is None else (last.theta, last.near)
+                        )
                         last = optimum(view, float(alphas[i]), start, scale, near=near, stop=ROUGH)
                     theta = base.theta if last is None else last.theta
                     found[i, prefix] = view.held_deviance(theta) / self.weight
@@ -160,9 +155,14 @@ class _HeldOut:
 
 
 def fit_likelihood(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
+    parts: Many[Moments],
+    gram: Gram,
+    groups: FeatureGroups,
+    options: Options,
+    observed: Observations,
+    hold_out: HoldOut | None,
 ) -> LikelihoodFit:
-    """Learn the order and the optimum of every prefix.
+    """Learn the order and the optimum of every prefix; the caller limits BLAS to one thread.
 
     Parameters
     ----------
@@ -173,52 +173,30 @@ def fit_likelihood(
     TrainingError
         The responses do not fit the family, or there is no finite optimum.
     """
-    with single_blas_thread():
-        return _fit_with_one_thread(parts, gram, groups, family, observed, how)
-
-
-def _fit_with_one_thread(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, family: FamilyName, observed: Observations, how: Selection
-) -> LikelihoodFit:
     weight = sum(part.weight for part in parts)
-    design = observed.design(gram, FAMILIES[family], weight)
+    design = observed.design(gram, FAMILIES[options.family], weight)
     _check(design, observed.target)
-    if len(parts) == 1:
-        alpha = how.grid[0]
-        sequence, errors = how.order(design, alpha), None
-        alphas = np.full(len(sequence.steps) + 1, alpha)
-    else:
-        folds = _folds(design, parts, observed.target)
-        choice = choose(
-            folds,
-            how.grid,
-            lambda alpha: how.order(design, alpha),
-            how.one_se,
-            every=ORDERED,
-            rises=2,
-            horizon=how.horizon,
+
+    def orders(design: Design) -> Callable[[float], LikelihoodSequence]:
+        return lambda alpha: likelihood_sequence(
+            design,
+            groups,
+            options.method,
+            alpha,
+            cost_blind=options.cost_blind,
+            doubling=options.doubling,
+            epsilon=options.epsilon,
+            first=options.forced(groups),
         )
-        sequence, alpha, alphas, errors = choice.sequence, choice.alpha, choice.alphas, choice.errors
-        if how.nested:
-            errors = nested_errors(folds, lambda train: how.order(train, choice.alpha), sequence, alphas)
-    optima = _refitted(design, sequence, alpha, alphas, groups)
-    prefixes, held = _prefixes(design, sequence, optima), None
-    if how.hold_out is not None and sequence.steps:
-        held = how.hold_out.best(prefixes)
-        count = held.steps + 1
-        sequence, prefixes = sequence.upto(held.steps), prefixes.upto(held.steps)
-        optima, alphas, errors = optima[:count], alphas[:count], None if errors is None else errors[:count]
+
+    folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
+    choice = cross_validated(design, folds, orders, options, every=ORDERED, rises=2, horizon=options.horizon(groups))
+    check_steps(choice.sequence, options.epsilon)
+    optima = _refitted(design, choice, groups)
+    choice, prefixes, held = shortened(choice, _prefixes(design, choice.sequence, optima), hold_out)
+    optima = optima[: len(choice.alphas)]
     deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
-    return LikelihoodFit(
-        sequence=sequence,
-        alpha=alpha,
-        alphas=alphas,
-        errors=errors,
-        prefixes=prefixes,
-        deviance=deviance,
-        curvatures=_curvatures(design, sequence, optima),
-        held=held,
-    )
+    return LikelihoodFit(choice, prefixes, deviance, _curvatures(design, choice.sequence, optima), held)
 
 
 def _check(design: Design, target: Target) -> None:
@@ -266,22 +244,16 @@ def _scale(design: Design, base: Optimum) -> float:
     return float(np.abs(view.evaluate(etas).score).max())
 
 
-def _longer(theta: Float, columns: int) -> Float:
-    """Return coefficients padded with zeros for more columns."""
-    return np.vstack([theta, np.zeros((columns + 1 - len(theta), theta.shape[1]))])
-
-
-def _refitted(
-    design: Design, sequence: LikelihoodSequence, alpha: float, alphas: Float, groups: FeatureGroups
-) -> list[Optimum]:
+def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: FeatureGroups) -> list[Optimum]:
     """Return the optimum of each prefix at its own penalty."""
+    sequence = choice.sequence
     optima = list(sequence.optima)
     scale = _scale(design, optima[0])
     for prefix, end in enumerate(sequence.ends):
-        if end > 0 and alphas[prefix] != alpha:
+        if end > 0 and choice.alphas[prefix] != choice.alpha:
             view = design.view(sequence.columns[:end])
             try:
-                optima[prefix] = optimum(view, float(alphas[prefix]), optima[prefix].theta, scale)
+                optima[prefix] = optimum(view, float(choice.alphas[prefix]), optima[prefix].theta, scale)
             except SeparatedError:
                 raise separated(groups, sequence.steps[prefix - 1].adds) from None
     return optima

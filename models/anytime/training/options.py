@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
+
+import numpy as np
 
 from anytime.errors import TrainingError
 from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups
 from anytime.selection import check_sparse
-from anytime.training.penalty import GRID
-from anytime.training.stopping import check_epsilon
 from anytime.types import FamilyName, Method
 
-__all__ = [
-    "Options",
-]
+__all__ = ["GRID", "Options"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
+
+GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
+"""The penalties of alpha "cv": 20 values from 1e-7 to 10."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,20 @@ class Options:
 
     Attributes
     ----------
-    family : the likelihood; "gaussian" is least squares.
     method : selection criterion, or "sparse": entry on the Group Lasso path, for least squares without doubling.
-    epsilon : stop when the residual's projection on every remaining group is at most this long; see `stopping`.
     cost_blind : ignore the costs in selection.
     doubling : select no step that costs more than all before it.
-    alpha : the penalty, 0 or more, or "cv" to choose from `anytime.training.penalty.GRID`.
+    alpha : the penalty, 0 or more, or "cv" to choose from `GRID`.
     one_se : choose the largest penalty within a standard error of the best.
     nested : let each fold learn its own order for the errors.
+    family : the likelihood; "gaussian" is least squares.
+    epsilon : stop when the residual's projection on every remaining group is at most this long, in standard units
+        (`Criterion.lengths`).
     first : groups placed before all others, in this order, each after its requirements.
     """
 
     method: Method = "fr"
+    _: KW_ONLY
     cost_blind: bool = False
     doubling: bool = False
     alpha: float | Literal["cv"] = 1e-5
@@ -62,7 +65,7 @@ class Options:
         return [groups.position(name) for name in self.first]
 
     def check(self) -> None:
-        """Raise for options that are invalid or conflict."""
+        """Raise TrainingError for options that are invalid or conflict."""
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:
@@ -73,4 +76,5 @@ class Options:
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-        check_epsilon(self.epsilon)
+        if self.epsilon is not None and not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise TrainingError(f"epsilon is {self.epsilon}; expected a finite number above 0")

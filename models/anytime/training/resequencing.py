@@ -21,14 +21,7 @@ from anytime.training.likelihood import Observations
 from anytime.training.options import Options
 from anytime.types import Method
 
-__all__ = [
-    "Changes",
-    "Retrained",
-    "left_out",
-    "moments_of_groups",
-    "remaining_groups",
-    "resequence",
-]
+__all__ = ["Changes", "Retrained", "left_out", "moments_of_groups", "remaining_groups", "resequence"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,7 @@ class Retrained:
 def resequence(
     model: Model,
     groups: FeatureGroups | None = None,
+    *,
     name: str | None = None,
     data: Retrained | None = None,
     changes: Changes | None = None,
@@ -100,7 +94,10 @@ def resequence(
     old = model.manifest
     options = changes.options(old)
     options.check()
-    priced = old.groups if groups is None else old.groups.with_costs(_without(groups, left_out(model, groups)))
+    priced = old.groups
+    if groups is not None:
+        why = " in the new file, which the model left out; train a new model"
+        priced = priced.with_costs(_without(groups, left_out(model, groups), why))
     remaining = remaining_groups(priced, changes)
     target = Target(old.task, old.target, old.classes)
     if old.family != "gaussian":
@@ -138,13 +135,9 @@ def remaining_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
     both = [name for name in first if name in changes.without]
     if both:
         raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
-    if not changes.without:
-        return groups
-    remaining = [g for g, name in enumerate(groups.names) if name not in changes.without]
-    if not remaining:
+    if set(groups.names) <= set(changes.without):
         raise GroupsError("all groups are left out; keep at least one")
-    _check_required(groups, remaining, changes.without, ", which is left out; leave out both")
-    return groups.only(remaining)
+    return _without(groups, changes.without, ", which is left out; leave out both")
 
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
@@ -157,18 +150,12 @@ def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: Featur
     return moments.restricted(np.concatenate(columns))
 
 
-def _without(groups: FeatureGroups, names: list[str]) -> FeatureGroups:
-    """Return the groups without those that the model left out, which the others must not require."""
-    remaining = [g for g, name in enumerate(groups.names) if name not in names]
-    why = " in the new file, which the model left out; train a new model"
-    _check_required(groups, remaining, names, why)
-    return groups.only(remaining) if names else groups
-
-
-def _check_required(groups: FeatureGroups, remaining: Iterable[int], names: Iterable[str], why: str) -> None:
-    """Raise where a remaining group requires one that is left out."""
+def _without(groups: FeatureGroups, names: Iterable[str], why: str) -> FeatureGroups:
+    """Return the groups without some that no other may require; `why` explains the error."""
     absent = set(names)
+    remaining = [g for g, name in enumerate(groups.names) if name not in absent]
     for g in remaining:
         missing = [name for name in groups.groups[g].requires if name in absent]
         if missing:
             raise GroupsError(f"group {groups.names[g]!r} requires {missing[0]!r}{why}")
+    return groups.only(remaining) if absent else groups

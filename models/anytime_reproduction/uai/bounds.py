@@ -1,55 +1,185 @@
-"""The bounds of the theory and the values reached, on problems with every set enumerated (Theorems 3.2 and 4.3)."""
+"""The bounds of the theorems and the values reached, on problems with every set enumerated (Theorems 3.2 and 4.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from anytime.groups import FeatureGroups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.moments import Gram
 from anytime.selection import Sequence, sequence
 from anytime.training.guarantee import doubling_bound, spectral_gamma, submodularity_ratio, subset_values
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, log_axis, panels
-from anytime_reproduction.uai.certificates import (
-    PROBLEMS,
-    SLACK,
-    Optimum,
-    ProblemName,
-    SmallProblem,
-    best_of_sets,
-    drawn_costs,
-    recosted,
-    small_problem,
-)
+from anytime_reproduction.report import curve, panels
+from anytime_reproduction.sets import RealSet, consecutive_groups, load_set, recosted, regrouped
 
 __all__ = [
     "BOUNDS",
+    "PROBLEMS",
+    "ProblemName",
+    "best_of_sets",
+    "cheapest",
     "check_doubling",
     "check_prefixes",
     "checked_problem",
+    "drawn_costs",
+    "small_problem",
 ]
 
 ALPHA = 1e-5
 
-DRAWS = 10
-QUICK_DRAWS = 2
-"""Number of draws of costs in addition to the given costs."""
+ROUNDING = 1e-9
+"""A bound is violated if F is below it by more than this share of the optimum."""
+
+SLACK = 1 + 1e-9
+"""Costs are sums: a cost above a budget by this share only is within it."""
+
+METHODS: tuple[tuple[Method, str], ...] = (("fr", "CS-G-FR"), ("omp", "CS-G-OMP"))
+
+# Problems.
+
+ProblemName = Literal[
+    "mq2008", "boston_housing", "kddcup99", "yahoo_sample", "nearly independent", "one cause", "families"
+]
+
+PROBLEMS: tuple[ProblemName, ...] = get_args(ProblemName)
 
 MAX_GROUPS: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
 MAX_OTHERS = 12
 MAX_QUICK = 9
 """Maximum numbers of groups whose sets are enumerated; 18 take a minute."""
 
-ROUNDING = 1e-9
-"""A bound is violated if F is below it by more than this share of the optimum."""
-
-METHODS: tuple[tuple[Method, str], ...] = (("fr", "CS-G-FR"), ("omp", "CS-G-OMP"))
+ROWS = 2000
+"""Number of rows of the synthetic problems."""
 
 
-def check_prefixes(found: Sequence, best: Optimum, gamma: float) -> Result:
+@dataclass(frozen=True, eq=False)
+class SmallProblem:
+    """A problem whose sets are enumerated.
+
+    Attributes
+    ----------
+    what : description in the report.
+    gram, groups : the problem, with its own costs.
+    """
+
+    what: str
+    gram: Gram
+    groups: FeatureGroups
+
+
+def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> SmallProblem:
+    """Return a problem of at most `max_groups` groups: the cheapest groups of a larger data set."""
+    if name in ("nearly independent", "one cause", "families"):
+        X, y, sizes = _SYNTHETIC[name](np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
+        groups = consecutive_groups(sizes, drawn_costs(np.random.default_rng(setting.seed), max_groups, 0))
+        what = f"synthetic: {len(groups)} groups of {X.shape[1]} features"
+        return SmallProblem(what, Gram.of(moments_of(X, y)), groups)
+    data = load_set(name, setting)
+    if name == "yahoo_sample":
+        data = regrouped(data, 20, np.random.default_rng([setting.seed, 20]))
+    few = cheapest(data, max_groups)
+    selection = "" if few is data else f"; its {max_groups} cheapest groups, {few.X.shape[1]} features"
+    return SmallProblem(data.what + selection, Gram.of(moments_of(few.X, few.y)), few.groups)
+
+
+def cheapest(data: RealSet, max_groups: int) -> RealSet:
+    """Return the cheapest groups of a data set, in the order of its groups file."""
+    if len(data.groups) <= max_groups:
+        return data
+    selected = np.sort(np.argsort(data.groups.costs, kind="stable")[:max_groups])
+    columns = np.r_[tuple(data.groups.slices[g] for g in selected)]
+    return replace(data, groups=data.groups.only(selected.tolist()), X=data.X[:, columns])
+
+
+def drawn_costs(rng: np.random.Generator, count: int, number: int) -> Float:
+    """Return random costs: alternately integers with the smallest occurring twice, and any numbers from 1 to 100."""
+    if number % 2 == 0:
+        integers = rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0], count)
+        integers[rng.choice(count, 2, replace=False)] = 1.0
+        return integers
+    drawn: Float = np.exp(rng.uniform(0.0, np.log(100.0), count))
+    return drawn
+
+
+def _nearly_independent(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
+    """Return single features that are nearly independent."""
+    X = rng.normal(size=(ROWS, count)) + 0.2 * rng.normal(size=(ROWS, 1))
+    return X, X @ rng.normal(size=count) + rng.normal(size=ROWS), [1] * count
+
+
+def _one_cause(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
+    """Return single features with a common cause that the response does not depend on: each helps only with others."""
+    common = rng.normal(size=(ROWS, 1))
+    X = rng.normal(size=(ROWS, count)) + 2.0 * common
+    weights = rng.normal(size=count)
+    return X, X @ (weights - weights.mean()) + rng.normal(size=ROWS), [1] * count
+
+
+def _families(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
+    """Return groups of ten measurements of one quantity each, with correlated quantities."""
+    size = 10
+    quantity = rng.normal(size=(ROWS, count)) * 0.4 + rng.normal(size=(ROWS, 1))
+    X = np.repeat(quantity, size, axis=1) + 1.2 * rng.normal(size=(ROWS, count * size))
+    return X, quantity @ rng.normal(size=count) + rng.normal(size=ROWS), [size] * count
+
+
+_SYNTHETIC: dict[str, Callable[[np.random.Generator, int], tuple[Float, Float, list[int]]]] = {
+    "nearly independent": _nearly_independent,
+    "one cause": _one_cause,
+    "families": _families,
+}
+
+
+# Checks of the inequalities.
+
+
+@dataclass(frozen=True, eq=False)
+class Staircase:
+    """A value as a function of the budget.
+
+    Attributes
+    ----------
+    costs : (steps,) costs at which the value changes, increasing, from 0 on.
+    values : (steps,) the value from each of these costs on.
+    """
+
+    costs: Float
+    values: Float
+
+    def within(self, budgets: Float) -> Float:
+        """Return the value within each of some budgets."""
+        value: Float = self.values[np.searchsorted(self.costs, budgets * SLACK, side="right") - 1]
+        return value
+
+
+def best_of_sets(values: Float, costs: Float) -> Staircase:
+    """Return the optimum over all sets of groups.
+
+    Parameters
+    ----------
+    values : (2^groups,) value of every set; bit g of the index marks group g, as in `subset_values`.
+    costs : (groups,) cost of each group.
+    """
+    sets = np.arange(len(values))
+    totals = sum(((sets >> g & 1) * cost for g, cost in enumerate(costs)), start=np.zeros(len(values)))
+    order = np.argsort(totals, kind="stable")
+    best = np.maximum.accumulate(values[order])
+    better = np.append(True, best[1:] > best[:-1])
+    return Staircase(totals[order][better], best[better])
+
+
+def _reached(found: Sequence) -> Staircase:
+    return Staircase(found.costs, found.explained_variance)
+
+
+def check_prefixes(found: Sequence, best: Staircase, gamma: float) -> Result:
     """Check Theorem 3.2 for every prefix and every budget K: F(G_B) >= (1 - exp(-gamma B/K)) OPT(K).
 
     Between the costs at which the optimum rises the bound only falls in K, so only these costs need checking.
@@ -68,7 +198,7 @@ def check_prefixes(found: Sequence, best: Optimum, gamma: float) -> Result:
     return _checked(margins) | {"reached": float(reached.min(initial=1.0))}
 
 
-def check_doubling(found: Sequence, best: Optimum, ratio: float) -> Result:
+def check_doubling(found: Sequence, best: Staircase, ratio: float) -> Result:
     """Check Theorem 4.3 at every budget B > c_min: F(G_<B>) > (1 - exp(-gamma^2/(1 + gamma))) OPT(B/4).
 
     Only budgets where OPT(B/4) rises need checking, because between them F(G_<B>) only grows. The budgets end with the
@@ -81,8 +211,7 @@ def check_doubling(found: Sequence, best: Optimum, ratio: float) -> Result:
     until = float(found.costs[found.doubling_until or 0])
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
     budgets = budgets[budgets <= until]
-    reached = found.explained_variance[np.searchsorted(found.costs, budgets * SLACK, side="right") - 1]
-    shares = reached / best.within(budgets / 4)
+    shares = _reached(found).within(budgets) / best.within(budgets / 4)
     result = _checked(shares - doubling_bound(ratio))
     return result | {"reached": float(shares.min()) if len(shares) else None, "until": until}
 
@@ -125,7 +254,7 @@ def _learned(small: SmallProblem, groups: FeatureGroups) -> dict[str, Sequence]:
 
 
 def _case(
-    small: SmallProblem, groups: FeatureGroups, best: Optimum, gamma: dict[Method, float], ratio: float
+    small: SmallProblem, groups: FeatureGroups, best: Staircase, gamma: dict[Method, float], ratio: float
 ) -> Result:
     found = _learned(small, groups)
     result: Result = {name: check_prefixes(found[name], best, gamma[method]) for method, name in METHODS}
@@ -134,31 +263,32 @@ def _case(
     return result
 
 
-def _curves(small: SmallProblem, best: Optimum, gamma: float, ratio: float) -> Result:
+def _curves(small: SmallProblem, best: Staircase, gamma: float, ratio: float) -> Result:
     """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
     found = _learned(small, small.groups)
     budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
     some = best.costs > 0
-    fr = found["CS-G-FR"]
-    spent = fr.costs[np.searchsorted(fr.costs, budgets * SLACK, side="right") - 1]
+    costs = found["CS-G-FR"].costs
+    spent = Staircase(costs, costs).within(budgets)
     promised = -np.expm1(-gamma * spent[:, np.newaxis] / best.costs[some]) * best.values[some]
-    lines = {
-        name: f.explained_variance[np.searchsorted(f.costs, budgets * SLACK, side="right") - 1].tolist()
-        for name, f in found.items()
-    }
     return {
         "unit": small.groups.cost_unit,
         "until": float(found["Doubling"].costs[found["Doubling"].doubling_until or 0]),
         "budgets": budgets.tolist(),
         "optimum": best.within(budgets).tolist(),
-        **lines,
+        **{name: _reached(f).within(budgets).tolist() for name, f in found.items()},
         "Theorem 3.2": promised.max(axis=1).tolist(),
         "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
 
 
-def _runs(setting: Setting) -> Many[Run]:
-    draws = QUICK_DRAWS if setting.quick else DRAWS
+# The section.
+
+ByProblem = dict[ProblemName, Result]
+
+
+def _runs(setting: Setting) -> list[Run]:
+    draws = 2 if setting.quick else 10  # of costs, in addition to the given costs
     most = {name: MAX_QUICK if setting.quick else MAX_GROUPS.get(name, MAX_OTHERS) for name in PROBLEMS}
     return [
         Run(name.replace(" ", "-"), checked_problem, {"problem": name, "most": most[name], "draws": draws})
@@ -171,50 +301,36 @@ def _section(setting: Setting, results: Results) -> Section:
     ran_on = "; ".join(f"{name}: {result['what']}" for name, result in by_problem.items())
     stand_in = "" if setting.data else " The data sets are stand-ins for those of the same names."
     curves = by_problem[PROBLEMS[0]]["curves"]
+    caption = (
+        f"Explained variance within each budget on {PROBLEMS[0]} at its own costs, the best of all sets, and "
+        "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
+        f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']})."
+    )
     return Section(
-        (
-            *_checked_findings(by_problem),
-            _tightness(by_problem),
-            _ratio_finding(by_problem),
-            _naive_finding(by_problem),
-        ),
+        (*_checked_findings(by_problem), _tightness(by_problem), _ratio(by_problem), _naive_finding(by_problem)),
         (
             "On problems of few groups every set was enumerated, so the optimum of every budget is known. Each "
-            "sequence "
-            "was then checked against every inequality that the theorems state for it, at the given costs and at "
-            f"random costs, with alpha {ALPHA:g}.",
-            "Conclusion: gamma is a worst case over all sets, and it is small for correlated features. It is a "
-            "safeguard, not a forecast. A certificate bounds the distance of a given model from the best set far more "
-            "tightly, from its own data.",
+            "sequence was then checked against every inequality that the theorems state for it, at the given costs and "
+            f"at random costs, with alpha {ALPHA:g}.",
+            "Conclusion: gamma is a worst case over all sets, and it is small for correlated features. A certificate "
+            "bounds the distance of a given model from the best set far more tightly, from its own data.",
             "Theorem 3.2 concerns budgets at which a step is complete; during an expensive step, CS-G-FR may be far "
             "behind. The theorem for all budgets needs Doubling and a doubling-capable set; an expensive group after "
             "a few cheap ones ends its validity early, and the model reports where.",
             f"Ran on {ran_on}.{stand_in}",
         ),
         (_gamma_table(by_problem), _reached_table(by_problem)),
-        (
-            Figure(
-                "bounds",
-                f"Explained variance within each budget on {PROBLEMS[0]} at its own costs, the best of all sets, and "
-                "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
-                f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
-                lambda: _figure(curves),
-            ),
-        ),
+        (Figure("bounds", caption, partial(_draw, curves)),),
     )
 
 
-def _cases(result: Result, name: str) -> list[Result]:
-    return [case[name] for case in result["cases"]]
-
-
-def _checked_findings(by_problem: dict[ProblemName, Result]) -> list[Finding]:
+def _checked_findings(by_problem: ByProblem) -> list[Finding]:
     found = []
     for theorem, names, budgets in (
         ("Theorem 3.2", ("CS-G-FR", "CS-G-OMP"), "every prefix of CS-G-FR and CS-G-OMP against every budget"),
         ("Theorem 4.3", ("Doubling",), "Doubling at every budget where it applies"),
     ):
-        cases = [case for result in by_problem.values() for name in names for case in _cases(result, name)]
+        cases = [case[name] for result in by_problem.values() for name in names for case in result["cases"]]
         checked, broken = (sum(case[key] for case in cases) for key in ("checked", "broken"))
         margin = min((case["margin"] for case in cases if case["margin"] is not None), default=None)
         least = "" if margin is None else f"; the least distance from the bound is {margin:.2g} of the optimum"
@@ -229,24 +345,29 @@ def _checked_findings(by_problem: dict[ProblemName, Result]) -> list[Finding]:
 
 
 def _least_reached(result: Result, name: str) -> float | None:
-    return min((case["reached"] for case in _cases(result, name) if case["reached"] is not None), default=None)
+    reached = (case[name]["reached"] for case in result["cases"])
+    return min((share for share in reached if share is not None), default=None)
 
 
-def _tightness(by_problem: dict[ProblemName, Result]) -> Finding:
+def _promised(result: Result, method: Method) -> float:
+    """Return the share of the optimum that Theorem 3.2 guarantees at equal cost."""
+    return -float(np.expm1(-result["gamma"][method]))
+
+
+def _tightness(by_problem: ByProblem) -> Finding:
     reached = {name: _least_reached(result, "CS-G-FR") or 0.0 for name, result in by_problem.items()}
-    promised = {name: -float(np.expm1(-result["gamma"]["fr"])) for name, result in by_problem.items()}
+    promised = [_promised(result, "fr") for result in by_problem.values()]
     worst = min(reached, key=lambda name: reached[name])
-    low, high = min(promised.values()), max(promised.values())
     doubled = max(doubling_bound(result["ratio"]) for result in by_problem.values())
     return Finding(
-        f"Bound and reached: relative to the best set of its own cost, the bound for CS-G-FR is {low:.2g} to "
-        f"{high:.2g}, and it reaches at least {reached[worst]:.3f} on every problem ({worst}, the worst prefix at the "
-        "worst costs). Relative to the best for a quarter of the budget, the bound for Doubling is at most "
-        f"{doubled:.2g}."
+        f"Bound and reached: relative to the best set of its own cost, the bound for CS-G-FR is {min(promised):.2g} to "
+        f"{max(promised):.2g}, and it reaches at least {reached[worst]:.3f} on every problem ({worst}, the worst "
+        "prefix at the worst costs). Relative to the best for a quarter of the budget, the bound for Doubling is at "
+        f"most {doubled:.2g}."
     )
 
 
-def _ratio_finding(by_problem: dict[ProblemName, Result]) -> Finding:
+def _ratio(by_problem: ByProblem) -> Finding:
     over = {name: r for name, r in by_problem.items() if r["ratio"] < r["least eigenvalue"]}
     if not over:
         return Finding("On these problems the ratio of Eq. 9 is never below the least eigenvalue.")
@@ -264,12 +385,11 @@ def _naive(result: Result) -> float:
     return float((result["least eigenvalue"] + ALPHA) / (1 + ALPHA))
 
 
-def _naive_finding(by_problem: dict[ProblemName, Result]) -> Finding:
-    constants = {name: (_naive(r), r["gamma"]["fr"]) for name, r in by_problem.items()}
+def _naive_finding(by_problem: ByProblem) -> Finding:
     # For groups of one column, whitening is standardising, and both are equal up to rounding.
-    below = [name for name, (naive, ours) in constants.items() if naive < ours * (1 - 1e-3)]
-    above = [name for name, (naive, ours) in constants.items() if naive > ours * (1 + 1e-3)]
-    high = "" if not above else f" On {', '.join(above)} it is larger and would guarantee more than is proved."
+    below = [name for name, r in by_problem.items() if _naive(r) < r["gamma"]["fr"] * (1 - 1e-3)]
+    above = [name for name, r in by_problem.items() if _naive(r) > r["gamma"]["fr"] * (1 + 1e-3)]
+    high = f" On {', '.join(above)} it is larger and would guarantee more than is proved." if above else ""
     return Finding(
         "The paper's (lambda* + lambda)/(1 + lambda) assumes whitened groups. With lambda* of columns that are only "
         f"standardised it is too small on {', '.join(below) or 'none of the problems'}: correlation within a group, "
@@ -278,55 +398,51 @@ def _naive_finding(by_problem: dict[ProblemName, Result]) -> Finding:
     )
 
 
-def _gamma_table(by_problem: dict[ProblemName, Result]) -> Table:
-    columns = ("problem", "groups", "features", "gamma FR", "gamma OMP", "paper's, not whitened", "ratio of Eq. 9")
-    rows = tuple(
-        (
-            name,
-            r["groups"],
-            r["features"],
-            *(f"{value:.3g}" for value in (r["gamma"]["fr"], r["gamma"]["omp"], _naive(r), r["ratio"])),
-        )
+def _gamma_table(by_problem: ByProblem) -> Table:
+    records: list[Result] = [
+        {
+            "problem": name,
+            "groups": r["groups"],
+            "features": r["features"],
+            "gamma FR": f"{r['gamma']['fr']:.3g}",
+            "gamma OMP": f"{r['gamma']['omp']:.3g}",
+            "paper's, not whitened": f"{_naive(r):.3g}",
+            "ratio of Eq. 9": f"{r['ratio']:.3g}",
+        }
         for name, r in by_problem.items()
-    )
-    return Table("bounds-gamma", "The constants of the theorems", columns, rows)
+    ]
+    return Table.of("bounds-gamma", "The constants of the theorems", records)
 
 
-def _reached_table(by_problem: dict[ProblemName, Result]) -> Table:
-    columns = (
-        "problem",
-        "bound FR, cost B",
-        "reached FR",
-        "bound OMP, cost B",
-        "reached OMP",
-        "bound Doubling, cost B/4",
-        "reached Doubling",
-        "Theorem 4.3 valid up to (share of total cost)",
-    )
-    rows = []
+def _reached_table(by_problem: ByProblem) -> Table:
+    records: list[Result] = []
     for name, r in by_problem.items():
         shares = [case["Doubling"]["until"] / case["total"] for case in r["cases"]]
-        fr, omp = (-float(np.expm1(-r["gamma"][method])) for method, _ in METHODS)
-        reached = [_least_reached(r, who) for who in ("CS-G-FR", "CS-G-OMP", "Doubling")]
-        doubled = f"{doubling_bound(r['ratio']):.2g}"
-        spread = f"{min(shares):.2g} to {max(shares):.2g}"
-        rows.append((name, f"{fr:.2g}", reached[0], f"{omp:.2g}", reached[1], doubled, reached[2], spread))
+        records.append(
+            {
+                "problem": name,
+                "bound FR, cost B": f"{_promised(r, 'fr'):.2g}",
+                "reached FR": _least_reached(r, "CS-G-FR"),
+                "bound OMP, cost B": f"{_promised(r, 'omp'):.2g}",
+                "reached OMP": _least_reached(r, "CS-G-OMP"),
+                "bound Doubling, cost B/4": f"{doubling_bound(r['ratio']):.2g}",
+                "reached Doubling": _least_reached(r, "Doubling"),
+                "Theorem 4.3 valid up to (share of total cost)": f"{min(shares):.2g} to {max(shares):.2g}",
+            }
+        )
     caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
-    return Table("bounds-reached", caption, columns, tuple(rows), digits=3)
+    return Table.of("bounds-reached", caption, records, digits=3)
 
 
-LINES = ("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")
-
-
-def _figure(curves: Result) -> Any:
-    figure, axes = panels(1, width=5.2)
+def _draw(curves: Result) -> Any:
+    figure, (axis,) = panels(1, width=5.2)
     budgets = np.array(curves["budgets"])
-    axes[0].step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
-    for number, name in enumerate(LINES):
-        curve(axes[0], budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
-    log_axis(axes[0], "x", float(budgets[budgets > 0].min()), float(budgets.max()))
-    axes[0].set(xlabel=f"budget B ({curves['unit']})", ylabel="explained variance F")
-    axes[0].legend(fontsize=8, loc="upper left")
+    axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
+    for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
+        curve(axis, budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
+    axis.set(xscale="log", xlim=(budgets[budgets > 0].min(), budgets.max()))
+    axis.set(xlabel=f"budget B ({curves['unit']})", ylabel="explained variance F")
+    axis.legend(fontsize=8, loc="upper left")
     return figure
 
 

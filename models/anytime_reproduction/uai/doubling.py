@@ -6,41 +6,35 @@ features with coefficients e^(x/2): explained variances are squares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from anytime.groups import FeatureGroup, FeatureGroups
+from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection import Sequence, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, log_axis, panels
-from anytime_reproduction.uai.certificates import knapsack
+from anytime_reproduction.report import curve, panels
+from anytime_reproduction.sets import consecutive_groups
 
-__all__ = [
-    "DOUBLING",
-    "SHARES",
-    "any_sequence",
-    "doubled",
-    "independent",
-    "learned",
-    "ratios",
-    "sequences_of_eq10",
-]
-
-ITEMS = 30
-"""D of the sequences that our trainer learns: the smallest gain is still well above rounding."""
+__all__ = ["DOUBLING", "SHARES", "any_sequence", "doubled", "eq10", "independent", "knapsack", "learned", "ratios"]
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
-QUICK_SIZES = (8, 16, 32)
+"""Numbers of items D; a quick run has the first three."""
 
 SHARES = (1.0, 2.0, 3.0, 3.25, 3.5, 4.0, 5.0)
 """Values of C: the competitor's budget is B/C."""
 
 ALPHA = 1e-5
+
+
+def eq10(D: int) -> tuple[Float, Index]:
+    """Return the values of the items of Eq. 10, the largest scaled to 1, and their costs, (D,) each."""
+    costs = np.arange(1, D + 1)
+    return np.exp(costs - float(D)), costs
 
 
 def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
@@ -49,8 +43,7 @@ def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
     q = np.sqrt(values / values.sum())[:, np.newaxis]
     one = np.ones(1)
     gram = Gram(np.eye(D), q, one, np.zeros(D), np.ones(D), np.zeros(1), one, np.zeros(D, dtype=np.bool_), 1.0)
-    made = [FeatureGroup(name=f"x{j}", features=(f"x{j}",), cost=float(cost)) for j, cost in enumerate(costs, start=1)]
-    return gram, FeatureGroups(groups=tuple(made))
+    return gram, consecutive_groups([1] * D, costs)
 
 
 def learned(values: Float, costs: Index, *, doubling: bool) -> Sequence:
@@ -71,14 +64,23 @@ def doubled(D: int) -> Index:
     return np.array(order, dtype=np.intp)
 
 
+def knapsack(values: Float, costs: Index) -> Float:
+    """Return the best sum of values (items,) within each integer budget from 0 to the sum of the costs, (budgets,).
+
+    Costs (items,) are positive integers; an item is used at most once.
+    """
+    best = np.zeros(int(costs.sum()) + 1)
+    for value, cost in zip(values, costs, strict=True):
+        best[cost:] = np.maximum(best[cost:], best[:-cost] + value)
+    return best
+
+
 def ratios(order: Index, values: Float, costs: Index, share: float) -> tuple[Index, Float]:
     """Return F of the prefix within each integer budget B over the best of any set of cost B/C, where that is not 0.
 
     Parameters
     ----------
-    order : (D,) the sequence, as indices of items.
-    values, costs : (D,) of the items.
-    share : C.
+    order : (D,) the sequence, as indices of the items of these values and costs.  share : C.
 
     Returns
     -------
@@ -101,9 +103,9 @@ def any_sequence(D: int, share: float) -> float:
     programming over (most expensive item m, spent b). Once C D is spent the competitor has item D in any case. About C
     D^3 operations, vectorised over b.
     """
-    scaled = np.exp(np.arange(1, D + 1) - float(D))
-    cumulative = np.append(0.0, np.cumsum(scaled))
-    best = knapsack(scaled, np.arange(1, D + 1))
+    values, costs = eq10(D)
+    cumulative = np.append(0.0, np.cumsum(values))
+    best = knapsack(values, costs)
     late = int(np.ceil(share * D))
     within = best[np.minimum(np.floor(np.arange(late + D) / share * (1 + 1e-12)).astype(np.intp), len(best) - 1)]
     least = np.ones((D + 1, late + 1))  # the best least ratio from (m, b) on; with item D bought it is 1
@@ -111,20 +113,18 @@ def any_sequence(D: int, share: float) -> float:
         spent = np.arange(min(m * (m + 1) // 2, late - 1) + 1)
         found = np.zeros(len(spent))
         for item in range(m + 1, D + 1):
-            waiting = within[
-                item - 1 : item - 1 + len(spent)
-            ]  # the worst budget is the last one before the item is paid
+            # The worst budget is the last one before the item is paid.
+            waiting = within[item - 1 : item - 1 + len(spent)]
             ratio = np.divide(cumulative[m], waiting, out=np.ones(len(spent)), where=waiting > 0)
             found = np.maximum(found, np.minimum(ratio, least[item, np.minimum(spent + item, late)]))
         least[m, : len(spent)] = found
-        least[m, late] = min(1.0, cumulative[m] / scaled[-1])
+        least[m, late] = min(1.0, cumulative[m] / values[-1])
     return float(least[0, 0])
 
 
 def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
     """Return the sequences that our trainer learns for Eq. 10, and their ratios at every budget."""
-    costs = np.arange(1, items + 1)
-    values = np.exp(costs - float(items))
+    values, costs = eq10(items)
     result: Result = {"items": items}
     for name, doubling in (("CS-G-FR", False), ("Doubling", True)):
         found = learned(values, costs, doubling=doubling)
@@ -151,29 +151,38 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
     """Return the least ratio over all budgets, for each C: of Doubling, and the upper bound of any sequence."""
-    costs = np.arange(1, items + 1)
-    values = np.exp(costs - float(items))
     order = doubled(items) - 1
     return {
-        "doubling": [float(ratios(order, values, costs, share)[1].min()) for share in SHARES],
+        "doubling": [float(ratios(order, *eq10(items), share)[1].min()) for share in SHARES],
         "any": [any_sequence(items, share) for share in SHARES],
     }
 
 
-def _runs(setting: Setting) -> Many[Run]:
-    sizes = QUICK_SIZES if setting.quick else SIZES
-    few = 20 if setting.quick else ITEMS
+def _runs(setting: Setting) -> list[Run]:
+    items = 20 if setting.quick else 30  # the smallest gain is still well above rounding
+    sizes = SIZES[:3] if setting.quick else SIZES
     return [
-        Run("sequences", sequences_of_eq10, {"items": few}),
+        Run("sequences", sequences_of_eq10, {"items": items}),
         *(Run(f"least-{size}", least_ratios, {"items": size}) for size in sizes),
     ]
 
 
-def _section(setting: Setting, results: Results) -> Section:  # noqa: ARG001  (one text for all settings)
-    learned_by_us = results["sequences"]
+# The section.
+
+
+def _section(_: Setting, results: Results) -> Section:
+    sequences = results["sequences"]
     by_size = {int(name.removeprefix("least-")): r for name, r in results.items() if name != "sequences"}
+    ratio_caption = (
+        "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR has "
+        "nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem 4.3."
+    )
+    share_caption = (
+        "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: Doubling. "
+        "Right: no sequence can do better than this (Theorem 4.1)."
+    )
     return Section(
-        (*_sequence_findings(learned_by_us), *_share_findings(by_size)),
+        (*_sequence_findings(sequences), *_share_findings(by_size)),
         (
             "Eq. 10: item x costs x and has value e^x, so each item outweighs all cheaper ones together. By gain per "
             "cost the most expensive item is best, and plain greedy selection buys it first: until it is paid, it "
@@ -183,22 +192,10 @@ def _section(setting: Setting, results: Results) -> Section:  # noqa: ARG001  (o
             "same sequence, and CS-G-FR suffices.",
             "Nothing in this experiment is random, and no data set is read.",
         ),
-        (_least_table(learned_by_us), _share_table(by_size)),
+        (_least_table(sequences), _share_table(by_size)),
         (
-            Figure(
-                "doubling-ratio",
-                "Eq. 10: F within budget B as a share of the best of cost B/4 (remaining) and of cost B (right). "
-                "CS-G-FR "
-                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
-                "4.3.",
-                lambda: _ratio_figure(learned_by_us),
-            ),
-            Figure(
-                "doubling-share",
-                "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
-                "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
-                lambda: _share_figure(by_size),
-            ),
+            Figure("doubling-ratio", ratio_caption, partial(_draw_ratios, sequences)),
+            Figure("doubling-share", share_caption, partial(_draw_shares, by_size)),
         ),
     )
 
@@ -208,13 +205,12 @@ def _sequence_findings(found: Result) -> list[Finding]:
     guaranteed = doubling_bound(1.0)
     least, worst = min(doubling["quarter"]), min(greedy["quarter"])
     empty = sum(ratio == 0 for ratio in greedy["quarter"])
-    holds = least > guaranteed and twice["least"] > guaranteed
     same = greedy["order"] == greedy["literal"] and doubling["order"] == doubling["literal"]
     return [
         Finding(
             f"Theorem 4.3: at all {len(doubling['quarter'])} budgets Doubling has at least {least:.3f} of the best of "
             f"a quarter of the budget; the bound is {guaranteed:.4f} (gamma = 1, since gains are additive).",
-            agrees=holds,
+            agrees=least > guaranteed and twice["least"] > guaranteed,
         ),
         Finding(
             f"CS-G-FR falls to {worst:.2g} of that best: it has nothing at {empty} of {len(greedy['quarter'])} "
@@ -223,10 +219,8 @@ def _sequence_findings(found: Result) -> list[Finding]:
         ),
         Finding(
             "Our trainer, given the normal equations of the linear model, learns "
-            + ("exactly the orders" if same else "other orders than those")
-            + " that Algorithms 1 and 2 give by hand; Doubling starts with "
-            + ", ".join(map(str, doubling["order"][:6]))
-            + ".",
+            f"{'exactly the orders' if same else 'other orders than those'} that Algorithms 1 and 2 give by hand; "
+            f"Doubling starts with {', '.join(map(str, doubling['order'][:6]))}.",
             agrees=same,
         ),
         Finding(
@@ -240,76 +234,82 @@ def _sequence_findings(found: Result) -> list[Finding]:
 
 def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
     small, large = min(by_size), max(by_size)
-    at = {share: k for k, share in enumerate(SHARES)}
-    below = [share for share in SHARES if share < 4]
-    first, last = ({share: by_size[size]["any"][at[share]] for share in below} for size in (small, large))
-    fallen = [share for share in below if last[share] < first[share]]
-    waiting = [f"C = {share:g}" for share in below if share not in fallen]
-    stays = [r["doubling"][at[4.0]] for r in by_size.values()]
-    numbers = "; ".join(f"C = {share:g}: {first[share]:.2g} to {last[share]:.2g}" for share in fallen)
+    by_share = {share: {size: r["any"][k] for size, r in by_size.items()} for k, share in enumerate(SHARES)}
+    below = {share: (limits[small], limits[large]) for share, limits in by_share.items() if share < 4}
+    waiting = [f"C = {share:g}" for share, (first, last) in below.items() if last >= first]
+    numbers = "; ".join(
+        f"C = {share:g}: {first:.2g} to {last:.2g}" for share, (first, last) in below.items() if last < first
+    )
     more = f" For {' and '.join(waiting)} no fall is visible up to {large} items." if waiting else ""
+    doubling = min(r["doubling"][SHARES.index(4.0)] for r in by_size.values())
+    any_at_4 = min(by_share[4.0].values())
     return [
         Finding(
-            f"Theorem 4.1: at C = 4 the least ratio of Doubling is at least {min(stays):.3f} for every D.",
-            agrees=min(stays) > doubling_bound(1.0),
+            f"Theorem 4.1: at C = 4 the least ratio of Doubling is at least {doubling:.3f} for every D.",
+            agrees=doubling > doubling_bound(1.0),
         ),
         Finding(
             "Theorem 4.1: with less than 4B no sequence has such a bound. The largest ratio that any sequence of D "
-            "items can guarantee, "
-            f"as D grows from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 it "
-            f"stays at {min(r['any'][at[4.0]] for r in by_size.values()):.2g}.",
-            agrees=None if waiting else all(r["any"][at[4.0]] > doubling_bound(1.0) for r in by_size.values()),
+            f"items can guarantee, as D grows from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 "
+            f"it stays at {any_at_4:.2g}.",
+            agrees=None if waiting else any_at_4 > doubling_bound(1.0),
         ),
     ]
 
 
 def _least_table(found: Result) -> Table:
-    rows = tuple(
-        (name, found[name]["order"][0], min(found[name]["quarter"]), min(found[name]["same"]))
-        for name in ("CS-G-FR", "Doubling")
+    return Table(
+        "doubling-least",
+        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
+        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
+        [
+            (name, found[name]["order"][0], min(found[name]["quarter"]), min(found[name]["same"]))
+            for name in ("CS-G-FR", "Doubling")
+        ],
     )
-    columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
-    return Table("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
-    rows = tuple(
-        (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
-        for k, share in enumerate(SHARES)
-        for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+    return Table(
+        "doubling-share",
+        "Least ratio over all budgets of F within B to the best of cost B/C",
+        ("C", "sequence", *(f"D = {size}" for size in by_size)),
+        [
+            (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
+            for k, share in enumerate(SHARES)
+            for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+        ],
     )
-    columns = ("C", "sequence", *(f"D = {size}" for size in by_size))
-    return Table("doubling-share", "Least ratio over all budgets of F within B to the best of cost B/C", columns, rows)
 
 
 FLOOR = 1e-9
 """Lowest value drawn on a logarithmic axis."""
 
 
-def _ratio_figure(found: Result) -> Any:
+def _draw_ratios(found: Result) -> Any:
     figure, axes = panels(2)
     for axis, x, y, title in (
         (axes[0], "budgets", "quarter", "against the best of cost B/4"),
         (axes[1], "same budgets", "same", "against the best of cost B"),
     ):
         for name in ("CS-G-FR", "Doubling"):
-            budgets, ratio = np.array(found[name][x]), np.array(found[name][y])
-            curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        log_axis(axis, "x", min(found["Doubling"][x]), max(found["Doubling"][x]))
-        axis.set(title=title, xlabel="budget B (cost units)", yscale="log", ylim=(FLOOR / 2, None))
+            ratio = np.clip(found[name][y], FLOOR, None)
+            curve(axis, np.array(found[name][x]), ratio, name, drawstyle="steps-post")
+        budgets = found["Doubling"][x]
+        axis.set(xscale="log", xlim=(min(budgets), max(budgets)), yscale="log", ylim=(FLOOR / 2, None))
+        axis.set(title=title, xlabel="budget B (cost units)")
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
     axes[0].set_ylabel("F within B / best")
-    axes[1].legend(fontsize=8, loc="lower right")
-    axes[0].legend(fontsize=8, loc="lower right")
+    for axis in axes:
+        axis.legend(fontsize=8, loc="lower right")
     return figure
 
 
-def _share_figure(by_size: dict[int, Result]) -> Any:
+def _draw_shares(by_size: dict[int, Result]) -> Any:
     figure, axes = panels(2)
     for axis, key, title in ((axes[0], "doubling", "Doubling"), (axes[1], "any", "any sequence, at most")):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
-            k = SHARES.index(share)
-            least = np.array([r[key][k] for r in by_size.values()])
+            least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
             curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)
         axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
         axis.set_xticks(list(by_size), [str(size) for size in by_size])

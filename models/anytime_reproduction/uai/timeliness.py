@@ -7,7 +7,7 @@ chooses. It is also measured on a table with many rows, so that a difference is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.compare import Comparison, MethodCurve, compare
+from anytime.evaluation.compare import Comparison, compare
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.training.fit import fit
 from anytime.training.options import Options
-from anytime.types import Index
 from anytime_reproduction.experiment import (
     Cell,
     Estimate,
@@ -32,52 +31,65 @@ from anytime_reproduction.experiment import (
     Section,
     Setting,
     Table,
+    published,
+    unanimous,
 )
-from anytime_reproduction.sets import RealSet, SetName, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, numbered_grouping
 
 __all__ = [
-    "GROUPINGS",
-    "GROUP_SIZES",
+    "COLUMNS",
     "ORDER",
+    "PUBLISHED_1",
+    "PUBLISHED_2",
     "TABLE_1",
     "TABLE_2",
     "Claim",
-    "by_method",
-    "listed",
     "measure_groupings",
     "measure_sets",
-    "ranged",
     "validated_alpha",
 ]
+
+PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
+PUBLISHED_2: dict[str, dict[str, float]] = published("Hu et al. 2016, Table 2")
+"""Timeliness by method; in Table 2 by group size, "s=5" to "s=20". The paper's Sparse is the shrunken one."""
+
+COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")
+"""Methods in the order of the paper's tables, and those that its tables lack."""
+
+MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
+"""Methods that training produces: oracles are not models, and shrunken weights are not stored."""
+
+PUBLISHED_ROWS = 473_134
+"""Training rows of the Yahoo! set in the paper."""
+
+VISIBLE = 5e-5
+"""Differences below this are invisible in the displayed digits."""
+
+ROUNDING = 1e-9
+"""Differences of timeliness below this count as 0."""
+
+GROUP_SIZES = (5, 10, 15, 20)
+
+GROUPINGS = 10
+"""Number of random groupings of each size."""
 
 FOLDS = 5
 
 
 @lru_cache(maxsize=16)
 def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
-    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve, on a set's first training part.
+    """Return the penalty with the smallest cross-validated error of CS-G-OMP's curve (section 5.1).
 
-    Parameters
-    ----------
-    size : size of the random groups; the first grouping of a size represents all of them. Rows of a query share a fold.
+    It is found on a set's first training part; the first grouping of a size represents all of them. Rows of a query
+    share a fold.
     """
     data = load_set(name, setting)
     groups, order = numbered_grouping(setting, data.groups, size)
     rows = np.flatnonzero(np.isin(data.part, data.splits[0][0]))
-    moments = fold_moments_of(
-        data.X[np.ix_(rows, order)], data.y[rows], folds=_folds(data, rows, setting.seed), count=FOLDS
-    )
-    return fit(moments, groups, Options("omp", alpha="cv")).alpha
-
-
-def _folds(data: RealSet, rows: Index, seed: int) -> Index:
     keys = rows if data.query is None else np.unique(data.query[rows], return_inverse=True)[1]
-    fold_of_key = np.random.default_rng([seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)
-    return np.asarray(fold_of_key[keys], dtype=np.intp)
-
-
-ROUNDING = 1e-9
-"""Differences of timeliness below this count as 0."""
+    fold = np.random.default_rng([setting.seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)[keys]
+    moments = fold_moments_of(data.X[np.ix_(rows, order)], data.y[rows], folds=fold, count=FOLDS)
+    return fit(moments, groups, Options("omp", alpha="cv")).alpha
 
 
 @dataclass(frozen=True)
@@ -125,22 +137,14 @@ ORDER = (
 """FR >= OMP >= {Single, No-Whiten} > {G-OMP, Sparse}, pair by pair."""
 
 
-def listed(differences: Mapping[str, Estimate]) -> str:
-    """Return differences by label, in one line."""
-    return ", ".join(f"{label} {d.mean:+.4f} ± {d.error or 0.0:.4f}".strip() for label, d in differences.items())
-
-
-def ranged(differences: Mapping[str, Estimate]) -> str:
-    """Return the range of the differences."""
-    means = sorted(difference.mean for difference in differences.values())
-    return f"{means[0]:+.4f}" if len(means) == 1 else f"{means[0]:+.4f} to {means[-1]:+.4f}"
+# Runs.
 
 
 def measure_sets(setting: Setting, split: int) -> Result:
     """Return the timeliness with one of the disjoint sets of AGRICULTURAL's stand-in held out, in its own groups."""
     data = load_set("kddcup99", setting)
     part = data.split(split)
-    return _collected([compare(part.gram, data.groups, 1e-7, part.held, 0.97)])
+    return _mean_timeliness([compare(part.gram, data.groups, 1e-7, part.held, 0.97)])
 
 
 def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int, alpha: float | None) -> Result:
@@ -162,9 +166,8 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     found = list(compared.values())
     if len(found) == 1:  # then the splits are the runs
         found = [[comparison] for comparison in found[0]]
-    runs = [_collected(comparisons) for comparisons in found]
-    sides = {side: by_method(runs, side) for side in ("train", "test")}
-    return {**sides, "alpha": penalty, "groupings": sorted(compared)}
+    runs = [_mean_timeliness(comparisons) for comparisons in found]
+    return {**_by_method(runs), "alpha": penalty, "groupings": sorted(compared)}
 
 
 def _key(groups: FeatureGroups) -> str:
@@ -173,59 +176,22 @@ def _key(groups: FeatureGroups) -> str:
     return hashlib.sha256(";".join(members).encode()).hexdigest()[:16]
 
 
-def _collected(compared: list[Comparison]) -> Result:
+def _mean_timeliness(compared: Many[Comparison]) -> Result:
     """Return the timeliness by side and method, averaged over splits."""
-
-    def mean(curves: list[MethodCurve]) -> float:
-        return float(np.mean([curve.timeliness for curve in curves]))
-
     return {
-        side: {method: mean([getattr(c, side)[method] for c in compared]) for method in compared[0].train}
+        side: {
+            method: float(np.mean([getattr(c, side)[method].timeliness for c in compared]))
+            for method in compared[0].train
+        }
         for side in ("train", "test")
     }
 
 
-def by_method(runs: Iterable[Result], side: str) -> dict[str, list[float]]:
-    """Return the timeliness of the runs by method, on one side."""
-    found = list(runs)
-    return {method: [run[side][method] for run in found] for method in found[0][side]}
-
-
-GROUP_SIZES = (5, 10, 15, 20)
-GROUPINGS = 10
-"""Number of random groupings of each size."""
-
-COLUMNS = (
-    "CS-G-OMP",
-    "Single",
-    "No-Whiten",
-    "G-OMP",
-    "CS-G-FR",
-    "FR Oracle",
-    "OMP Oracle",
-    "Sparse (shrunken)",
-    "Sparse",
-    "Doubling",
-)
-"""Methods in the order of the paper's tables; the paper's Sparse is the shrunken one, and its tables lack Doubling."""
-
-MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
-"""Methods that training produces: oracles are not models, and shrunken weights are not stored."""
-
-PUBLISHED_ROWS = 473_134
-"""Training rows of the Yahoo! set in the paper."""
-
-VISIBLE = 5e-5
-"""Differences below this are invisible in the displayed digits."""
-
-PUBLISHED_1 = (0.4406, 0.4086, 0.4340, 0.4073, 0.4525, 0.4551, 0.4508, 0.3997)
-PUBLISHED_2: Mapping[int, tuple[float, ...]] = {
-    5: (0.3188, 0.3039, 0.3111, 0.2985, 0.3222, 0.3225, 0.3211, 0.2934),
-    10: (0.3142, 0.3117, 0.3079, 0.2909, 0.3205, 0.3207, 0.3164, 0.2858),
-    15: (0.3165, 0.3159, 0.3116, 0.2892, 0.3213, 0.3213, 0.3177, 0.2952),
-    20: (0.3161, 0.3124, 0.3065, 0.2875, 0.3180, 0.3180, 0.3163, 0.2895),
-}
-"""Tables 1 and 2 of the paper, columns as in COLUMNS."""
+def _by_method(runs: Many[Result]) -> dict[str, dict[str, list[float]]]:
+    """Return the timeliness of the runs by side and method."""
+    return {
+        side: {method: [run[side][method] for run in runs] for method in runs[0][side]} for side in ("train", "test")
+    }
 
 
 class Case(NamedTuple):
@@ -236,24 +202,21 @@ class Case(NamedTuple):
     alpha: float | None
 
 
-# Runs.
-
-
 def _runs_1(setting: Setting) -> list[Run]:
-    splits = 2 if setting.quick else 5
-    return [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(splits)]
+    return [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(2 if setting.quick else 5)]
 
 
 def _runs_2(setting: Setting) -> list[Run]:
-    sizes, groupings = _sizes(setting), 3 if setting.quick else GROUPINGS
-    runs = []
-    for case in _cases(setting):
-        for size in sizes:
-            arguments = {"name": case.name, "alpha": case.alpha}
-            runs.append(
-                Run(f"{case.label}-{size}", measure_groupings, {**arguments, "size": size, "groupings": groupings})
-            )
-    return runs
+    groupings = 3 if setting.quick else GROUPINGS
+    return [
+        Run(
+            f"{case.label}-{size}",
+            measure_groupings,
+            {"name": case.name, "alpha": case.alpha, "size": size, "groupings": groupings},
+        )
+        for case in _cases(setting)
+        for size in _sizes(setting)
+    ]
 
 
 def _sizes(setting: Setting) -> tuple[int, ...]:
@@ -273,34 +236,36 @@ def _cases(setting: Setting) -> list[Case]:
 
 # Sections.
 
+Sides = Mapping[str, Mapping[str, Many[float]]]
+"""Timeliness of each run, by side and method."""
+
 
 def _section_1(setting: Setting, results: Results) -> Section:
-    runs = {"test": by_method(results.values(), "test"), "train": by_method(results.values(), "train")}
-    published = (*PUBLISHED_1, None, None)
-    rows = tuple(
-        (method, known, Estimate.of(runs["test"][method]), Estimate.of(runs["train"][method]))
-        for method, known in zip(COLUMNS, published, strict=True)
-    )
+    runs = _by_method(list(results.values()))
     table = Table(
         "table-1",
         "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
         ("method", "published (AGRICULTURAL)", "ours, held out", "ours, training"),
-        rows,
+        [(m, PUBLISHED_1.get(m), Estimate.of(runs["test"][m]), Estimate.of(runs["train"][m])) for m in COLUMNS],
     )
     differences = Table(
         "table-1-differences",
         "Paired differences of timeliness over the held-out sets.",
         ("claim of the paper", "published", "ours, held out", "ours, training"),
-        tuple(
-            (c.words, _published(PUBLISHED_1, c), c.difference(runs["test"]), c.difference(runs["train"]))
-            for c in ORDER
-        ),
+        [
+            (
+                claim.words,
+                PUBLISHED_1[claim.better] - PUBLISHED_1[claim.worse],
+                claim.difference(runs["test"]),
+                claim.difference(runs["train"]),
+            )
+            for claim in ORDER
+        ],
     )
-    findings = _findings("", {"": runs})
-    return Section(tuple(findings), _text_1(setting, len(results), runs["test"]), (table, differences))
+    return Section(_findings("", {"": runs}), _text_1(setting, len(results), runs["test"]), (table, differences))
 
 
-def _text_1(setting: Setting, sets: int, timeliness: Mapping[str, list[float]]) -> tuple[str, ...]:
+def _text_1(setting: Setting, sets: int, timeliness: Mapping[str, Many[float]]) -> tuple[str, ...]:
     data = load_set("kddcup99", setting)
     losses = {m: Claim("CS-G-OMP", m).difference(timeliness).mean for m in MODELS if m != "CS-G-OMP"}
     worst = max(losses, key=lambda method: losses[method])
@@ -317,71 +282,64 @@ def _text_1(setting: Setting, sets: int, timeliness: Mapping[str, list[float]]) 
 def _section_2(setting: Setting, results: Results) -> Section:
     tables: list[Table] = []
     findings: list[Finding] = []
-    measured: dict[str, dict[int, Result]] = {}
+    measured: dict[str, dict[str, Result]] = {}
     for case in _cases(setting):
-        by_size = measured[case.label] = _unlike({s: results[f"{case.label}-{s}"] for s in _sizes(setting)})
+        by_size = measured[case.label] = _distinct(
+            {f"s={size}": results[f"{case.label}-{size}"] for size in _sizes(setting)}
+        )
         tables += [_table_2(case, by_size, setting), _differences_2(case.label, by_size)]
-        findings += _findings(f"{case.label}: ", {f"s={size}": result for size, result in by_size.items()})
+        findings += _findings(f"{case.label}: ", by_size)
         if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
-            findings.append(_training_finding(case.label, by_size))
+            verdicts = [c.judged(c.difference(result["train"])) for result in by_size.values() for c in ORDER]
+            agree = f"{verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
+            findings.append(Finding(f"{case.label}, on the training rows: {agree}", unanimous(verdicts)))
         findings += _shrinkage(case.label, by_size)
-    return Section(tuple(findings), _text_2(setting, measured), tuple(tables))
+    return Section(findings, _text_2(setting, measured), tables)
 
 
-def _unlike(by_size: dict[int, Result]) -> dict[int, Result]:
+def _distinct(by_size: Mapping[str, Result]) -> dict[str, Result]:
     """Return the sizes that give other groups than a smaller size does."""
-    first: dict[tuple[str, ...], int] = {}
+    first: dict[tuple[str, ...], str] = {}
     for size, result in by_size.items():
         first.setdefault(tuple(result["groupings"]), size)
     return {size: by_size[size] for size in first.values()}
 
 
-def _table_2(case: Case, by_size: Mapping[int, Result], setting: Setting) -> Table:
-    compared = case.name == "yahoo_sample"
-    columns: dict[str, tuple[Cell, ...]] = {}
+def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
+    columns: dict[str, list[Cell]] = {}
     for size, result in by_size.items():
-        if compared:
-            columns[f"s={size} published"] = (*PUBLISHED_2[size], None, None)
-        columns[f"s={size} ours"] = tuple(Estimate.of(result["test"][method]) for method in COLUMNS)
-    chosen = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
-    alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({chosen})"
-    measured_on = load_set(case.name, setting).what
-    what = f"{case.label}: 0.99-timeliness on held-out rows by group size, {alpha}: {measured_on}."
-    single = [f"s={size}" for size, result in by_size.items() if len(result["groupings"]) == 1]
+        if case.name == "yahoo_sample":
+            columns[f"{size} published"] = [PUBLISHED_2[size].get(method) for method in COLUMNS]
+        columns[f"{size} ours"] = [Estimate.of(result["test"][method]) for method in COLUMNS]
+    validated = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
+    alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({validated})"
+    what = load_set(case.name, setting).what
+    caption = f"{case.label}: 0.99-timeliness on held-out rows by group size, {alpha}: {what}."
+    single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
     if single:
-        what += f" At {', '.join(single)} all groupings are the same: errors are over the splits."
-    left_out = [f"s={size}" for size in _sizes(setting) if size not in by_size]
-    if left_out:
-        what += f" {', '.join(left_out)} gives the same groups as a smaller size."
-    return Table(
-        f"table-2-{case.label}", what, ("method", *columns), tuple(zip(COLUMNS, *columns.values(), strict=True))
-    )
+        caption += f" At {', '.join(single)} all groupings are the same: errors are over the splits."
+    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
+    if omitted:
+        caption += f" {', '.join(omitted)} gives the same groups as a smaller size."
+    rows = list(zip(COLUMNS, *columns.values(), strict=True))
+    return Table(f"table-2-{case.label}", caption, ("method", *columns), rows)
 
 
-def _differences_2(label: str, by_size: Mapping[int, Result]) -> Table:
-    columns = [f"s={size}, {side}" for size in by_size for side in ("held out", "training")]
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (c.words, *(c.difference(result[side]) for result in by_size.values() for side in ("test", "train")))
-        for c in ORDER
-    )
+def _differences_2(label: str, by_size: Mapping[str, Sides]) -> Table:
     return Table(
         f"table-2-{label}-differences",
         f"{label}: paired differences over the groupings, or over the splits where there is one grouping.",
-        ("claim of the paper", *columns),
-        rows,
+        ("claim of the paper", *(f"{size}, {side}" for size in by_size for side in ("held out", "training"))),
+        [
+            (claim.words, *(claim.difference(sides[side]) for sides in by_size.values() for side in ("test", "train")))
+            for claim in ORDER
+        ],
     )
 
 
-def _training_finding(label: str, by_size: Mapping[int, Result]) -> Finding:
-    """Return a finding on whether the order is valid on the training rows, which exclude sampling effects."""
-    verdicts = [c.judged(c.difference(r["train"])) for r in by_size.values() for c in ORDER]
-    words = f"{label}, on the training rows: {verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
-    return Finding(words, _all(verdicts))
-
-
-def _text_2(setting: Setting, measured: Mapping[str, Mapping[int, Result]]) -> tuple[str, ...]:
-    rankings = f"{load_set('yahoo_sample', setting).what}, and {load_set('mq2008', setting).what}"
-    rows = int((load_set("yahoo_sample", setting).part == 0).sum())
+def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:
+    yahoo = load_set("yahoo_sample", setting)
+    rows = int((yahoo.part == 0).sum())
     few = (
         f"The paper's penalty, 1e-5, was chosen by validation for {PUBLISHED_ROWS:,} rows; here are {rows:,}. The "
         "paper's own step is therefore repeated: yahoo-validated has the penalty that cross-validation chooses on "
@@ -389,15 +347,16 @@ def _text_2(setting: Setting, measured: Mapping[str, Mapping[int, Result]]) -> t
         "Oracles sort the gains on the held-out rows, including noise: with few rows they are above every method.",
     )
     return (
-        f"Measured on {rankings}; random groups of features that cost the same, curves up to where CS-G-OMP reaches "
-        "0.99 of its final training value. A claim agrees where the 95 % interval of the paired difference over the "
-        "groupings allows it (>=), or lies entirely on its side (>), at every size.",
+        f"Measured on {yahoo.what}, and {load_set('mq2008', setting).what}; random groups of features that cost the "
+        "same, curves up to where CS-G-OMP reaches 0.99 of its final training value. A claim agrees where the 95 % "
+        "interval of the paired difference over the groupings allows it (>=), or lies entirely on its side (>), at "
+        "every size.",
         *(few if rows < PUBLISHED_ROWS else ()),
-        _lesson(measured),
+        _conclusion(measured),
     )
 
 
-def _lesson(measured: Mapping[str, Mapping[int, Result]]) -> str:
+def _conclusion(measured: Mapping[str, Mapping[str, Result]]) -> str:
     """Return a conclusion from held-out rows: the best model, the loss of cost-blindness, the gain of validation."""
     problems = [result["test"] for by_size in measured.values() for result in by_size.values()]
     best = [max(MODELS, key=lambda method: float(np.mean(test[method]))) for test in problems]
@@ -415,28 +374,21 @@ def _lesson(measured: Mapping[str, Mapping[int, Result]]) -> str:
     )
 
 
-def _published(row: tuple[float, ...], claim: Claim) -> float:
-    return row[COLUMNS.index(claim.better)] - row[COLUMNS.index(claim.worse)]
-
-
-def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> list[Finding]:
-    """Return one finding on all claims that agree on held-out rows, and one on each that does not or is undecided.
-
-    Parameters
-    ----------
-    measured : by group size, side and method the timeliness of each run.
-    """
+def _findings(where: str, measured: Mapping[str, Sides]) -> list[Finding]:
+    """Return one finding on all claims that agree on held-out rows, and one on each that does not or is undecided."""
     agreed, alike, findings = [], [], []
     for claim in ORDER:
-        found = {label: claim.difference(sides["test"]) for label, sides in measured.items()}
-        verdict = _all(claim.judged(difference) for difference in found.values())
-        if all(abs(difference.mean) < VISIBLE for difference in found.values()):
+        found = {size: claim.difference(sides["test"]) for size, sides in measured.items()}
+        verdict = unanimous(claim.judged(difference) for difference in found.values())
+        means = sorted(difference.mean for difference in found.values())
+        if max(map(abs, means)) < VISIBLE:
             alike.append(claim.words)
         elif verdict:
-            agreed.append(f"{claim.words} ({ranged(found)})")
+            spread = f"{means[0]:+.4f}" if len(means) == 1 else f"{means[0]:+.4f} to {means[-1]:+.4f}"
+            agreed.append(f"{claim.words} ({spread})")
         else:
             word = "undecided" if verdict is None else "not"
-            findings.append(Finding(f"{where}{word} {claim.words} on held-out rows: {listed(found)}", verdict))
+            findings.append(Finding(f"{where}{word} {claim.words} on held-out rows: {_listed(found)}", verdict))
     if alike:
         findings.insert(0, Finding(f"{where}no difference on held-out rows in {'; '.join(alike)}"))
     if agreed:
@@ -444,28 +396,21 @@ def _findings(where: str, measured: Mapping[str, Mapping[str, Mapping[str, list[
     return findings
 
 
-def _all(verdicts: Iterable[bool | None]) -> bool | None:
-    """Return whether all agree; None if none disagrees but some are undecided."""
-    found = list(verdicts)
-    return False if False in found else None if None in found else True
+def _listed(differences: Mapping[str, Estimate]) -> str:
+    """Return differences by group size, in one line."""
+    return ", ".join(f"{size} {d.mean:+.4f} ± {d.error or 0.0:.4f}".strip() for size, d in differences.items())
 
 
-def _shrinkage(label: str, by_size: Mapping[int, Result]) -> list[Finding]:
+def _shrinkage(label: str, by_size: Mapping[str, Sides]) -> list[Finding]:
     """Return a finding, where shrunken weights lead CS-G-OMP, on whether their order explains it, by refitting."""
-    shrunken, refitted = (
-        Claim("Sparse (shrunken)", "CS-G-OMP", strictly=True),
-        Claim("Sparse", "CS-G-OMP", strictly=True),
-    )
-    if not any(shrunken.judged(shrunken.difference(result["test"])) for result in by_size.values()):
+    shrunken, refitted = (Claim(method, "CS-G-OMP", strictly=True) for method in ("Sparse (shrunken)", "Sparse"))
+    if not any(shrunken.judged(shrunken.difference(sides["test"])) for sides in by_size.values()):
         return []
-    found = {f"s={size}": refitted.difference(result["test"]) for size, result in by_size.items()}
-    ahead = any(refitted.judged(difference) for difference in found.values())
-    why = (
-        "its order alone does not explain it: refitted in that order it has no lead"
-        if not ahead
-        else "the order explains part of it"
-    )
-    words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {listed(found)}"
+    found = {size: refitted.difference(sides["test"]) for size, sides in by_size.items()}
+    why = "its order alone does not explain it: refitted in that order it has no lead"
+    if any(refitted.judged(difference) for difference in found.values()):
+        why = "the order explains part of it"
+    words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {_listed(found)}"
     return [Finding(f"{words}; where Sparse (shrunken) leads, {why}")]
 
 

@@ -1,4 +1,8 @@
-"""Training time of CS-G-FR and CS-G-OMP, the paper's method and ours (Figure 2 of the paper).
+"""Training time of CS-G-FR and CS-G-OMP, the paper's method and ours (section 5.5, Figure 2).
+
+The literal way is selection at the paper's cost: a new model for every candidate of CS-G-FR, one for every step of
+CS-G-OMP. The normal equations of each model are solved from scratch by Cholesky. They come from the rows, X_G'X_G/n, as
+in the paper's count of operations, or from the precomputed product X'X/n, which favours the literal way.
 
 All ways of selecting are measured in turns in one process. Times are processor times: wall-clock time on a shared
 machine would include the work of others.
@@ -7,47 +11,193 @@ machine would include the work of others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Many
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
 
 from anytime._linalg import single_blas_thread
-from anytime.groups import FeatureGroup, FeatureGroups
+from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Candidates, greedy, sequence
-from anytime.selection.criteria import CRITERIA
+from anytime.selection.criteria import CRITERIA, whitening
+from anytime.selection.greedy import NOISE, best
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import load_set, regrouped
-from anytime_reproduction.uai.literal_selection import FromGram, FromRows, LiteralPath, literal_fr, literal_omp
+from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
 __all__ = [
-    "ROWS",
     "TRAINING_TIME",
+    "Equations",
+    "FromGram",
+    "FromRows",
+    "TimedPath",
     "clocked",
     "counted",
     "grown",
+    "literal_fr",
+    "literal_omp",
     "timed",
 ]
 
 ALPHA = 1e-5
 
-ROWS = 20_000
-WORK = 3e11
-"""Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
+METHODS: tuple[Method, Method] = ("fr", "omp")
 
-METHODS: tuple[Method, ...] = ("fr", "omp")
-
-WAYS = ("FR, rows", "OMP, rows", "FR, products", "OMP, products", "FR, ours", "OMP, ours")
-"""Method and computation: literal from the rows, literal from the products X'X and X'Y, or in one sweep (ours)."""
+# Selection with a clock.
 
 
-def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> LiteralPath:
+@dataclass(frozen=True, eq=False)
+class TimedPath:
+    """A sequence and its selection times.
+
+    Attributes
+    ----------
+    order : (J,) groups as selected.  explained : (J,) F of each prefix from the first group on.
+    seconds : (J,) processor time from the start until each group was selected.
+    """
+
+    order: Index
+    explained: Float
+    seconds: Float
+
+
+@dataclass(frozen=True, eq=False)
+class FromGram:
+    """Normal equations of a model from the precomputed X'X/n and X'Y/n."""
+
+    gram: Gram
+
+    def normal(self, columns: Index) -> tuple[Float, Float]:
+        """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
+        return self.gram.penalised(ALPHA, columns)
+
+    def gradient(self, columns: Index, w: Float) -> Float:
+        """Return X'(Y - X_G w)/n of all columns, (D, P)."""
+        gradient: Float = self.gram.q - self.gram.S[:, columns] @ w
+        return gradient
+
+    def covariance(self, columns: slice) -> Float:
+        """Return X_g'X_g/n of one group."""
+        return self.gram.S[columns, columns]
+
+
+@dataclass(frozen=True, eq=False)
+class FromRows:
+    """Normal equations computed from the standardised rows X (n, D) and Y (n, P) at every call."""
+
+    X: Float
+    Y: Float
+
+    @staticmethod
+    def of(X: Float, y: Float, gram: Gram) -> FromRows:
+        """Standardise rows by the means and deviations of their normal equations."""
+        Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
+        standard = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
+        standard[:, gram.constant] = 0.0
+        return FromRows(standard, Y)
+
+    def normal(self, columns: Index) -> tuple[Float, Float]:
+        """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
+        XG, n = self.X[:, columns], len(self.X)
+        C = XG.T @ XG / n
+        C[np.diag_indices_from(C)] += ALPHA
+        return C, XG.T @ self.Y / n
+
+    def gradient(self, columns: Index, w: Float) -> Float:
+        """Return X'(Y - X_G w)/n of all columns, (D, P)."""
+        gradient: Float = self.X.T @ (self.Y - self.X[:, columns] @ w) / len(self.X)
+        return gradient
+
+    def covariance(self, columns: slice) -> Float:
+        """Return X_g'X_g/n of one group."""
+        Xg = self.X[:, columns]
+        covariance: Float = Xg.T @ Xg / len(Xg)
+        return covariance
+
+
+Equations: TypeAlias = FromGram | FromRows
+"""Source of the normal equations of a model."""
+
+
+def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
+    """Select by CS-G-FR: at each step, build and solve the model of every candidate, G with g, from scratch.
+
+    Of a solved model only z = L^-1 q is used, F = |z|^2 / 2: its last rows are the candidate's gain, without
+    cancellation. Coefficients, which the paper computes too, are omitted, which favours the literal method.
+    """
+    clock = _Clock(groups)
+    chosen = np.zeros(0, dtype=np.intp)
+    while len(clock.remaining):
+        scores, models = np.zeros(len(groups)), {}
+        for g in clock.remaining.tolist():
+            C, q = equations.normal(np.append(chosen, clock.columns[g]))
+            models[g] = z = solve_triangular(np.linalg.cholesky(C), q, lower=True, check_finite=False)
+            scores[g] = 0.5 * np.sum(np.square(z[len(chosen) :]))
+        g = clock.choose(scores)
+        chosen = np.append(chosen, clock.columns[g])
+        clock.select(g, 0.5 * float(np.sum(np.square(models[g]))))
+    return clock.path()
+
+
+def literal_omp(equations: Equations, groups: FeatureGroups) -> TimedPath:
+    """Select by CS-G-OMP, Algorithm 1: at each step one new model, and the gradients of all groups; whitened once."""
+    clock = _Clock(groups)
+    T = [whitening(equations.covariance(columns)) for columns in groups.slices]
+    chosen, w = np.zeros(0, dtype=np.intp), np.zeros((0, 1))
+    while len(clock.remaining):
+        b = equations.gradient(chosen, w) if len(chosen) else equations.normal(np.arange(len(groups.features)))[1]
+        scores = np.zeros(len(groups))
+        for g in clock.remaining.tolist():
+            scores[g] = np.sum(np.square(T[g].T @ b[groups.slices[g]]))
+        g = clock.choose(scores)
+        chosen = np.append(chosen, clock.columns[g])
+        C, q = equations.normal(chosen)
+        w = cho_solve((np.linalg.cholesky(C), True), q, check_finite=False)
+        clock.select(g, 0.5 * float(np.sum(q * w)))
+    return clock.path()
+
+
+class _Clock:
+    """The remaining groups, and the selection times of the others."""
+
+    def __init__(self, groups: FeatureGroups) -> None:
+        self._start = time.process_time()
+        self._costs = groups.costs
+        self.columns = [np.arange(s.start, s.stop) for s in groups.slices]
+        self.remaining = np.arange(len(groups))
+        self._selected: list[tuple[int, float, float]] = []
+
+    def choose(self, scores: Float) -> int:
+        """Return the group with the best score per cost, free groups first; ties as everywhere in this library."""
+        significant = np.where(scores < NOISE, 0.0, scores)
+        free = self.remaining[self._costs[self.remaining] == 0]
+        if len(free):
+            return best(significant, self._costs, free)
+        return best(
+            np.divide(significant, self._costs, out=np.zeros(len(significant)), where=self._costs > 0),
+            self._costs,
+            self.remaining,
+        )
+
+    def select(self, group: int, explained: float) -> None:
+        """Record the selection of a group, and its F."""
+        self.remaining = self.remaining[self.remaining != group]
+        self._selected.append((group, explained, time.process_time() - self._start))
+
+    def path(self) -> TimedPath:
+        """Return the selected groups with their times."""
+        order, explained, seconds = zip(*self._selected, strict=True)
+        return TimedPath(np.array(order, dtype=np.intp), np.array(explained), np.array(seconds))
+
+
+def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
     """Run our search as `sequence` does, and record the time at which each group was selected."""
     start = time.process_time()
     criterion = CRITERIA[method](gram)
@@ -56,11 +206,11 @@ def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> LiteralPath:
     found = greedy(search, groups)
     order = np.array([step.adds[-1] for step in found.steps], dtype=np.intp)
     explained = np.array([step.explained_variance for step in found.steps])
-    return LiteralPath(order, explained, np.array(search.stamps) - start)
+    return TimedPath(order, explained, np.array(search.stamps) - start)
 
 
 class _Clocked:
-    """Least-squares search with a clock."""
+    """Least-squares search with a clock, as `greedy` expects it."""
 
     def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
         self._sweep, self.candidates = sweep, candidates
@@ -73,33 +223,55 @@ class _Clocked:
         return self._explained
 
 
-def timed(
-    setting: Setting, data: Literal["yahoo_sample", "kddcup99"], size: int | None, turns: int, turns_of_rows: int
-) -> Result:
-    """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself."""
-    X, y, groups = _problem(setting, data, size)
+# Runs.
+
+ROWS = 20_000
+WORK = 3e11
+"""Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
+
+
+def timed(setting: Setting, data: SetName, size: int | None, turns: int, turns_of_rows: int) -> Result:
+    """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself.
+
+    A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
+    """
+    loaded = load_set(data, setting)
+    if size is not None:
+        loaded = regrouped(loaded, size, np.random.default_rng([setting.seed, size]))
+    groups, limit = loaded.groups, min(ROWS, int(12 * WORK / (loaded.X.shape[1] * len(loaded.groups)) ** 2))
+    training = np.flatnonzero(loaded.part == 0)[:limit]
+    X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        products, rows = FromGram(gram, ALPHA), FromRows.of(X, y, gram, ALPHA)
-        ways: dict[str, tuple[Callable[[], LiteralPath], int]] = {
-            "FR, ours": (lambda: clocked(gram, groups, "fr"), turns),
-            "OMP, ours": (lambda: clocked(gram, groups, "omp"), turns),
-            "FR, products": (lambda: literal_fr(products, groups), turns),
-            "OMP, products": (lambda: literal_omp(products, groups), turns),
-            "FR, rows": (lambda: literal_fr(rows, groups), turns_of_rows),
-            "OMP, rows": (lambda: literal_omp(rows, groups), turns_of_rows),
+        products, rows = FromGram(gram), FromRows.of(X, y, gram)
+        ways: dict[str, Callable[[], TimedPath]] = {
+            "FR, ours": partial(clocked, gram, groups, "fr"),
+            "OMP, ours": partial(clocked, gram, groups, "omp"),
+            "FR, products": partial(literal_fr, products, groups),
+            "OMP, products": partial(literal_omp, products, groups),
+            "FR, rows": partial(literal_fr, rows, groups),
+            "OMP, rows": partial(literal_omp, rows, groups),
         }
         others: dict[str, Callable[[], object]] = {
-            "FR, whole": lambda: sequence(gram, groups, "fr", ALPHA),
-            "OMP, whole": lambda: sequence(gram, groups, "omp", ALPHA),
-            "moments": lambda: moments_of(X, y),
+            "FR, whole": partial(sequence, gram, groups, "fr", ALPHA),
+            "OMP, whole": partial(sequence, gram, groups, "omp", ALPHA),
+            "moments": partial(moments_of, X, y),
         }
-        paths, totals = _in_turns(ways, others, turns)
+        paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
+        totals = dict.fromkeys(others, np.inf)
+        for turn in range(turns):
+            for name, way in ways.items():
+                if turn < turns_of_rows or "rows" not in name:
+                    paths[name].append(way())
+            for name, other in others.items():
+                totals[name] = min(totals[name], _seconds(other))
+    # The fastest time of each step excludes other load.
+    steps = {name: np.min([np.diff(p.seconds, prepend=0.0) for p in found], axis=0) for name, found in paths.items()}
     return {
         "groups": len(groups),
         "features": len(gram.S),
         "rows": len(X),
-        "seconds": {name: _fastest(paths[name]).tolist() for name in WAYS},
+        "seconds": {name: np.cumsum(seconds).tolist() for name, seconds in steps.items()},
         "totals": totals,
         "counted": counted(groups, paths["FR, ours"][0].order),
         "same": {name: _agreement({way: found[0] for way, found in paths.items()}, name) for name in ("FR", "OMP")},
@@ -119,53 +291,12 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
     rng = np.random.default_rng([setting.seed, features])
     X = rng.normal(size=(2 * features, features)) + rng.normal(size=(2 * features, 1))
     y = X @ rng.normal(size=features) + rng.normal(size=len(X))
-    names = [f"x{j}" for j in range(features)]
-    synthetic = [
-        FeatureGroup(name=f"g{j}", features=tuple(names[j : j + 10]), cost=float(rng.uniform(1, 10)))
-        for j in range(0, features, 10)
-    ]
-    groups = FeatureGroups(groups=tuple(synthetic))
-    fastest: dict[str, float] = {}
+    groups = consecutive_groups([10] * (features // 10), rng.uniform(1, 10, features // 10))
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        for _ in range(turns):
-            for method in METHODS:
-                seconds = _seconds(lambda method=method: sequence(gram, groups, method, ALPHA))  # type: ignore[misc]
-                fastest[method] = min(seconds, fastest.get(method, np.inf))
-    return {"features": features, "ratio": fastest["fr"] / fastest["omp"]}
-
-
-def _fastest(paths: Many[LiteralPath]) -> Float:
-    """Return seconds until each group was selected, from the fastest time of each step, which excludes other load."""
-    steps = np.min([np.diff(path.seconds, prepend=0.0) for path in paths], axis=0)
-    seconds: Float = np.cumsum(steps)
-    return seconds
-
-
-def _in_turns(
-    ways: Mapping[str, tuple[Callable[[], LiteralPath], int]], others: Mapping[str, Callable[[], object]], turns: int
-) -> tuple[dict[str, list[LiteralPath]], dict[str, float]]:
-    """Return the paths of each way, as often as specified, and the fewest seconds of the others, alternating them."""
-    paths: dict[str, list[LiteralPath]] = {name: [] for name in ways}
-    totals: dict[str, float] = {}
-    for turn in range(turns):
-        for name, (way, times) in ways.items():
-            if turn < times:
-                paths[name].append(way())
-        for name, other in others.items():
-            totals[name] = min(_seconds(other), totals.get(name, np.inf))
-    return paths, totals
-
-
-def _problem(
-    setting: Setting, name: Literal["yahoo_sample", "kddcup99"], size: int | None
-) -> tuple[Float, Float, FeatureGroups]:
-    data = load_set(name, setting)
-    if size is not None:
-        data = regrouped(data, size, np.random.default_rng([setting.seed, size]))
-    limit = min(ROWS, int(12 * WORK / (data.X.shape[1] * len(data.groups)) ** 2))
-    rows = np.flatnonzero(data.part == 0)[:limit]
-    return data.X[rows], data.y[rows], data.groups
+        fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS)
+        seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(turns)]).min(axis=0)
+    return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -174,7 +305,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def _agreement(paths: dict[str, LiteralPath], method: str) -> Result:
+def _agreement(paths: dict[str, TimedPath], method: str) -> Result:
     """Return whether the literal ways select the same groups in order, and their largest difference in F from ours."""
     ours = paths[f"{method}, ours"]
     literal = [paths[f"{method}, {way}"] for way in ("products", "rows")]
@@ -199,13 +330,16 @@ QUICK_MADE = (100, 200)
 """Numbers of features of the synthetic problems, in groups of ten."""
 
 
-def _runs(setting: Setting) -> Many[Run]:
+def _runs(setting: Setting) -> list[Run]:
     turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
-    shared = {"turns": turns, "turns_of_rows": TURNS_OF_ROWS}
+    problems: dict[str, dict[str, Any]] = {f"yahoo-{size}": {"data": "yahoo_sample", "size": size} for size in sizes}
+    problems["kddcup99"] = {"data": "kddcup99", "size": None}
     return [
-        *(Run(f"yahoo-{size}", timed, {"data": "yahoo_sample", "size": size, **shared}, alone=True) for size in sizes),
-        Run("kddcup99", timed, {"data": "kddcup99", "size": None, **shared}, alone=True),
+        *(
+            Run(name, timed, {**arguments, "turns": turns, "turns_of_rows": TURNS_OF_ROWS}, alone=True)
+            for name, arguments in problems.items()
+        ),
         *(
             Run(f"made-{features}", grown, {"features": features, "turns": QUICK_TURNS}, alone=True)
             for features in (QUICK_MADE if setting.quick else MADE)
@@ -213,8 +347,20 @@ def _runs(setting: Setting) -> Many[Run]:
     ]
 
 
-def _ratio(result: Result, first: str, second: str) -> float:
-    return float(result["seconds"][first][-1] / result["seconds"][second][-1])
+# The section.
+
+
+def _ratio(result: Result, computation: str) -> float:
+    """Return the time of FR by a computation as a multiple of that of OMP."""
+    seconds = result["seconds"]
+    return float(seconds[f"FR, {computation}"][-1] / seconds[f"OMP, {computation}"][-1])
+
+
+def _our_ratio(result: Result, moments: str = "") -> float:
+    """Return the time of our complete `sequence` by FR as a multiple of that by OMP, both with `moments` if named."""
+    totals = result["totals"]
+    extra = totals[moments] if moments else 0.0
+    return float((totals["FR, whole"] + extra) / (totals["OMP, whole"] + extra))
 
 
 def _speedup(result: Result, literal: str, *more: str) -> float:
@@ -222,47 +368,39 @@ def _speedup(result: Result, literal: str, *more: str) -> float:
     return float(result["seconds"][literal][-1] / sum(result["totals"][name] for name in ("FR, whole", *more)))
 
 
-def _section(setting: Setting, every: Results) -> Section:
-    synthetic = {name: result for name, result in every.items() if name.startswith("made-")}
-    results = {name: result for name, result in every.items() if name not in synthetic}
+def _section(setting: Setting, results: Results) -> Section:
+    synthetic = {name: result for name, result in results.items() if name.startswith("made-")}
+    problems = {name: result for name, result in results.items() if name not in synthetic}
     real = setting.data is not None or setting.yahoo is not None
-    drawn = [name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in results]
+    drawn = [name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems]
     drawn = [drawn[0], drawn[-1]]
+    caption = (
+        "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
+        f"rows, and ours from the products. Left: {drawn[0]}; right: {drawn[1]}."
+    )
     return Section(
-        (_same(results), _factor(results), _paper(results, real), _ours(results, synthetic)),
+        (_same(problems), _factor(problems), _paper(problems, real), _ours(problems, synthetic)),
         (
-            "In the paper, CS-G-FR builds a new model for every candidate at every step, so CS-G-OMP needs only a "
-            "small "
-            "part of its training time. We store the factor of the covariance and subtract from all remaining columns "
-            "what each selected group explains: the exact gains of the candidates then come from stored blocks.",
+            "In the paper, CS-G-FR builds a new model for every candidate at every step. We store the factor of the "
+            "covariance and subtract from all remaining columns what each selected group explains: the exact gains of "
+            "the candidates then come from stored blocks.",
             f"Conclusion: use method fr. It selects by the objective itself, and the complete training takes at most "
-            f"{_complete_ratio(results):.2g} times as long as OMP, including the pass over the rows.",
-            "All ways were measured in turns in one process on one BLAS thread, in processor time, and the fastest "
-            "time of each step counts. Seconds depend on the machine; compare the ratios. The literal way starts "
-            "from the rows, as in the paper's count of operations, or, with an advantage, from the products X'X "
-            "computed once. Ours starts from the products; in comparisons with the rows, computing them is included.",
+            f"{_complete_ratio(problems):.2g} times as long as OMP, including the pass over the rows.",
+            "All ways were measured in turns on one BLAS thread, in processor time, and the fastest time of each step "
+            "counts. The literal way starts from the rows, as in the paper's count of operations, or, with an "
+            "advantage, from the products X'X computed once. Ours starts from the products; in comparisons with the "
+            "rows, computing them is included.",
             f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, at most {ROWS:,} rows, and on "
             "synthetic problems.",
         ),
-        (_table(results),),
-        (
-            Figure(
-                "training-time",
-                "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
-                f"rows, and ours from the products. Left: {drawn[0]}; right: {drawn[1]}.",
-                lambda: _figure({name: results[name] for name in drawn}),
-            ),
-        ),
+        (_table(problems),),
+        (Figure("training-time", caption, partial(_draw, {name: problems[name] for name in drawn})),),
     )
 
 
 def _complete_ratio(results: Results) -> float:
     """Return the largest ratio of FR to OMP, including the accumulation of the moments."""
-    largest: float = max(
-        (r["totals"]["FR, whole"] + r["totals"]["moments"]) / (r["totals"]["OMP, whole"] + r["totals"]["moments"])
-        for r in results.values()
-    )
-    return largest
+    return max(_our_ratio(result, "moments") for result in results.values())
 
 
 def _same(results: Results) -> Finding:
@@ -278,7 +416,7 @@ def _same(results: Results) -> Finding:
 
 
 def _ours(results: Results, synthetic: Results) -> Finding:
-    ratios = [r["totals"]["FR, whole"] / r["totals"]["OMP, whole"] for r in results.values()]
+    ratios = [_our_ratio(result) for result in results.values()]
     sizes = ", ".join(f"{r['ratio']:.2f} at {r['features']}" for r in synthetic.values())
     return Finding(
         f"Ours, FR takes {min(ratios):.2g} to {max(ratios):.2g} times as long as OMP from given products, and "
@@ -292,7 +430,7 @@ WITHIN = 2.0
 
 
 def _paper(results: Results, real: bool) -> Finding:
-    measured = {name: (_ratio(r, "FR, rows", "OMP, rows"), r["counted"]) for name, r in results.items()}
+    measured = {name: (_ratio(r, "rows"), r["counted"]) for name, r in results.items()}
     entries = "; ".join(
         f"{name} {ratio:.2g} ({results[name]['groups']} groups, by counting {counted:.2g})"
         for name, (ratio, counted) in measured.items()
@@ -332,48 +470,31 @@ def _published(result: Result, name: str) -> str:
 
 
 def _table(results: Results) -> Table:
-    columns = (
-        "problem",
-        "groups",
-        "features",
-        "FR/OMP published",
-        "FR/OMP literal, rows",
-        "FR/OMP literal, products",
-        "FR/OMP ours",
-        "literal FR, products / our FR",
-        "literal FR, rows / our FR including products",
-    )
-    rows = tuple(
-        (
-            name,
-            r["groups"],
-            r["features"],
-            _published(r, name),
-            _ratio(r, "FR, rows", "OMP, rows"),
-            _ratio(r, "FR, products", "OMP, products"),
-            float(r["totals"]["FR, whole"] / r["totals"]["OMP, whole"]),
-            _speedup(r, "FR, products"),
-            _speedup(r, "FR, rows", "moments"),
-        )
+    records: list[Result] = [
+        {
+            "problem": name,
+            "groups": r["groups"],
+            "features": r["features"],
+            "FR/OMP published": _published(r, name),
+            "FR/OMP literal, rows": _ratio(r, "rows"),
+            "FR/OMP literal, products": _ratio(r, "products"),
+            "FR/OMP ours": _our_ratio(r),
+            "literal FR, products / our FR": _speedup(r, "FR, products"),
+            "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
+        }
         for name, r in results.items()
-    )
-    return Table("training-time", "Training times as ratios, all groups selected", columns, rows, digits=1)
+    ]
+    return Table.of("training-time", "Training times as ratios, all groups selected", records, digits=1)
 
 
-SHOWN = {
-    "FR, rows": "CS-G-FR, literal",
-    "OMP, rows": "CS-G-OMP, literal",
-    "FR, ours": "CS-G-FR, ours",
-    "OMP, ours": "CS-G-OMP, ours",
-}
-
-
-def _figure(results: Results) -> Any:
+def _draw(results: Results) -> Any:
     figure, axes = panels(len(results))
     for axis, (name, result) in zip(axes, results.items(), strict=True):
-        for number, (way, label) in enumerate(SHOWN.items()):
+        for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
+            method, computation = way.split(", ")
+            label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
             seconds = np.array(result["seconds"][way])
-            curve(axis, np.arange(1, len(seconds) + 1, dtype=np.float64), seconds, label, number)
+            curve(axis, np.arange(1.0, len(seconds) + 1), seconds, label, number)
         axis.locator_params(axis="x", integer=True)
         axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
     axes[0].set_ylabel("processor time (s)")

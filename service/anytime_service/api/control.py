@@ -1,4 +1,4 @@
-"""Routes of the models: list, description, plan of the groups to compute next, reload."""
+"""Routes that do not predict: the models, the probes and the metrics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,28 @@ from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import not_ready
-from anytime_service.models.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
+from anytime_service.models.catalogue import card, plan, summary
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.sessions.store import SessionStore
 
-__all__ = ["Health", "Readiness", "Registry", "metrics", "probes", "router"]
+__all__ = ["Health", "Readiness", "Registry", "Service", "metrics", "probes", "router"]
 
-router = APIRouter(responses=problem_responses(500))
+router = APIRouter(tags=["models"], responses=problem_responses(500))
+probes = APIRouter(tags=["health"], responses=problem_responses(500))
+metrics = APIRouter(tags=["health"], responses=problem_responses(500))
 
 
-async def _registry(request: Request) -> ModelRegistry:
+async def _service(request: Request) -> PredictionService:
     # A coroutine: a plain function would run in a thread, and the request would wait for that thread.
-    return cast(PredictionService, request.app.state.handler).registry
+    return cast(PredictionService, request.app.state.handler)
+
+
+Service = Annotated[PredictionService, Depends(_service)]
+
+
+async def _registry(service: Service) -> ModelRegistry:
+    return service.registry
 
 
 Registry = Annotated[ModelRegistry, Depends(_registry)]
@@ -34,46 +44,31 @@ Budget = Annotated[
 Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
 
 
-@router.get("/models", tags=["models"])
+@router.get("/models")
 async def list_models(registry: Registry) -> list[ModelCard]:
     """List all models."""
     return [card(model) for model in registry]
 
 
-@router.get("/models/{name}", tags=["models"], responses=problem_responses(404, 422))
+@router.get("/models/{name}", responses=problem_responses(404, 422))
 async def describe_model(name: str, registry: Registry) -> ModelSummary:
     """Describe a model: its steps with cost and gain, and the features of its groups."""
     model = registry.get(name)
     return summary(model, (each.version for each in registry.models[model.name]))
 
 
-@router.get("/models/{name}/plan", tags=["models"], responses=problem_responses(404, 422))
+@router.get("/models/{name}/plan", responses=problem_responses(404, 422))
 async def plan_model(name: str, registry: Registry, budget: Budget = None, have: Have = None) -> Plan:
     """List the groups to compute next, in order, within the budget, and their gain."""
     model = registry.get(name)
     return plan(model, budget, _split(model, have or []))
 
 
-@router.post("/models/{name}/reload", tags=["models"], responses=problem_responses(404, 409, 422))
-async def reload_model(name: str, request: Request) -> ModelCard:
+@router.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
+async def reload_model(name: str, service: Service) -> ModelCard:
     """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not."""
-    handler = cast(PredictionService, request.app.state.handler)
-    await handler.reload(name)
-    return card(handler.registry.get(name))
-
-
-def _split(model: Model, have: list[str]) -> list[str]:
-    """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
-    split: list[str] = []
-    for text in have:
-        split += (
-            [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
-        )
-    return split
-
-
-probes = APIRouter(tags=["health"], responses=problem_responses(500))
-metrics = APIRouter(tags=["health"], responses=problem_responses(500))
+    await service.reload(name)
+    return card(service.registry.get(name))
 
 
 class Health(BaseModel):
@@ -89,10 +84,6 @@ class Readiness(BaseModel):
     sessions: str
 
 
-def _handler(request: Request) -> PredictionService:
-    return cast(PredictionService, request.app.state.handler)
-
-
 @probes.get("/livez")
 async def live() -> Health:
     """Report that the process is alive."""
@@ -102,16 +93,17 @@ async def live() -> Health:
 @probes.get("/readyz", response_model=Readiness, responses=problem_responses(422, 503))
 async def ready(
     request: Request,
+    service: Service,
     sessions: Annotated[
         Literal["required"] | None, Query(description="Report 503 if the session store is unreachable.")
     ] = None,
 ) -> Readiness | Response:
     """Report whether the server begins predictions. Without its session store it still serves all other routes."""
-    handler, store = _handler(request), cast(SessionStore, request.app.state.sessions)
-    if handler.draining:
+    if service.draining:
         return not_ready("the service is stopping")
-    if not len(handler.registry):
+    if not len(service.registry):
         return not_ready("no model is loaded")
+    store = cast(SessionStore, request.app.state.sessions)
     await store.start()
     if store.trouble is None:
         return Readiness(status="ok", sessions=store.kind)
@@ -121,8 +113,17 @@ async def ready(
 
 
 @metrics.get("/metrics", response_class=Response)
-async def scrape(request: Request) -> Response:
+async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
-    exposition = _handler(request).signals.exposition
-    content, media_type = await exposition.write(request.headers.get("accept", ""))
+    content, media_type = await service.signals.write(request.headers.get("accept", ""))
     return Response(content, headers={"content-type": media_type})
+
+
+def _split(model: Model, have: list[str]) -> list[str]:
+    """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
+    split: list[str] = []
+    for text in have:
+        split += (
+            [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
+        )
+    return split

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
-from anytime_service.api.openapi import PREDICT_OPERATION, PROBLEMS
+from anytime.inference.prediction import Answer, Prediction
+from anytime_service.api.endpoint import Endpoint, converting
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -30,8 +29,9 @@ from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_o
 from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, headers_of, read_head
 from anytime_service.http.responses import oip_problem_reply
 from anytime_service.limits.memory import Account
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
-from anytime_service.schemas.oip_request import (
+from anytime_service.schemas.oip import (
     InferModelState,
     InferParameters,
     InferRequest,
@@ -47,110 +47,9 @@ from anytime_service.schemas.oip_request import (
     tensors_of,
 )
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import AT_ONCE, Pauses
-from anytime_service.settings import Settings
+from anytime_service.schemas.values import Pauses
 
-__all__ = [
-    "BINARY",
-    "JSON_BYTES",
-    "OIP_OPERATIONS",
-    "Infer",
-    "Inference",
-    "ModelMetadata",
-    "ModelReady",
-    "ServerLive",
-    "ServerMetadata",
-    "ServerReady",
-    "oip_routes",
-]
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _response(description: str, struct: str) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": _ref(struct)}}}
-
-
-def _problems(*statuses: int) -> dict[str, Any]:
-    content = {MEDIA_TYPE: {"schema": _ref("InferProblem")}}
-    return {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
-
-
-def _path(name: str, description: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": description}
-
-
-_NAME = _path("name", "Name of the model, or name@version.")
-_VERSION = _path("version", "Version of the model.")
-_PREDICTION_PARAMETERS = [each for each in PREDICT_OPERATION["parameters"] if each["name"] != "model"]
-_BINARY: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_JSON_BYTES = {
-    "name": "Inference-Header-Content-Length",
-    "in": "header",
-    "required": False,
-    "schema": {"type": "integer", "minimum": 0},
-    "description": "Number of bytes of JSON at the start of the body, if tensors follow as bytes.",
-}
-
-
-def _operation(name: str, summary: str, answer: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    return {
-        "operationId": f"oip_{name}",
-        "tags": ["open inference protocol"],
-        "summary": summary,
-        "responses": {"200": answer} | _problems(*statuses, 500),
-    }
-
-
-def _model(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    response = _response("The model, its inputs and outputs", "InferModel")
-    return _operation(name, "Describe a model's inputs and outputs", response, 404) | {"parameters": parameters}
-
-
-def _model_ready(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    response = _response("The model is ready", "InferModelState")
-    return _operation(name, "Report whether a model is ready", response, 404) | {"parameters": parameters}
-
-
-def _infer(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    summary = "Predict from a subset of a model's inputs"
-    response = _response("The prediction; also after the deadline has expired", "InferReply")
-    response["content"] |= _BINARY
-    return _operation(name, summary, response, 400, 404, 413, 415, 422, 503) | {
-        "description": "The best prediction that the inputs allow within the budget. `budget`, `deadline_ms`, `policy` "
-        "and `ranking` are parameters of the request or of the query. A JSON body counts when it is complete. Each "
-        "tensor that follows the JSON as bytes (binary tensor extension) counts as soon as it is received. When the "
-        "deadline expires, the server at once sends the best answer from the inputs received: 200, with the parameter "
-        "`complete` false. A deadline in the JSON applies once the JSON is received; a deadline in the head applies "
-        "from the start.",
-        "parameters": [*parameters, *_PREDICTION_PARAMETERS, _JSON_BYTES],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": _ref("InferRequest")}} | _BINARY,
-        },
-    }
-
-
-OIP_OPERATIONS: Mapping[str, Mapping[str, Any]] = {
-    "server": _operation("server", "Describe the server", _response("The server and its extensions", "InferServer")),
-    "live": _operation("live", "Report whether the process is alive", _response("It is alive", "InferServerState")),
-    "ready": _operation(
-        "ready",
-        "Report whether any model is loaded",
-        _response("At least one model is loaded", "InferServerState"),
-        503,
-    ),
-    "model": _model("model", [_NAME]),
-    "model_ready": _model_ready("model_ready", [_NAME]),
-    "infer": _infer("infer", [_NAME]),
-    "version": _model("version", [_NAME, _VERSION]),
-    "version_ready": _model_ready("version_ready", [_NAME, _VERSION]),
-    "version_infer": _infer("version_infer", [_NAME, _VERSION]),
-}
-"""OpenAPI operation of each route, by name."""
-
+__all__ = ["BINARY", "JSON_BYTES", "Infer", "InferBody", "Metadata", "oip_routes"]
 
 BINARY = "application/octet-stream"
 """Media type of JSON followed by tensors as bytes."""
@@ -159,11 +58,12 @@ JSON_BYTES = "Inference-Header-Content-Length"
 """Header with the number of bytes of JSON at the start of a body, if tensors follow."""
 
 
-class Inference:
-    """One inference request and its prediction. It receives the head first, then the JSON, then one tensor at a time.
+class InferBody:
+    """Body of one inference request and its prediction: first the JSON, then one tensor at a time.
 
     Parameters
     ----------
+    opened : receives the predictions that are opened for the request.
     head : the request options in the head of the request.
     begun : when the server read the head.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
@@ -176,6 +76,7 @@ class Inference:
         self,
         handler: PredictionService,
         exchange: Exchange,
+        opened: list[ActivePrediction],
         head: PredictionRequest,
         begun: float,
         lengths: tuple[int | None, int | None],
@@ -186,6 +87,7 @@ class Inference:
     ) -> None:
         self._handler = handler
         self._exchange = exchange
+        self._opened = opened
         self._head = head
         self._begun = begun
         self._account = account
@@ -198,10 +100,6 @@ class Inference:
         self._model = handler.registry.get(head.model)
         self._admitted = admitted
         self._active = self._open(head, admitted=admitted or head.overload != "prior")
-
-    def drop(self) -> None:
-        """Cancel the prediction and release its resources."""
-        self._active.drop()
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
         """Read the rest of the body, and process each part as soon as it is received."""
@@ -216,14 +114,15 @@ class Inference:
             await self._end()
 
     async def _advance(self, json_bytes: int) -> None:
+        """Process what is complete in the buffer: the JSON, then tensors."""
         if self._request is None and len(self._buffer) >= json_bytes:
-            await self._begin_in_turn(self._cut(json_bytes))
+            await self._begin(self._cut(json_bytes))
         if self._request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
-            await self._begin_in_turn(self._cut(len(self._buffer)))
+            await self._begin(self._cut(len(self._buffer)))
             self._forward()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
@@ -234,24 +133,17 @@ class Inference:
                 )
             self._active.end()
 
-    async def _begin_in_turn(self, content: bytes) -> None:
-        """Begin the prediction with the options of the JSON; convert only one long JSON at a time."""
-        if len(content) > AT_ONCE:
-            async with self._handler.converting:
-                await self._begin(content)
-        else:
-            await self._begin(content)
-
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        pauses = Pauses()
-        request, settings = read_infer(content), self._handler.settings
-        await pauses.pause()
-        tensors = tensors_of(self._model, request, settings.max_rows)
-        check_outputs(self._model, request)
-        self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        options = _merged(self._head, request, tensors)
-        arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        async with converting(self._handler, content):
+            pauses = Pauses()
+            request = read_infer(content)
+            await pauses.pause()
+            tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
+            check_outputs(self._model, request)
+            self._check_length(sum(tensor.size or 0 for tensor in tensors))
+            options = _merged(self._head, request, tensors)
+            arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
         self._arrays = arrays
@@ -293,20 +185,23 @@ class Inference:
     def _open(self, options: PredictionRequest, *, admitted: bool) -> ActivePrediction:
         # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
         shared = Prediction(self._model, options.rows)
-        callbacks, account = (self._answer, self._fail), self._account
-        return self._handler.open(options, self._begun, *callbacks, shared=shared, admitted=admitted, account=account)
+        active = self._handler.open(
+            options, self._begun, self._answer, self._fail, shared=shared, admitted=admitted, account=self._account
+        )
+        self._opened.append(active)
+        return active
 
     def _answer(self, answer: Answer) -> None:
         try:
-            encoded = encode_inference(self._model, answer, self._request)
+            content, json_bytes = encode_inference(self._model, answer, self._request)
         except AnytimeError as error:
             self._fail(error)
             return
-        if encoded.json_bytes is None:
-            self._exchange.reply(Reply(200, JSON.media_type, encoded.content))
+        if json_bytes is None:
+            self._exchange.reply(Reply(200, JSON.media_type, content))
         else:
-            header = (JSON_BYTES.lower().encode(), b"%d" % encoded.json_bytes)
-            self._exchange.reply(Reply(200, BINARY, encoded.content, (header,)))
+            header = (JSON_BYTES.lower().encode(), b"%d" % json_bytes)
+            self._exchange.reply(Reply(200, BINARY, content, (header,)))
 
     def _fail(self, error: Exception) -> None:
         self._exchange.reply(oip_problem_reply(error))
@@ -332,97 +227,51 @@ def _merged(head: PredictionRequest, request: InferRequest, tensors: tuple[Tenso
     )
 
 
-class _Endpoint:
-    """Base class of the routes: it reads the request to its end, and sends errors as problem details with `error`."""
+MAX_UNADMITTED = 256 * 1024
+"""Largest JSON in bytes in which a request that is not admitted may request the base rate; or else in the query."""
 
-    def __init__(self, handler: PredictionService, operation: Mapping[str, Any]) -> None:
-        self.handler = handler
-        self.operation = operation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, self.handler.accounts.of(scope))
-        with ExitStack() as stack:
-            try:
-                await self.answer(scope, exchange, stack)
-            except Exception as error:
-                exchange.reply(oip_problem_reply(error))
-            finally:
-                await exchange.finish()
-
-    async def answer(self, scope: Scope, exchange: Exchange, stack: ExitStack) -> None:
-        """Send the response, or open the prediction that sends it; the stack closes after the request."""
-        raise NotImplementedError
+_ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
+"""Advice in the error about JSON that is too large."""
 
 
-class ServerMetadata(_Endpoint):
-    """`GET /v2`."""
+class _InferenceEndpoint(Endpoint):
+    """Base class of the endpoints; their problems have the field `error`."""
 
-    async def answer(self, _scope: Scope, exchange: Exchange, _stack: ExitStack) -> None:
-        """Send the server metadata."""
-        exchange.reply(_json(server_metadata()))
-
-
-class ServerLive(_Endpoint):
-    """`GET /v2/health/live`."""
-
-    async def answer(self, _scope: Scope, exchange: Exchange, _stack: ExitStack) -> None:
-        """Report that the server is alive."""
-        exchange.reply(_json(InferServerState(live=True, ready=len(self.handler.registry) > 0)))
+    def problem(self, error: Exception) -> Reply:
+        """Return the response to an error."""
+        return oip_problem_reply(error)
 
 
-class ServerReady(_Endpoint):
-    """`GET /v2/health/ready`."""
-
-    async def answer(self, _scope: Scope, exchange: Exchange, _stack: ExitStack) -> None:
-        """Report whether any model is loaded."""
-        if len(self.handler.registry):
-            exchange.reply(_json(InferServerState(live=True, ready=True)))
-        else:
-            problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, "no model is loaded"))
-            exchange.reply(Reply(503, MEDIA_TYPE, msgspec.json.encode(problem)))
-
-
-class ModelMetadata(_Endpoint):
-    """`GET /v2/models/{name}`, and the same for a version."""
-
-    async def answer(self, scope: Scope, exchange: Exchange, _stack: ExitStack) -> None:
-        """Send the metadata of a model."""
-        registry = self.handler.registry
-        model = registry.get(_model_name(scope))
-        versions = [each.version for each in registry.models[model.name] if each.version]
-        exchange.reply(_json(model_metadata(model, versions)))
-
-
-class ModelReady(_Endpoint):
-    """`GET /v2/models/{name}/ready`, and the same for a version."""
-
-    async def answer(self, scope: Scope, exchange: Exchange, _stack: ExitStack) -> None:
-        """Report that a model is ready; every loaded model is."""
-        model = self.handler.registry.get(_model_name(scope))
-        exchange.reply(_json(InferModelState(model.name, ready=True)))
-
-
-class Infer(_Endpoint):
+class Infer(_InferenceEndpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, stack: ExitStack) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Predict from the inputs received."""
         begun = now_ms()
-        lengths = _lengths(headers_of(scope))
-        head = _request_of_head(scope, self.handler.settings, lengths[0])
-        if lengths[0] is None or lengths[0] > self.handler.settings.max_json_bytes:
-            exchange.limit_to(self.handler.settings.max_json_bytes, _ADVICE)
+        handler, settings = self.handler, self.handler.settings
+        headers = headers_of(scope)
+        lengths = _lengths(headers)
+        media_type = headers.get("content-type", "")
+        if media_type.partition(";")[0].strip().lower() not in ("", JSON.media_type, BINARY):
+            raise ContentTypeError(
+                f"the content type is {media_type[:100]!r}; expected {JSON.media_type}, or {BINARY} with {JSON_BYTES}"
+            )
+        # `read_head` accepts no media type for bytes, so it must not see the one checked above.
+        others = [each for each in scope["headers"] if each[0] != b"content-type"]
+        head = read_head({**scope, "headers": others}, settings, (*PREDICTION_PARAMETERS, "rows"), single_form=False)
+        if lengths[0] is None or lengths[0] > settings.max_json_bytes:
+            check_length(headers, settings.max_json_bytes, _ADVICE)
+            exchange.limit_to(settings.max_json_bytes, _ADVICE)
         exchange.may_be_interrupted()
         admitted = admission_of(scope)[0]
         if admitted is None:
-            admitted = self.handler.admission.admits(begun)
-        account, chunks, received = self.handler.accounts.of(scope), exchange.body(), b""
-        if not admitted and head.overload != "prior":
+            admitted = handler.admission.admits(begun)
+        request, account = replace(head.request, model=_model_name(scope)), handler.accounts.of(scope)
+        chunks, received = exchange.body(), b""
+        if not admitted and request.overload != "prior":
             received = await self._read_unadmitted(exchange, chunks, lengths[0])
-        inference = Inference(self.handler, exchange, head, begun, lengths, account, received, admitted=admitted)
-        stack.callback(inference.drop)
-        await inference.read(chunks)
+        body = InferBody(handler, exchange, opened, request, begun, lengths, account, received, admitted=admitted)
+        await body.read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
@@ -450,55 +299,69 @@ class Infer(_Endpoint):
         return bytes(received)
 
 
-MAX_UNADMITTED = 256 * 1024
-"""Largest JSON in bytes in which a request that is not admitted may request the base rate; or else in the query."""
+class Metadata(_InferenceEndpoint):
+    """A `GET` route; `describe` returns its response."""
 
-_ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
-"""Advice in the error about JSON that is too large."""
+    def __init__(self, handler: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply]) -> None:
+        super().__init__(handler)
+        self._describe = describe
 
-_MODEL = "/v2/models/{name}"
-_VERSION_PATH = f"{_MODEL}/versions/{{version}}"
-
-_ROUTES: tuple[tuple[str, str, str, type[_Endpoint]], ...] = (
-    ("server", "GET", "/v2", ServerMetadata),
-    ("live", "GET", "/v2/health/live", ServerLive),
-    ("ready", "GET", "/v2/health/ready", ServerReady),
-    ("model", "GET", _MODEL, ModelMetadata),
-    ("model_ready", "GET", f"{_MODEL}/ready", ModelReady),
-    ("infer", "POST", f"{_MODEL}/infer", Infer),
-    ("version", "GET", _VERSION_PATH, ModelMetadata),
-    ("version_ready", "GET", f"{_VERSION_PATH}/ready", ModelReady),
-    ("version_infer", "POST", f"{_VERSION_PATH}/infer", Infer),
-)
+    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+        """Send the response."""
+        exchange.reply(self._describe(self.handler.registry, scope))
 
 
 def oip_routes(handler: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
-    return [
-        Route(path, endpoint(handler, OIP_OPERATIONS[name]), methods=[method], name=f"oip_{name}")
-        for name, method, path, endpoint in _ROUTES
+    routes = [
+        Route("/v2", Metadata(handler, _server), methods=["GET"], name="oip_server"),
+        Route("/v2/health/live", Metadata(handler, _live), methods=["GET"], name="oip_live"),
+        Route("/v2/health/ready", Metadata(handler, _ready), methods=["GET"], name="oip_ready"),
     ]
+    for path, (model, ready, infer) in {
+        "/v2/models/{name}": ("oip_model", "oip_model_ready", "oip_infer"),
+        "/v2/models/{name}/versions/{version}": ("oip_version", "oip_version_ready", "oip_version_infer"),
+    }.items():
+        routes += [
+            Route(path, Metadata(handler, _model), methods=["GET"], name=model),
+            Route(f"{path}/ready", Metadata(handler, _model_ready), methods=["GET"], name=ready),
+            Route(f"{path}/infer", Infer(handler), methods=["POST"], name=infer),
+        ]
+    return routes
+
+
+def _server(_registry: ModelRegistry, _scope: Scope) -> Reply:
+    return _json(server_metadata())
+
+
+def _live(registry: ModelRegistry, _scope: Scope) -> Reply:
+    return _json(InferServerState(live=True, ready=len(registry) > 0))
+
+
+def _ready(registry: ModelRegistry, _scope: Scope) -> Reply:
+    if len(registry):
+        return _json(InferServerState(live=True, ready=True))
+    problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, "no model is loaded"))
+    return Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
+
+
+def _model(registry: ModelRegistry, scope: Scope) -> Reply:
+    model = registry.get(_model_name(scope))
+    return _json(model_metadata(model, [each.version for each in registry.models[model.name] if each.version]))
+
+
+def _model_ready(registry: ModelRegistry, scope: Scope) -> Reply:
+    model = registry.get(_model_name(scope))  # every loaded model is ready
+    return _json(InferModelState(model.name, ready=True))
+
+
+def _json(content: msgspec.Struct) -> Reply:
+    return Reply(200, JSON.media_type, msgspec.json.encode(content))
 
 
 def _model_name(scope: Scope) -> str:
     parameters: dict[str, str] = scope["path_params"]
     return f"{parameters['name']}@{parameters['version']}" if "version" in parameters else parameters["name"]
-
-
-def _request_of_head(scope: Scope, settings: Settings, json_bytes: int | None) -> PredictionRequest:
-    headers = headers_of(scope)
-    media_type = headers.get("content-type", "")
-    if media_type.partition(";")[0].strip().lower() not in ("", JSON.media_type, BINARY):
-        raise ContentTypeError(
-            f"the content type is {media_type[:100]!r}; expected {JSON.media_type}, or {BINARY} with {JSON_BYTES}"
-        )
-    # `read_head` accepts no media type for bytes, so it must not see the one checked above.
-    others = [each for each in scope["headers"] if each[0] != b"content-type"]
-    head = read_head({**scope, "headers": others}, settings, (*PREDICTION_PARAMETERS, "rows"), single_form=False)
-    most = settings.max_json_bytes
-    if json_bytes is None or json_bytes > most:
-        check_length(headers, most, _ADVICE)
-    return replace(head.request, model=_model_name(scope))
 
 
 def _lengths(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -508,7 +371,3 @@ def _lengths(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
     if json_length is not None and not (json_length.isascii() and json_length.isdigit() and len(json_length) <= 18):
         raise FieldError(JSON_BYTES, f"{JSON_BYTES} is {json_length[:50]!r}; expected the number of bytes of JSON")
     return None if json_length is None else int(json_length), int(length) if length.isdigit() else None
-
-
-def _json(content: msgspec.Struct) -> Reply:
-    return Reply(200, JSON.media_type, msgspec.json.encode(content))

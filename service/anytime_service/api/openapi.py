@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -10,10 +10,10 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.types import Overload, Policy
 from anytime_service.http.auth import required_scope
-from anytime_service.schemas.oip_request import (
+from anytime_service.schemas.oip import (
     InferModel,
     InferModelState,
     InferProblem,
@@ -27,18 +27,10 @@ from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame
 from anytime_service.schemas.values import Values
 
-__all__ = [
-    "PREDICT_OPERATION",
-    "PROBLEMS",
-    "SESSION_OPERATIONS",
-    "STREAM_OPERATION",
-    "AnytimeAPI",
-    "problem_responses",
-]
+__all__ = ["OPERATIONS", "PROBLEMS", "AnytimeAPI", "problem_responses"]
 
 _KEY = "key"
 _REF = "#/components/schemas/"
-_PROBLEM_CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
 
 PROBLEMS = {
     400: "Malformed body or message",
@@ -59,35 +51,30 @@ PROBLEMS = {
 }
 """Problems that routes document, by status."""
 
-_STRUCTS = (
-    Answer,
-    BeginFrame,
-    EndFrame,
-    ErrorFrame,
-    GroupFrame,
-    GroupLine,
-    InferModel,
-    InferModelState,
-    InferProblem,
-    InferReply,
-    InferRequest,
-    InferServer,
-    InferServerState,
-    PredictRequest,
-    Problem,
-    SessionCreated,
-    SessionRequest,
-    SessionTook,
-)
+_STRUCTS: dict[type, None] = {}
+"""Structs that the operations refer to; `_ref` adds them."""
 
 
-def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses of problems, by status."""
-    return {status: {"description": PROBLEMS[status], "content": _PROBLEM_CONTENT} for status in statuses}
+    content = _content(schema, MEDIA_TYPE)
+    return {status: {"description": PROBLEMS[status], "content": content} for status in statuses}
 
 
-def _problems(*statuses: int) -> dict[str, Any]:
-    return {str(status): response for status, response in problem_responses(*statuses).items()}
+def _ref(struct: type) -> dict[str, str]:
+    _STRUCTS[struct] = None
+    return {"$ref": f"{_REF}{struct.__name__}"}
+
+
+def _content(schema: type | dict[str, Any], *media_types: str) -> dict[str, Any]:
+    described = {"schema": _ref(schema) if isinstance(schema, type) else schema}
+    return dict.fromkeys(media_types or ("application/json", "application/msgpack"), described)
+
+
+def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[str, Any]:
+    """Return the successful response of an operation with these fields, and the problems."""
+    responses: dict[int | str, Any] = {status: fields, **problem_responses(*problems, schema=schema)}
+    return {str(each): response for each, response in responses.items()}
 
 
 def _parameter(
@@ -96,16 +83,8 @@ def _parameter(
     return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
 
 
-def _content(schema: dict[str, Any], *kinds: str) -> dict[str, Any]:
-    return {kind: {"schema": schema} for kind in (kinds or ("application/json", "application/msgpack"))}
-
-
-def _ref(struct: type) -> dict[str, str]:
-    return {"$ref": f"{_REF}{struct.__name__}"}
-
-
+_STRING = {"type": "string"}
 _AMOUNT = {"type": "number", "minimum": 0}
-_ANSWERED = {"200": {"description": "The answer; also after the deadline", "content": _content(_ref(Answer))}}
 _PREDICTION_PARAMETERS = [
     _parameter(
         "budget", _AMOUNT, "Maximum cost per row of the groups used, in the model's cost unit; default: no limit."
@@ -131,120 +110,172 @@ _PREDICTION_PARAMETERS = [
         "header",
     ),
 ]
-_SESSION_ID = _parameter("id", {"type": "string"}, "Id of the session.", "path", required=True)
+_MODEL = _parameter("model", _STRING, "Name of the model, or name@version; optional if there is only one.")
+_ROWS = _parameter(
+    "rows",
+    {"type": "integer", "minimum": 1},
+    "Number of rows in the body. An answer sent before the body is received has this many rows; default 1.",
+)
+_SESSION_ID = _parameter("id", _STRING, "Id of the session.", "path", required=True)
+_ANSWER: dict[str, Any] = {"description": "The answer; also after the deadline", "content": _content(Answer)}
 
-PREDICT_OPERATION: dict[str, Any] = {
-    "operationId": "predict",
-    "tags": ["predictions"],
-    "summary": "Predict from the groups of one body",
-    "description": "The best prediction that the groups in the body allow within the budget. A body of JSON or "
-    "MessagePack counts when it is complete. Each line of a body of lines (`application/x-ndjson`) counts as soon as "
-    "it is received. When the deadline expires, the server at once sends the best answer from the groups received: "
-    "200, with `complete` false. In MessagePack the values of a group may be `{dtype: 'f4' or 'f8', values: bytes}`, "
-    "little-endian, row after row.",
-    "parameters": [
-        *_PREDICTION_PARAMETERS,
-        _parameter(
-            "model",
-            {"type": "string"},
-            "Name of the model, or name@version; optional if there is only one.",
-        ),
-        _parameter(
-            "rows",
-            {"type": "integer", "minimum": 1},
-            "Number of rows in the body. An answer sent before the body is received has this many rows; default 1.",
-        ),
-    ],
-    "requestBody": {
-        "required": True,
-        "content": _content(_ref(PredictRequest)) | _content(_ref(GroupLine), "application/x-ndjson"),
+_PREDICTIONS: dict[str, dict[str, Any]] = {
+    "predict": {
+        "summary": "Predict from the groups of one body",
+        "description": "The best prediction that the groups in the body allow within the budget. A body of JSON or "
+        "MessagePack counts when it is complete. Each line of a body of lines (`application/x-ndjson`) counts as soon "
+        "as it is received. When the deadline expires, the server at once sends the best answer from the groups "
+        "received: 200, with `complete` false. In MessagePack the values of a group may be "
+        "`{dtype: 'f4' or 'f8', values: bytes}`, little-endian, row after row.",
+        "parameters": [*_PREDICTION_PARAMETERS, _MODEL, _ROWS],
+        "requestBody": {
+            "required": True,
+            "content": _content(PredictRequest) | _content(GroupLine, "application/x-ndjson"),
+        },
+        "responses": _responses(400, 404, 413, 415, 422, 500, 503, **_ANSWER),
     },
-    "responses": _ANSWERED | _problems(400, 404, 413, 415, 422, 500, 503),
+    "stream": {
+        "summary": "Many predictions over one WebSocket (subprotocol anytime.v1)",
+        "description": "Open it as a WebSocket. Text frames are JSON, binary frames MessagePack, with the same fields. "
+        "The client sends `BeginFrame`, `GroupFrame` (in MessagePack `values` may be bytes, with `dtype` f4 or f8) and "
+        "`EndFrame`; the server sends `ErrorFrame`, and the fields of `Answer` with `type` answer or update, and `id`. "
+        "Every prediction has a unique id. The server discards groups that arrive after the answer. A page cannot send "
+        "the API key as a header; it offers a second subprotocol: `anytime.key.` and the key, percent-encoded.",
+        "x-websocket": {
+            "subprotocol": "anytime.v1",
+            "client": [_ref(BeginFrame), _ref(GroupFrame), _ref(EndFrame)],
+            "server": [
+                {
+                    "allOf": [
+                        _ref(Answer),
+                        {"properties": {"type": {"enum": ["answer", "update"]}, "id": {"type": ["string", "integer"]}}},
+                    ]
+                },
+                _ref(ErrorFrame),
+            ],
+        },
+        "responses": _responses(400, 426, 503, status=101, description="The WebSocket is open"),
+    },
 }
 
-SESSION_OPERATIONS: dict[str, dict[str, Any]] = {
-    "create": {
-        "operationId": "create_session",
-        "tags": ["sessions"],
+_SESSIONS: dict[str, dict[str, Any]] = {
+    "create_session": {
         "summary": "Create a session, to which the client posts groups as it computes them",
-        "requestBody": {"required": False, "content": _content(_ref(SessionRequest))},
-        "responses": {
-            "201": {
-                "description": "The session; it ends after it has been idle for `expires_in_s`",
-                "content": _content(_ref(SessionCreated)),
-                "headers": {"Location": {"schema": {"type": "string"}}},
-            }
-        }
-        | _problems(400, 404, 408, 413, 415, 422, 500, 503),
+        "requestBody": {"required": False, "content": _content(SessionRequest)},
+        "responses": _responses(
+            *(400, 404, 408, 413, 415, 422, 500, 503),
+            status=201,
+            description="The session; it ends after it has been idle for `expires_in_s`",
+            content=_content(SessionCreated),
+            headers={"Location": {"schema": _STRING}},
+        ),
     },
-    "groups": {
-        "operationId": "post_groups",
-        "tags": ["sessions"],
+    "post_groups": {
         "summary": "Store groups in a session: all of them, or none if one is invalid",
         "parameters": [_SESSION_ID],
         "requestBody": {
             "required": True,
             "content": _content({"type": "object", "additionalProperties": msgspec.json.schema(Values)}),
         },
-        "responses": {"200": {"description": "The groups are stored", "content": _content(_ref(SessionTook))}}
-        | _problems(400, 404, 408, 410, 413, 415, 422, 500, 503),
+        "responses": _responses(
+            *(400, 404, 408, 410, 413, 415, 422, 500, 503),
+            description="The groups are stored",
+            content=_content(SessionTook),
+        ),
     },
-    "predict": {
-        "operationId": "predict_session",
-        "tags": ["sessions"],
+    "predict_session": {
         "summary": "Predict from the groups of a session",
         "description": "The server answers at once. With a deadline, it answers when the deadline expires or when the "
         "prefix that the budget allows is complete.",
         "parameters": [_SESSION_ID, *_PREDICTION_PARAMETERS],
-        "responses": _ANSWERED | _problems(404, 410, 415, 422, 500, 503),
+        "responses": _responses(404, 410, 415, 422, 500, 503, **_ANSWER),
     },
-    "predict_query": {
-        "operationId": "predict_session_by_query",
-        "tags": ["sessions"],
+    "predict_session_by_query": {
         "summary": "The same as GET /sessions/{id}/predict",
-        "parameters": [
-            _parameter("session", {"type": "string"}, "Id of the session.", required=True),
-            *_PREDICTION_PARAMETERS,
-        ],
-        "responses": _ANSWERED | _problems(404, 410, 415, 422, 500, 503),
+        "parameters": [_parameter("session", _STRING, "Id of the session.", required=True), *_PREDICTION_PARAMETERS],
+        "responses": _responses(404, 410, 415, 422, 500, 503, **_ANSWER),
     },
-    "delete": {
-        "operationId": "delete_session",
-        "tags": ["sessions"],
+    "delete_session": {
         "summary": "Delete a session; the server answers its open predictions",
         "parameters": [_SESSION_ID],
-        "responses": {"204": {"description": "The session is deleted"}} | _problems(404, 410, 500, 503),
+        "responses": _responses(404, 410, 500, 503, status=204, description="The session is deleted"),
     },
 }
 
-STREAM_OPERATION: dict[str, Any] = {
-    "operationId": "stream",
-    "tags": ["predictions"],
-    "summary": "Many predictions over one WebSocket (subprotocol anytime.v1)",
-    "description": "Open it as a WebSocket. Text frames are JSON, binary frames MessagePack, with the same fields. "
-    "The client sends `BeginFrame`, `GroupFrame` (in MessagePack `values` may be bytes, with `dtype` f4 or f8) and "
-    "`EndFrame`; the server sends `ErrorFrame`, and the fields of `Answer` with `type` answer or update, and `id`. "
-    "Every prediction has a unique id. The server discards groups that arrive after the answer. A page cannot send the "
-    "API key as a header; it offers a second subprotocol: `anytime.key.` and the key, percent-encoded.",
-    "x-websocket": {
-        "subprotocol": "anytime.v1",
-        "client": [_ref(BeginFrame), _ref(GroupFrame), _ref(EndFrame)],
-        "server": [
-            {
-                "allOf": [
-                    _ref(Answer),
-                    {"properties": {"type": {"enum": ["answer", "update"]}, "id": {"type": ["string", "integer"]}}},
-                ]
-            },
-            _ref(ErrorFrame),
-        ],
+
+def _oip(description: str, struct: type, *problems: int) -> dict[str, Any]:
+    content = _content(struct, "application/json")
+    return _responses(*problems, 500, schema=InferProblem, description=description, content=content)
+
+
+_NAME = _parameter("name", _STRING, "Name of the model, or name@version.", "path", required=True)
+_VERSION = _parameter("version", _STRING, "Version of the model.", "path", required=True)
+_BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+_OIP: dict[str, dict[str, Any]] = {
+    "oip_server": {"summary": "Describe the server", "responses": _oip("The server and its extensions", InferServer)},
+    "oip_live": {"summary": "Report whether the process is alive", "responses": _oip("It is alive", InferServerState)},
+    "oip_ready": {
+        "summary": "Report whether any model is loaded",
+        "responses": _oip("At least one model is loaded", InferServerState, 503),
     },
-    "responses": {"101": {"description": "The WebSocket is open"}} | _problems(400, 426, 503),
+    "oip_model": {
+        "summary": "Describe a model's inputs and outputs",
+        "parameters": [_NAME],
+        "responses": _oip("The model, its inputs and outputs", InferModel, 404),
+    },
+    "oip_model_ready": {
+        "summary": "Report whether a model is ready",
+        "parameters": [_NAME],
+        "responses": _oip("The model is ready", InferModelState, 404),
+    },
+    "oip_infer": {
+        "summary": "Predict from a subset of a model's inputs",
+        "description": "The best prediction that the inputs allow within the budget. `budget`, `deadline_ms`, `policy` "
+        "and `ranking` are parameters of the request or of the query. A JSON body counts when it is complete. Each "
+        "tensor that follows the JSON as bytes (binary tensor extension) counts as soon as it is received. When the "
+        "deadline expires, the server at once sends the best answer from the inputs received: 200, with the parameter "
+        "`complete` false. A deadline in the JSON applies once the JSON is received; a deadline in the head applies "
+        "from the start.",
+        "parameters": [
+            _NAME,
+            *_PREDICTION_PARAMETERS,
+            _ROWS,
+            _parameter(
+                "Inference-Header-Content-Length",
+                {"type": "integer", "minimum": 0},
+                "Number of bytes of JSON at the start of the body, if tensors follow as bytes.",
+                "header",
+            ),
+        ],
+        "requestBody": {"required": True, "content": _content(InferRequest, "application/json") | _BYTES},
+        "responses": _responses(
+            *(400, 404, 413, 415, 422, 500, 503),
+            schema=InferProblem,
+            description="The prediction; also after the deadline has expired",
+            content=_content(InferReply, "application/json") | _BYTES,
+        ),
+    },
 }
+_OIP |= {
+    of_version: _OIP[name] | {"parameters": [*_OIP[name]["parameters"], _VERSION]}
+    for name, of_version in (
+        ("oip_model", "oip_version"),
+        ("oip_model_ready", "oip_version_ready"),
+        ("oip_infer", "oip_version_infer"),
+    )
+}
+
+OPERATIONS: Mapping[str, Mapping[str, Any]] = {
+    name: {"operationId": name, "tags": [tag], **operation}
+    for tag, operations in (("predictions", _PREDICTIONS), ("sessions", _SESSIONS), ("open inference protocol", _OIP))
+    for name, operation in operations.items()
+}
+"""OpenAPI operation of each route whose endpoint is a plain ASGI application, by the name of the route."""
 
 
 class AnytimeAPI(FastAPI):
-    """FastAPI application whose document also contains the routes whose endpoints have an attribute `operation`.
+    """FastAPI application whose document also contains the routes of `OPERATIONS`.
 
     Attributes
     ----------
@@ -268,11 +299,10 @@ class AnytimeAPI(FastAPI):
         del ours[Answer.__name__]["properties"]["unused_groups"]  # the server does not send it
         schemas.update(ours)
         for route in self.routes:
-            operation = getattr(getattr(route, "endpoint", None), "operation", None)
-            if isinstance(route, Route | WebSocketRoute) and operation is not None:
+            if isinstance(route, Route | WebSocketRoute) and route.name in OPERATIONS:
+                methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"GET"}
                 path = document["paths"].setdefault(route.path, {})
-                methods = route.methods if isinstance(route, Route) else {"GET"}
-                path.update({method.lower(): operation for method in methods or () if method != "HEAD"})
+                path.update({method.lower(): OPERATIONS[route.name] for method in methods})
         document["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
         for path, item in document["paths"].items():
             item.update({method: self._guarded(method, path, operation) for method, operation in item.items()})
@@ -280,12 +310,10 @@ class AnytimeAPI(FastAPI):
 
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
         """Return an operation with its security requirement and the problems of authentication."""
-        problem = InferProblem if path.startswith("/v2") else Problem
-        content = {MEDIA_TYPE: {"schema": _ref(problem)}}
-        if required_scope(method.upper(), path) == "open":
-            statuses: tuple[int, ...] = (403,)
-        else:
-            statuses = (401, 403)
+        schema = InferProblem if path.startswith("/v2") else Problem
+        statuses = [403]
+        if required_scope(method.upper(), path) != "open":
+            statuses = [401, 403]
             operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
-        refusals = {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
+        refusals = {str(each): response for each, response in problem_responses(*statuses, schema=schema).items()}
         return {**operation, "responses": {**operation["responses"], **refusals}}

@@ -8,38 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, ClassVar
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from anytime_service.api.openapi import PREDICT_OPERATION
+from anytime_service.api.endpoint import AT_A_TIME, Endpoint, converting
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import answer_callbacks, problem_reply
-from anytime_service.schemas.codecs import Form, too_large
-from anytime_service.schemas.predict import (
-    GroupLine,
-    LongLine,
-    arrays,
-    read_late_line,
-    read_line,
-    read_long_line,
-    read_request,
-)
-from anytime_service.schemas.values import AT_ONCE, array_of
+from anytime_service.http.responses import answer_callbacks
+from anytime_service.schemas.codecs import too_large
+from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request
+from anytime_service.schemas.values import AT_ONCE
 
-__all__ = [
-    "AT_A_TIME",
-    "Lines",
-    "PostPrediction",
-]
-
-AT_A_TIME = 16
-"""Number of lines that a request reads before the event loop serves other connections."""
+__all__ = ["Lines", "Predict"]
 
 
 class Lines:
@@ -94,14 +78,12 @@ class Lines:
         if not content.strip():
             return
         active, limit = self._active, self._handler.settings.max_rows
-        line: GroupLine | LongLine
         try:
             if len(content) <= AT_ONCE:
-                line = read_line(content, self._number)
-                array = array_of(active.model, line.group, line.values, None, limit)
+                line, array = await read_line(content, self._number, active.model, limit)
             else:
                 async with self._handler.converting:
-                    line, array = await read_long_line(content, self._number, active.model, limit)
+                    line, array = await read_line(content, self._number, active.model, limit)
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
@@ -139,49 +121,32 @@ class Lines:
                 self._active.record.timings.received_late(line.group, now_ms(), line.took_ms)
 
 
-class PostPrediction:
-    """ASGI application of the most frequent route; for speed it uses no request objects and no validation models."""
+class Predict(Endpoint):
+    """`POST /predict`."""
 
-    operation: ClassVar[dict[str, Any]] = PREDICT_OPERATION
-
-    def __init__(self, handler: PredictionService) -> None:
-        self.handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+        """Predict from the groups of the body, with the options in the head."""
         begun = now_ms()
-        account = self.handler.accounts.of(scope)
-        exchange = Exchange(receive, send, self.handler.settings.max_body_bytes, account)
+        handler = self.handler
         admitted, store = admission_of(scope)
-        active: ActivePrediction | None = None
-        try:
-            head = read_head(scope, self.handler.settings)
-            exchange.limit_to(*body_limit(head.form, self.handler.settings, lines=head.lines))
-            callbacks = answer_callbacks(exchange, head.reply_form, store)
-            active = self.handler.open(head.request, begun, *callbacks, admitted=admitted, account=account)
-            if head.lines:  # even if answered: late lines contribute to the group timings
-                await Lines(exchange, active, self.handler).read()
-            elif not active.answered:
-                await self._read_body(exchange, active, head)
-        except Exception as error:
-            exchange.reply(problem_reply(error))
-        finally:
-            try:
-                await exchange.finish()
-            finally:
-                if active is not None:
-                    active.drop()
+        head = read_head(scope, handler.settings)
+        exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
+        callbacks = answer_callbacks(exchange, head.reply_form, store)
+        account = handler.accounts.of(scope)
+        active = handler.open(head.request, begun, *callbacks, admitted=admitted, account=account)
+        opened.append(active)
+        if head.lines:  # even if answered: late lines contribute to the group timings
+            await Lines(exchange, active, handler).read()
+        elif not active.answered:
+            await self._read_body(exchange, active, head)
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
         """Read a body that counts when it is complete, and answer."""
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        if len(content) > AT_ONCE:
-            async with self.handler.converting:
-                groups = await self._read(head.form, content, active, head.request.rows)
-        else:
-            groups = await self._read(head.form, content, active, head.request.rows)
+        async with converting(self.handler, content):
+            groups = await self._groups(content, active, head)
         if active.answered:  # its deadline expired while a long body was converted
             return
         # The groups arrived when the body ended, however long the conversion took.
@@ -189,19 +154,15 @@ class PostPrediction:
         if not active.answered:
             active.end()
 
-    async def _read(self, form: Form, content: bytes, active: ActivePrediction, rows: int | None) -> dict[str, Any]:
-        request = read_request(form, content, self.handler.settings.max_json_bytes)
-        limit = self.handler.settings.max_rows
+    async def _groups(self, content: bytes, active: ActivePrediction, head: Head) -> Arrays:
+        request = read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)
-        body_rows = request.rows
-        if body_rows is not None and rows is not None and body_rows != rows:
-            raise FieldError("rows", f"rows is {body_rows} in the body and {rows} in the query; send it once")
-        if body_rows is not None and not 1 <= body_rows <= limit:
-            raise FieldError(
-                "rows", f"rows is {body_rows}; expected 1 to {limit}; split more rows into several predictions"
-            )
-        groups = await arrays(form, active.model, request.groups, limit)
-        if body_rows is not None and not active.answered:
-            active.opened.expect_rows(body_rows)
+        rows = request.rows
+        if rows is not None and head.request.rows not in (None, rows):
+            raise FieldError("rows", f"rows is {rows} in the body and {head.request.rows} in the query; send it once")
+        self.handler.check_rows(rows)
+        groups = await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
+        if rows is not None and not active.answered:
+            active.opened.prediction.expect_rows(rows)
         return groups

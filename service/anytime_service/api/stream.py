@@ -1,21 +1,19 @@
-"""The WebSocket route `/stream`: many predictions over one connection; the id in each message names its prediction.
-
-The error frames of refused predictions differ only in their id. `Refusals` encodes them once.
-"""
+"""The WebSocket route `/stream`: many predictions over one connection; the id in each message names its prediction."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.values import Answer
-from anytime_service.api.openapi import STREAM_OPERATION
+from anytime.inference.prediction import Answer
+from anytime_service.api.endpoint import AT_A_TIME
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -32,54 +30,21 @@ from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
 from anytime_service.schemas.stream import (
+    SUBPROTOCOL,
     BeginFrame,
     EndFrame,
     ErrorFrame,
     Frame,
     GroupFrame,
-    LongGroupFrame,
+    PackedGroupFrame,
     array_of_long,
     peek,
     read_frame,
 )
 from anytime_service.schemas.values import AT_ONCE, array_of
-from anytime_service.telemetry.group_timings import GroupTimings
+from anytime_service.telemetry.records import GroupTimings
 
-__all__ = [
-    "AT_A_TIME",
-    "MAX_OPEN",
-    "REMEMBERED",
-    "SUBPROTOCOL",
-    "Refusals",
-    "Stream",
-    "UpgradeRequired",
-]
-
-_PLACEHOLDER = "\x00"
-
-
-class Refusals:
-    """Encoder of the error frames of predictions that the server refuses because of overload.
-
-    Parameters
-    ----------
-    make_error : returns the error that every frame reports.
-    """
-
-    def __init__(self, make_error: Callable[[], OverloadedError]) -> None:
-        problem = problem_of(make_error())
-        self._parts: dict[str, tuple[bytes, bytes]] = {}
-        for form in (JSON, MSGPACK):
-            before, _, after = form.encode(ErrorFrame(_PLACEHOLDER, problem)).partition(form.encode(_PLACEHOLDER))
-            self._parts[form.name] = before, after
-
-    def frame(self, form: Form, name: str | int) -> bytes:
-        """Return the error frame of the prediction with the id `name`."""
-        before, after = self._parts[form.name]
-        return b"".join((before, form.encode(name), after))
-
-
-SUBPROTOCOL = "anytime.v1"
+__all__ = ["MAX_OPEN", "REMEMBERED", "Stream", "UpgradeRequired"]
 
 MAX_OPEN = 1024
 """Maximum number of open predictions on one connection."""
@@ -93,21 +58,22 @@ REMEMBERED_MS = 10_000.0
 GOING_AWAY = 1001
 """Close code of an idle connection."""
 
-AT_A_TIME = 16
-"""Number of messages that a connection reads before the event loop serves other connections."""
-
 _log = logging.getLogger("anytime_service")
+
+_Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
+"""Error frame of a prediction that is refused because of overload, by form, split at the id: only the id differs."""
 
 
 class Stream:
     """ASGI application of the WebSocket route."""
 
-    operation: ClassVar[dict[str, Any]] = STREAM_OPERATION
-
     def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
         self.connections: set[_Connection] = set()
-        self.refusals = Refusals(handler.overloaded)
+        problem, name = problem_of(handler.overloaded()), "\x00"
+        self._refusals: _Refusals = {
+            form.name: form.encode(ErrorFrame(name, problem)).split(form.encode(name)) for form in (JSON, MSGPACK)
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection until it closes."""
@@ -122,7 +88,7 @@ class Stream:
             await refuse_handshake(send, problem_reply(stopping))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        connection = _Connection(self.handler, send, self.refusals, scope.get(KEY))
+        connection = _Connection(self.handler, send, self._refusals, scope.get(KEY))
         extensions = scope.get("extensions", {})
         if CHARGE in extensions:
             extensions[CHARGE]["charge"](connection.account)
@@ -161,9 +127,9 @@ class UpgradeRequired:
 class _Connection:
     """One connection: its open predictions, and the ids of its recent ones."""
 
-    def __init__(self, handler: PredictionService, send: Send, refusals: Refusals, key: Key | None = None) -> None:
+    def __init__(self, handler: PredictionService, send: Send, refusals: _Refusals, key: Key | None) -> None:
         self.handler = handler
-        self.refusals = refusals
+        self._refusals = refusals
         self.key = key
         self.dismissed = False
         self.account = handler.accounts.of_key(key)
@@ -239,8 +205,8 @@ class _Connection:
             async with self.handler.converting:
                 frame = read_frame(form, content, self.handler.settings.max_json_bytes)
                 await asyncio.sleep(0)
-                active = self.open.get(frame.id) if isinstance(frame, LongGroupFrame) else None
-                if isinstance(frame, LongGroupFrame) and active is not None:
+                active = self.open.get(frame.id)
+                if active is not None and isinstance(frame, GroupFrame) and isinstance(frame.values, msgspec.Raw):
                     array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows)
                     if self.open.get(frame.id) is active and not self.dismissed:
                         active.group(frame.group, array, frame.took_ms)
@@ -269,8 +235,9 @@ class _Connection:
         if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
             self._remember_refused(frame.id)
         if frame is None:
-            kind, name = peek(form, content)
-            if name in self.refused and kind != "begin":
+            peeked = peek(form, content)
+            name = peeked.id
+            if name in self.refused and peeked.type != "begin":
                 return
         else:
             name = frame.id
@@ -287,7 +254,7 @@ class _Connection:
             self.handler.shed("refused")
             self.handler.signals.overloaded.inc()
             self._remember_refused(name)
-            self._put(form, self.refusals.frame(form, name))
+            self._put(form, form.encode(name).join(self._refusals[form.name]))
             return
         if len(self.open) >= MAX_OPEN:
             raise OverloadedError(
@@ -305,7 +272,7 @@ class _Connection:
             frame.traceparent,
         )
         update = partial(self._update, form, name) if frame.updates else None
-        answer, fail = partial(self._answer, form, name), partial(self._failed, form, name)
+        answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
         active = self.handler.open(request, begun, answer, fail, update=update, admitted=admitted, account=self.account)
         if active.answered:
             self._remember(name, active)
@@ -321,7 +288,7 @@ class _Connection:
             else:  # the client has received the answer and reports only how long the group took
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
-        dtype = None if isinstance(frame, GroupFrame) else frame.dtype
+        dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
         array = array_of(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
         active.group(frame.group, array, frame.took_ms)
 
@@ -339,16 +306,17 @@ class _Connection:
         return timings
 
     def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
-        active = self.open.pop(name, None)
-        if active is not None:
-            self._remember(name, active)
+        self._ended(name)
         self._reply(form, "answer", name, answer)
 
-    def _failed(self, form: Form, name: str | int, error: Exception) -> None:
+    def _fail(self, form: Form, name: str | int, error: Exception) -> None:
+        self._ended(name)
+        self._send_error(form, name, error)
+
+    def _ended(self, name: str | int) -> None:
         active = self.open.pop(name, None)
         if active is not None:
             self._remember(name, active)
-        self._send_error(form, name, error)
 
     def _remember(self, name: str | int, active: ActivePrediction) -> None:
         self.answered.add(name, active.record.timings, now_ms())  # not the prediction itself: its values may be large

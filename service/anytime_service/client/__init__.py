@@ -23,9 +23,8 @@ from anytime_service.client.errors import (
 )
 
 if TYPE_CHECKING:
-    from anytime_service.client.client import AsyncClient, Client, Session
-    from anytime_service.client.control import ModelCard, ModelDescription, Plan
-    from anytime_service.client.sessions import AsyncSession
+    from anytime_service.client.client import AsyncClient, AsyncSession, Client, Session
+    from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 
 __all__ = [
     "AsyncClient",
@@ -35,7 +34,7 @@ __all__ = [
     "ClosedError",
     "ConnectionLostError",
     "ModelCard",
-    "ModelDescription",
+    "ModelSummary",
     "NoAnswerError",
     "Plan",
     "ProblemError",
@@ -44,23 +43,14 @@ __all__ = [
     "Session",
 ]
 
-_MODULES = {
-    "AsyncClient": "client",
-    "AsyncSession": "sessions",
-    "Client": "client",
-    "ModelCard": "control",
-    "ModelDescription": "control",
-    "Plan": "control",
-    "Session": "client",
-}
 _REQUIREMENTS = ("httpx", "msgspec", "websockets")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(import_module(f"{__name__}.client"), name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _REQUIREMENTS:

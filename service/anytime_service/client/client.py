@@ -1,10 +1,11 @@
-"""Synchronous and asynchronous clients of the service.
+"""Synchronous and asynchronous clients of the service, and their sessions.
 
-`AsyncClient` is the client for event loops. `Client` is the client for threads: it runs the same `Core` in a background
-event loop, through a `Portal`.
+`AsyncClient` is the client for event loops. `Client` is the client for threads: a `Portal` runs an `AsyncClient` in a
+background event loop.
 
 All predictions share one WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is
-computed, and an answer may arrive before all groups are sent. All other requests use HTTP.
+computed, and an answer may arrive before all groups are sent. All other requests use HTTP. A session is a prediction
+that stays open on the server, for groups that arrive over minutes or from several programs.
 """
 
 from __future__ import annotations
@@ -15,36 +16,441 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import wraps
 from ssl import SSLContext
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
+from urllib.parse import quote
 
-from anytime.inference.runner import Lateness, LatenessRecord, check_extractors
-from anytime.inference.values import Answer
+import msgspec
+
+from anytime.inference.prediction import Answer
+from anytime.inference.runner import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
-from anytime_service.client.control import Control, ModelCard, ModelDescription, Plan
-from anytime_service.client.engine import Call, PredictionOptions, checked_options
-from anytime_service.client.errors import ClientError, ClosedError, NoAnswerError
-from anytime_service.client.messages import Encoded, encode_all
+from anytime_service.client.engine import Call, checked_options
+from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.messages import Encoded, decode_answer, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
-from anytime_service.client.sessions import AsyncSession, Progress
-from anytime_service.client.throttle import Deadline, checked_ms
-from anytime_service.client.transport import Address, Connection, authorization
+from anytime_service.client.transport import Connection, Control, Endpoint
+from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
+from anytime_service.schemas.stream import BeginFrame
 
-__all__ = [
-    "AsyncClient",
-    "Client",
-    "Core",
-    "Extractors",
-    "Portal",
-    "Session",
-]
+__all__ = ["AsyncClient", "AsyncSession", "Client", "Session"]
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+Extractors: TypeAlias = Mapping[str, Callable[[Any], Any]]
+
+
+class _Deadline:
+    """A caller's deadline, in seconds of `time.perf_counter`.
+
+    Parameters
+    ----------
+    begun : time from which the deadline counts.
+    length_s : seconds from there to the deadline.
+    late : lateness of earlier answers, and the margin learned from it.
+
+    Attributes
+    ----------
+    until : time at which the client stops waiting for the answer.
+    """
+
+    def __init__(self, begun: float, length_s: float, late: LatenessRecord) -> None:
+        self._begun = begun
+        self._at = begun + length_s
+        self._late = late
+        # The margin uses at most half of a short deadline.
+        self.until = self._at - min(late.margin_ms / 1e3, length_s / 2)
+
+    def with_elapsed(self, answer: Answer) -> Answer:
+        """Return the answer with the elapsed time at this client."""
+        return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
+
+    def note_lateness(self, answer: Answer) -> None:
+        """Record the lateness of an answer that the deadline interrupted and the caller receives now; thread-safe."""
+        if answer.reason == "deadline" and self._at > self._begun:
+            self._late.add((time.perf_counter() - self._at) * 1e3)
+
+
+class AsyncClient:
+    """A client of the service for one event loop; an asynchronous context manager.
+
+    Parameters, methods and errors are those of `Client`, with `await`. A call from a second event loop raises
+    ClosedError. Cancelling a task that waits for an answer releases all resources of the call.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        max_workers: int = 4,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        self._endpoint = Endpoint.of(url, api_key=api_key, timeout_s=timeout_s, ssl=ssl)
+        self._late = LatenessRecord()
+        self._connection = Connection(self._endpoint)
+        self._control = Control(self._endpoint)
+        self._known = KnownModels(self._connection, self._control, timeout_s)
+        self._workers = WorkerCache(max_workers)
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient {self._endpoint.url}>"
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def lateness(self) -> Lateness:
+        """Lateness of answers, see `Client.lateness`."""
+        return self._late.summary()
+
+    @property
+    def network_ms(self) -> float:
+        """Network margin in milliseconds, see `Client.network_ms`."""
+        return self._connection.margin.ms
+
+    async def run(
+        self,
+        extractors: Extractors,
+        x: Any,
+        deadline_ms: float,
+        *,
+        budget: float | None = None,
+        model: str | None = None,
+        rows: int = 1,
+        ranking: bool = False,
+        overload: Overload = "refuse",
+        worker: Worker = "thread",
+    ) -> Answer:
+        """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
+
+        See `Client.run`.
+        """
+        begun = time.perf_counter()
+        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
+        answer, deadline = await self._run(begun, extractors, x, deadline_ms, options, worker)
+        deadline.note_lateness(answer)
+        return answer
+
+    async def predict(
+        self,
+        groups: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        deadline_ms: float | None = None,
+        policy: Policy = "prefix",
+        model: str | None = None,
+        rows: int | None = None,
+        ranking: bool = False,
+        overload: Overload = "refuse",
+    ) -> Answer:
+        """Answer from available groups, see `Client.predict`."""
+        begun = time.perf_counter()
+        encoded = encode_all(groups, rows)
+        rows = next((each.rows for each in encoded.values()), rows)
+        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
+        answer, deadline = await self._predict(begun, encoded, deadline_ms, options)
+        if deadline is not None:
+            deadline.note_lateness(answer)
+        return answer
+
+    def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
+        """Return a session, an asynchronous context manager; see `Client.session`."""
+        self._check()
+        return AsyncSession(self._control, model, rows)
+
+    async def models(self) -> list[ModelCard]:
+        """Return the models of the server."""
+        self._check()
+        return await self._control.models()
+
+    async def model(self, name: str | None = None) -> ModelSummary:
+        """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
+        self._check()
+        return await self._control.model(name or await self._only())
+
+    async def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
+        """Return the plan of the next groups to compute, with the quality after each step.
+
+        Parameters
+        ----------
+        model : name of the model; optional if the server has one model.
+        budget : limit on the cost of the complete prefix, including available groups, in the model's cost unit; None
+            means no limit.
+        have : available groups.
+        """
+        self._check()
+        return await self._control.plan(model or await self._only(), budget, have)
+
+    async def warm_up(
+        self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
+    ) -> None:
+        """Connect, request the model, and start workers for extractors, before the first call needs them."""
+        self._check()
+        if extractors is None:
+            await self._known.learn(model)
+        else:
+            await self._prepared(extractors, model, worker)
+
+    async def close(self) -> None:
+        """Close the connections, and end the workers and running predictions. Idempotent."""
+        self._closed = True
+        if self._process == os.getpid():
+            await self._known.close()
+            await self._connection.close()
+            await self._control.close()
+            await self._workers.close()
+
+    async def _run(
+        self, begun: float, extractors: Extractors, x: Any, deadline_ms: float, options: BeginFrame, worker: Worker
+    ) -> tuple[Answer, _Deadline]:
+        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
+        self._check()
+        length_s = checked_seconds(deadline_ms)
+        known, pool = self._known.cached(options.model), self._workers.cached(extractors, worker)
+        if known is None or pool is None:
+            known, pool = await self._prepared(extractors, options.model, worker)
+            begun = time.perf_counter()
+        else:
+            known.check(extractors)
+        deadline = _Deadline(begun, length_s, self._late)
+        base = known.base_rate(options)
+        if base.complete or length_s == 0:
+            return deadline.with_elapsed(replace(base, reason="budget" if base.complete else "deadline")), deadline
+        call = Call(self._connection, options, deadline.until, self._connection.margin.server_deadline_ms)
+        answer = await run(call, pool, known, x)
+        self._known.check_version(options.model, answer)
+        return deadline.with_elapsed(answer), deadline
+
+    async def _predict(
+        self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, options: BeginFrame
+    ) -> tuple[Answer, _Deadline | None]:
+        """Answer from available groups; a deadline counts from `begun`, in seconds of `time.perf_counter`."""
+        self._check()
+        if deadline_ms is None:
+            url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
+            answer = await self._answered(Call(self._connection, options, time.perf_counter() + timeout_s), groups)
+            if answer is None:
+                raise NoAnswerError(f"{url} did not answer within {timeout_s:g} s; is it overloaded?")
+            return answer, None
+        length_s, known = checked_seconds(deadline_ms), self._known.cached(options.model)
+        if known is None:
+            known, begun = await self._known.learn(options.model), time.perf_counter()
+        deadline = _Deadline(begun, length_s, self._late)
+        if length_s == 0:
+            return deadline.with_elapsed(replace(known.base_rate(options), reason="deadline")), deadline
+        call = Call(self._connection, options, deadline.until, self._connection.margin.server_deadline_ms)
+        answer = await self._answered(call, groups) or call.fallback(known.base_rate(options))
+        self._known.check_version(options.model, answer)
+        return deadline.with_elapsed(answer), deadline
+
+    def _check(self) -> None:
+        """Raise ClosedError unless the client is usable in this event loop."""
+        if self._closed:
+            raise ClosedError("this client is closed; create a new one")
+        if self._process != os.getpid():
+            raise ClosedError("this client was created before a fork; create a new one in this process")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise ClosedError("this client belongs to another event loop; create one per event loop, or use Client")
+
+    async def _prepared(self, extractors: Extractors, model: str | None, worker: Worker) -> tuple[KnownModel, Pool]:
+        known = await self._known.learn(model)
+        known.check(extractors)
+        return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
+
+    async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
+        """Send available groups and wait for the answer; return None if it does not arrive."""
+        try:
+            for name, values in groups.items():
+                call.send(name, values)
+            call.end()
+            await call.begin()
+            return await call.answer()
+        finally:
+            call.close()
+
+    async def _only(self) -> str:
+        """Return the name of the only model; the server refuses the request if it has several."""
+        return (await self._known.learn(None)).description.name
+
+
+@dataclass
+class _SessionState:
+    model: str | None
+    created: SessionCreated | None = None
+    path: str = ""
+
+
+class _SessionProperties:
+    """The properties that both kinds of session have."""
+
+    def __init__(self, state: _SessionState) -> None:
+        self._state = state
+
+    @property
+    def id(self) -> str | None:
+        """Session id on the server, which other programs can also use; None before the session begins."""
+        return None if self._state.created is None else self._state.created.id
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model."""
+        return self._state.model
+
+    @property
+    def version(self) -> str | None:
+        """Version of the model, fixed for the session; None before the session begins."""
+        return None if self._state.created is None else self._state.created.version
+
+    @property
+    def expires_in_s(self) -> float | None:
+        """Seconds without use after which the server deletes the session; None before the session begins."""
+        return None if self._state.created is None else self._state.created.expires_in_s
+
+
+_CREATED = msgspec.json.Decoder(SessionCreated)
+_STORED = msgspec.json.Decoder(SessionTook)
+
+_ENDED = (404, 410)
+"""HTTP statuses of a session that does not exist any more."""
+
+
+class AsyncSession(_SessionProperties):
+    """A session on the server, as an asynchronous context manager; created by `AsyncClient.session`.
+
+    It begins on the server when it is entered or first used, and `close` deletes it.
+    """
+
+    def __init__(self, control: Control, model: str | None, rows: int | None) -> None:
+        super().__init__(_SessionState(model))
+        self._control = control
+        self._rows = rows
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Begin the session on the server, unless it has begun.
+
+        Raises
+        ------
+        ProblemError
+            The server has no such model, or too many sessions.
+        ConnectionLostError
+            The server is unreachable.
+        """
+        await self._begin()
+
+    async def add(self, group: str, values: Any) -> SessionTook:
+        """Send the values of one group, see `add_many`."""
+        return await self.add_many({group: values})
+
+    async def add_many(self, groups: Mapping[str, Any]) -> SessionTook:
+        """Send the values of several groups; the server accepts all of them or none.
+
+        Parameters
+        ----------
+        groups : for each group (rows, features) numbers, or (features,) for one row; None or NaN for missing values.
+
+        Raises
+        ------
+        ValuesError
+            Values are not numbers, or their number of rows is not that of the session.
+        ProblemError
+            The server refuses them, or the session has expired (status 410).
+        """
+        path = await self._begin()
+        content = {
+            name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
+            for name, each in encode_all(groups, self._rows).items()
+        }
+        reply = await self._control.request("POST", f"{path}/groups", content=MSGPACK.encode(content), form=MSGPACK)
+        return parsed(reply, _STORED.decode)
+
+    async def predict(
+        self,
+        *,
+        budget: float | None = None,
+        deadline_ms: float | None = None,
+        policy: Policy = "prefix",
+        ranking: bool = False,
+    ) -> Answer:
+        """Answer from the groups sent so far; the session stays open.
+
+        Parameters
+        ----------
+        budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms : how long the server waits for groups of that budget after it reads the request; None means not at
+            all. Network delays are extra: use `Client.run` for deadlines at the caller.
+        policy, ranking : as in `Client.predict`.
+
+        Raises
+        ------
+        ProblemError
+            The server refuses, or the session has expired (status 410).
+        """
+        path = await self._begin()
+        waits_s = 0.0 if deadline_ms is None else checked_seconds(deadline_ms)
+        options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy, "ranking": ranking or None}
+        params = {name: value for name, value in options.items() if value is not None}
+        return decode_answer(await self._control.request("GET", f"{path}/predict", params=params, waits_s=waits_s))
+
+    async def close(self) -> None:
+        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
+        self._closed = True
+        created, self._state.created = self._state.created, None
+        if created is None:
+            return
+        try:
+            await self._control.request("DELETE", self._state.path)
+        except ProblemError as problem:
+            if problem.status not in _ENDED:
+                raise
+        except (ConnectionLostError, NoAnswerError):
+            return  # it expires by itself
+
+    async def _begin(self) -> str:
+        """Begin the session on the server, unless it has begun; return its path."""
+        state = self._state
+        if state.created is None:
+            async with self._opening:
+                if self._closed:
+                    raise ClosedError("this session is closed; begin a new one")
+                if state.created is None:
+                    content = JSON.encode(SessionRequest(state.model, self._rows))
+                    reply = await self._control.request("POST", "/sessions", content=content, once=True)
+                    created = parsed(reply, _CREATED.decode)
+                    state.created, state.model = created, created.model
+                    state.path = f"/sessions/{quote(created.id, safe='')}"
+        return state.path
 
 
 class Portal:
@@ -115,278 +521,16 @@ class Portal:
         await self._at_end()
 
 
-Extractors = Mapping[str, Callable[[Any], Any]]
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, P], Result]:
+    """Return a method that runs a method of the asynchronous twin `self._async` in `self._portal`."""
 
+    @wraps(method)
+    def blocking(self: Client | Session, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return self._portal.call(method, self._async, *args, **kwargs)
 
-class Core:
-    """The connections, cached models and workers of a client; `Client` documents the parameters and methods.
-
-    Any thread may create it. All methods except `note_lateness` run in one event loop.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        timeout_s: float = 30.0,
-        max_workers: int = 4,
-        ssl: SSLContext | None = None,
-    ) -> None:
-        address, headers = Address.of(url), authorization(api_key)
-        if not timeout_s > 0:
-            raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
-        if ssl is not None and not address.http.startswith("https"):
-            raise ClientError(f"the ssl context does not apply to {url}; expected an https:// address")
-        self.url = url
-        self.late = LatenessRecord()
-        self.connection = Connection(address, headers, timeout_s=timeout_s, ssl=ssl)
-        self._timeout_s = timeout_s
-        self._control = Control(address, headers, timeout_s=timeout_s, ssl=ssl)
-        self._known = KnownModels(self.connection, self._control, timeout_s)
-        self._workers = WorkerCache(max_workers)
-        self._process = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-
-    async def run(
-        self,
-        begun: float,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        options: PredictionOptions,
-        worker: Worker,
-    ) -> tuple[Answer, Deadline]:
-        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
-        self.check()
-        length_ms = checked_ms(deadline_ms)
-        known, pool = self._known.cached(options.model), self._workers.cached(extractors, worker)
-        if known is None or pool is None:
-            known, pool = await self._prepared(extractors, options.model, worker)
-            begun = time.perf_counter()
-        else:
-            _check(known, extractors)
-        deadline = Deadline(begun, length_ms, self.late)
-        base = known.base_rate(options)
-        if base.complete or length_ms == 0:
-            return deadline.with_elapsed(replace(base, reason="budget" if base.complete else "deadline")), deadline
-        call = Call(self.connection, options, deadline.until, self.connection.margin.server_deadline_ms)
-        answer = await run(call, pool, known, x)
-        self._known.check_version(options.model, answer)
-        return deadline.with_elapsed(answer), deadline
-
-    async def predict(
-        self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, options: PredictionOptions
-    ) -> tuple[Answer, Deadline | None]:
-        """Answer from available groups; a deadline counts from `begun`, in seconds of `time.perf_counter`."""
-        self.check()
-        if deadline_ms is None:
-            answer = await self._answered(Call(self.connection, options, time.perf_counter() + self._timeout_s), groups)
-            if answer is None:
-                raise NoAnswerError(f"{self.url} did not answer within {self._timeout_s:g} s; is it overloaded?")
-            return answer, None
-        length_ms, known = checked_ms(deadline_ms), self._known.cached(options.model)
-        if known is None:
-            known, begun = await self._known.learn(options.model), time.perf_counter()
-        deadline = Deadline(begun, length_ms, self.late)
-        if length_ms == 0:
-            return deadline.with_elapsed(replace(known.base_rate(options), reason="deadline")), deadline
-        call = Call(self.connection, options, deadline.until, self.connection.margin.server_deadline_ms)
-        answer = await self._answered(call, groups) or call.fallback(known.base_rate(options))
-        self._known.check_version(options.model, answer)
-        return deadline.with_elapsed(answer), deadline
-
-    def note_lateness(self, answer: Answer, deadline: Deadline | None) -> None:
-        """Record the lateness of an answer that a deadline interrupted and the caller receives now; thread-safe."""
-        if deadline is not None and answer.reason == "deadline" and deadline.at > deadline.begun:
-            self.late.add((time.perf_counter() - deadline.at) * 1e3)
-
-    def session(self, model: str | None, rows: int | None) -> AsyncSession:
-        """Return a session that has not begun."""
-        return AsyncSession(self._control, model, rows)
-
-    async def models(self) -> list[ModelCard]:
-        """Return the models of the server."""
-        self.check()
-        return await self._control.models()
-
-    async def model(self, name: str | None) -> ModelDescription:
-        """Return the description of a model, or of the only one."""
-        self.check()
-        return await self._control.model(name or await self._only())
-
-    async def plan(self, name: str | None, budget: float | None, have: Iterable[str]) -> Plan:
-        """Return the plan of the next groups to compute for a model, or the only one."""
-        self.check()
-        return await self._control.plan(name or await self._only(), budget, have)
-
-    async def warm_up(self, extractors: Extractors | None, model: str | None, worker: Worker) -> None:
-        """Prepare in advance what the first call with a deadline prepares before its clock starts."""
-        self.check()
-        if extractors is None:
-            await self._known.learn(model)
-        else:
-            await self._prepared(extractors, model, worker)
-
-    async def close(self) -> None:
-        """Close the connections and end the workers."""
-        self._closed = True
-        if self._process == os.getpid():
-            await self._known.close()
-            await self.connection.close()
-            await self._control.close()
-            await self._workers.close()
-
-    def check(self) -> None:
-        """Raise ClosedError unless the client is usable in this event loop."""
-        if self._closed:
-            raise ClosedError("this client is closed; create a new one")
-        if self._process != os.getpid():
-            raise ClosedError("this client was created before a fork; create a new one in this process")
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise ClosedError("this client belongs to another event loop; create one per event loop, or use Client")
-
-    async def _prepared(self, extractors: Extractors, model: str | None, worker: Worker) -> tuple[KnownModel, Pool]:
-        known = await self._known.learn(model)
-        _check(known, extractors)
-        return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
-
-    async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
-        """Send available groups and wait for the answer; return None if it does not arrive."""
-        try:
-            for name, values in groups.items():
-                call.send(name, values)
-            call.end()
-            await call.begin()
-            return await call.answer()
-        finally:
-            call.close()
-
-    async def _only(self) -> str:
-        """Return the name of the only model; the server refuses the request if it has several."""
-        return (await self._known.learn(None)).description.name
-
-
-def _check(known: KnownModel, extractors: Extractors) -> None:
-    """Raise ExtractorError if the extractors do not match the model's groups."""
-    described = known.description
-    check_extractors([group.name for group in described.groups], described.featured, extractors)
-
-
-class AsyncClient:
-    """A client of the service for one event loop; an asynchronous context manager.
-
-    Parameters, methods and errors are those of `Client`, with `await`. A call from a second event loop raises
-    ClosedError. Cancelling a task that waits for an answer releases all resources of the call.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        timeout_s: float = 30.0,
-        max_workers: int = 4,
-        ssl: SSLContext | None = None,
-    ) -> None:
-        self._core = Core(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)
-
-    def __repr__(self) -> str:
-        return f"<AsyncClient {self._core.url}>"
-
-    async def __aenter__(self) -> Self:
-        self._core.check()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def lateness(self) -> Lateness:
-        """Lateness of answers, see `Client.lateness`."""
-        return self._core.late.summary()
-
-    @property
-    def network_ms(self) -> float:
-        """Network margin in milliseconds, see `Client.network_ms`."""
-        return self._core.connection.margin.ms
-
-    async def run(
-        self,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        *,
-        budget: float | None = None,
-        model: str | None = None,
-        rows: int = 1,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-        worker: Worker = "thread",
-    ) -> Answer:
-        """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
-
-        See `Client.run`.
-        """
-        begun = time.perf_counter()
-        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
-        answer, deadline = await self._core.run(begun, extractors, x, deadline_ms, options, worker)
-        self._core.note_lateness(answer, deadline)
-        return answer
-
-    async def predict(
-        self,
-        groups: Mapping[str, Any],
-        *,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        model: str | None = None,
-        rows: int | None = None,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-    ) -> Answer:
-        """Answer from available groups, see `Client.predict`."""
-        begun = time.perf_counter()
-        encoded = encode_all(groups, rows)
-        rows = next((each.rows for each in encoded.values()), rows)
-        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
-        answer, deadline = await self._core.predict(begun, encoded, deadline_ms, options)
-        self._core.note_lateness(answer, deadline)
-        return answer
-
-    def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
-        """Return a session, an asynchronous context manager; see `Client.session`."""
-        self._core.check()
-        return self._core.session(model, rows)
-
-    async def models(self) -> list[ModelCard]:
-        """Return the models of the server."""
-        return await self._core.models()
-
-    async def model(self, name: str | None = None) -> ModelDescription:
-        """Return the description of a model, see `Client.model`."""
-        return await self._core.model(name)
-
-    async def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
-        """Return the plan of the next groups to compute, see `Client.plan`."""
-        return await self._core.plan(model, budget, have)
-
-    async def warm_up(
-        self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
-    ) -> None:
-        """Connect, request the model, and start workers for extractors, before the first call needs them."""
-        await self._core.warm_up(extractors, model, worker)
-
-    async def close(self) -> None:
-        """Close the connections, and end the workers and running predictions. Idempotent."""
-        await self._core.close()
+    return blocking
 
 
 class Client:
@@ -426,14 +570,14 @@ class Client:
         max_workers: int = 4,
         ssl: SSLContext | None = None,
     ) -> None:
-        self._core = Core(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)
-        self._portal = Portal(self._core.close)
+        self._async = AsyncClient(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)
+        self._portal = Portal(self._async.close)
         # Dropping a client does not wait for it to close. At interpreter exit it does not close at all: closing needs
         # new threads, which Python no longer starts, and the thread of the portal is a daemon.
         weakref.finalize(self, self._portal.stop).atexit = False
 
     def __repr__(self) -> str:
-        return f"<Client {self._core.url}>"
+        return repr(self._async).replace("Async", "")
 
     def __enter__(self) -> Self:
         return self
@@ -446,12 +590,12 @@ class Client:
     @property
     def lateness(self) -> Lateness:
         """Lateness, at the caller, of answers that a deadline interrupted; it excludes deadlines of 0."""
-        return self._core.late.summary()
+        return self._async.lateness
 
     @property
     def network_ms(self) -> float:
         """Network margin: how much earlier than the caller's deadline the server must answer, in milliseconds."""
-        return self._core.connection.margin.ms
+        return self._async.network_ms
 
     def run(
         self,
@@ -504,8 +648,8 @@ class Client:
         """
         begun = time.perf_counter()
         options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
-        answer, deadline = self._portal.call(self._core.run, begun, extractors, x, deadline_ms, options, worker)
-        self._core.note_lateness(answer, deadline)
+        answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, options, worker)
+        deadline.note_lateness(answer)
         return answer
 
     def predict(
@@ -550,8 +694,9 @@ class Client:
         encoded = encode_all(groups, rows)
         rows = next((each.rows for each in encoded.values()), rows)
         options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
-        answer, deadline = self._portal.call(self._core.predict, begun, encoded, deadline_ms, options)
-        self._core.note_lateness(answer, deadline)
+        answer, deadline = self._portal.call(self._async._predict, begun, encoded, deadline_ms, options)
+        if deadline is not None:
+            deadline.note_lateness(answer)
         return answer
 
     def session(self, model: str | None = None, rows: int | None = None) -> Session:
@@ -562,49 +707,29 @@ class Client:
         model : name of the model; optional if the server has one model.
         rows : number of rows; None counts them in the first group.
         """
-        return Session(self, self._portal, self._core.session(model, rows))
+        return Session(self, self._portal, AsyncSession(self._async._control, model, rows))
 
-    def models(self) -> list[ModelCard]:
-        """Return the models of the server."""
-        return self._portal.call(self._core.models)
-
-    def model(self, name: str | None = None) -> ModelDescription:
-        """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
-        return self._portal.call(self._core.model, name)
-
-    def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
-        """Return the plan of the next groups to compute, with the quality after each step.
-
-        Parameters
-        ----------
-        model : name of the model; optional if the server has one model.
-        budget : limit on the cost of the complete prefix, including available groups, in the model's cost unit; None
-            means no limit.
-        have : available groups.
-        """
-        return self._portal.call(self._core.plan, model, budget, have)
-
-    def warm_up(
-        self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
-    ) -> None:
-        """Connect, request the model, and start workers for extractors, before the first call needs them."""
-        self._portal.call(self._core.warm_up, extractors, model, worker)
+    models = _blocking(AsyncClient.models)
+    model = _blocking(AsyncClient.model)
+    plan = _blocking(AsyncClient.plan)
+    warm_up = _blocking(AsyncClient.warm_up)
 
     def close(self) -> None:
         """Close the connections, and end the workers and running calls. Idempotent."""
         self._portal.close()
 
 
-class Session:
+class Session(_SessionProperties):
     """A session on the server, as a thread-safe context manager; created by `Client.session`.
 
     It begins on the server when it is entered or first used, and `close` deletes it.
     """
 
     def __init__(self, client: Client, portal: Portal, session: AsyncSession) -> None:
+        super().__init__(session._state)
         self._client = client  # keeps the client alive: it closes when it is garbage-collected
         self._portal = portal
-        self._session = session
+        self._async = session
 
     def __enter__(self) -> Self:
         self.open()
@@ -615,51 +740,8 @@ class Session:
     ) -> None:
         self.close()
 
-    @property
-    def id(self) -> str | None:
-        """Session id on the server, which other programs can also use; None before the session begins."""
-        return self._session.id
-
-    @property
-    def model(self) -> str | None:
-        """Name of the model."""
-        return self._session.model
-
-    @property
-    def version(self) -> str | None:
-        """Version of the model, fixed for the session; None before the session begins."""
-        return self._session.version
-
-    @property
-    def expires_in_s(self) -> float | None:
-        """Seconds without use after which the server deletes the session; None before the session begins."""
-        return self._session.expires_in_s
-
-    def open(self) -> None:
-        """Begin the session on the server, unless it has begun; raises like `AsyncSession.open`."""
-        self._portal.call(self._session.open)
-
-    def add(self, group: str, values: Any) -> Progress:
-        """Send the values of one group; raises like `AsyncSession.add_many`."""
-        return self._portal.call(self._session.add, group, values)
-
-    def add_many(self, groups: Mapping[str, Any]) -> Progress:
-        """Send the values of several groups; the server accepts all of them or none. See `AsyncSession.add_many`."""
-        return self._portal.call(self._session.add_many, groups)
-
-    def predict(
-        self,
-        *,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        ranking: bool = False,
-    ) -> Answer:
-        """Answer from the groups sent so far; the session stays open. See `AsyncSession.predict`."""
-        return self._portal.call(
-            self._session.predict, budget=budget, deadline_ms=deadline_ms, policy=policy, ranking=ranking
-        )
-
-    def close(self) -> None:
-        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
-        self._portal.call(self._session.close)
+    open = _blocking(AsyncSession.open)
+    add = _blocking(AsyncSession.add)
+    add_many = _blocking(AsyncSession.add_many)
+    predict = _blocking(AsyncSession.predict)
+    close = _blocking(AsyncSession.close)

@@ -18,28 +18,23 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.values import Answer
-from anytime.inference.workers.extraction import MAX_DRAIN_S
+from anytime.inference.extraction import MAX_DRAIN_S
+from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
-from anytime_service.client.messages import Begin, Encoded, End, Group
+from anytime_service.client.messages import Encoded
 from anytime_service.client.transport import Channel, Connection, Link, Outcome
+from anytime_service.schemas.stream import BeginFrame
 
-__all__ = [
-    "Call",
-    "EventQueue",
-    "PredictionOptions",
-    "checked_options",
-    "with_note",
-]
+__all__ = ["Call", "EventQueue", "checked_options", "with_note"]
 
 Event = TypeVar("Event")
 Kind = TypeVar("Kind")
@@ -111,7 +106,7 @@ class EventQueue(Generic[Event]):
 _REFUSED = (401, 403)
 """HTTP statuses of a missing, invalid or removed key."""
 
-_NO_VALUES = msgspec.Raw(msgspec.msgpack.encode([]))
+_NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 """Values of a group that the client sends after the answer, only to report its computation time."""
 
 MAX_TURNS = 4
@@ -121,26 +116,9 @@ MAX_BREAKS = 2
 """Largest number of restarts after a broken connection: the cause may be a frame of this prediction."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionOptions:
-    """The options of a prediction, except its deadline; None leaves an option to the server."""
-
-    model: str | None = None
-    rows: int | None = None
-    budget: float | None = None
-    policy: Policy = "prefix"
-    ranking: bool = False
-    overload: Overload = "refuse"
-
-
 class _Received(NamedTuple):
     channel: Channel
     outcome: Outcome
-
-
-class _Sent(NamedTuple):
-    values: Encoded
-    took_ms: float | None
 
 
 class Call:
@@ -149,7 +127,7 @@ class Call:
     Parameters
     ----------
     connection : connection to the server.
-    options : options of the prediction.
+    options : the message that begins the prediction; the call sets its id, its deadline and its updates.
     until : time at which the caller stops waiting, in seconds of `time.perf_counter`.
     server_deadline : returns the deadline to send to the server for some remaining milliseconds. None sends no
         deadline; `until` is then a timeout.
@@ -157,14 +135,14 @@ class Call:
     Attributes
     ----------
     events : queue for the caller's own events, which `next` returns.
-    sent : the groups sent, except those that a restart excluded.
+    sent : values and computing time of the groups sent, except those that a restart excluded.
     refused : reason of the refusal by an overloaded server, or None; the call sends nothing after a refusal.
     """
 
     def __init__(
         self,
         connection: Connection,
-        options: PredictionOptions,
+        options: BeginFrame,
         until: float,
         server_deadline: Callable[[float], float] | None = None,
     ) -> None:
@@ -173,10 +151,9 @@ class Call:
         self.options = options
         self.until = until
         self._server_deadline = server_deadline
-        self._link: Link | None = None
         self._channel: Channel | None = None
         self._update: Answer | None = None
-        self.sent: dict[str, _Sent] = {}
+        self.sent: dict[str, tuple[Encoded, float | None]] = {}
         self.refused: ProblemError | None = None
         self._ended = False
         self._breaks = 0
@@ -196,33 +173,34 @@ class Call:
         if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
             self.refused = _rejected()
             return
-        self._link = await self._connection.link(self.until)
-        self._open()
+        self._open(await self._connection.link(self.until))
 
     def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
         """Send a group; do nothing after `end`."""
         if self._ended:
             return
-        self.sent[group] = _Sent(values, took_ms)
-        self._send(group)
+        self.sent[group] = (values, took_ms)
+        if self._channel is not None:
+            self._channel.send_group(group, values, took_ms)
 
     def end(self) -> None:
         """Request the answer, since the caller sends no more groups."""
         if not self._ended:
             self._ended = True
-            if self._link is not None and self._channel is not None:
-                self._link.send(End(self._channel.id))
+            if self._channel is not None:
+                self._channel.end()
 
     def restart(self, policy: Policy, without: str) -> None:
         """Begin again with a different policy and all groups so far except one; do nothing after the deadline."""
         if self.events.expired:
             return
-        self.options = replace(self.options, policy=policy)
+        self.options = msgspec.structs.replace(self.options, policy=policy)
         self.sent.pop(without, None)
-        if self._link is not None and self._channel is not None:
-            self._link.send(End(self._channel.id))
-        self._abandon()
-        self._open()
+        if self._channel is not None:
+            self._channel.end()
+            link = self._channel.link
+            self._abandon()
+            self._open(link)
 
     async def next(self) -> object | None:
         """Wait for the answer, a problem, or an event of the caller; return None after the deadline.
@@ -288,58 +266,41 @@ class Call:
 
         The server includes these times in its statistics, which would otherwise contain fast groups only.
         """
-        link, channel = self._link, self._channel
+        channel = self._channel
 
         def send_late(group: str, values: Encoded, took_ms: float) -> None:
-            if link is None or channel is None:
-                return
-            if channel.answer is None:  # the prediction may still be open on the server
-                link.send(Group(channel.id, group, values.values, values.dtype, took_ms))
-            else:
-                link.send(Group(channel.id, group, _NO_VALUES, None, took_ms))
+            if channel is not None:  # without an answer, the prediction may still be open on the server
+                channel.send_group(group, values if channel.answer is None else _NO_VALUES, took_ms)
 
         return send_late
 
     def close(self) -> list[object]:
         """Stop waiting, and return the caller's unread events."""
-        if self._link is not None and self._channel is not None and self._channel.deadline_ms is None:
+        if self._channel is not None and self._channel.deadline_ms is None:
             self.end()  # without a deadline the prediction would stay open on the server
         self._abandon()
         return [event for event in self.events.close() if not isinstance(event, _Received)]
 
-    def _open(self) -> None:
-        if self._link is None:
+    def _open(self, link: Link | None) -> None:
+        if link is None:
             return
-        options, server_deadline = self.options, self._server_deadline
-        deadline_ms = None if server_deadline is None else server_deadline((self.until - time.perf_counter()) * 1e3)
-        updates = server_deadline is not None
-        # An update is better than the base rate.
-        overload: Overload = options.overload if self._update is None else "refuse"
-        begin = Begin(
-            0,
-            options.model,
-            options.rows,
-            options.budget,
-            deadline_ms,
-            options.policy,
-            updates=updates,
-            ranking=options.ranking,
-            overload=None if overload == "refuse" else overload,  # older servers do not know this field
+        remaining_ms = (self.until - time.perf_counter()) * 1e3
+        begin = msgspec.structs.replace(
+            self.options,
+            deadline_ms=None if self._server_deadline is None else self._server_deadline(remaining_ms),
+            updates=self._server_deadline is not None,
+            # An update is better than the base rate.
+            overload=self.options.overload if self._update is None else "refuse",
         )
-        self._channel = self._link.begin(begin, self._wake)
-        for group in self.sent:
-            self._send(group)
+        self._channel = link.begin(begin, self._wake)
+        for group, (values, took_ms) in self.sent.items():
+            self._channel.send_group(group, values, took_ms)
         if self._ended:
-            self._link.send(End(self._channel.id))
-
-    def _send(self, group: str) -> None:
-        if self._link is not None and self._channel is not None:
-            values, took_ms = self.sent[group]
-            self._link.send(Group(self._channel.id, group, values.values, values.dtype, took_ms))
+            self._channel.end()
 
     def _abandon(self) -> None:
-        if self._link is not None and self._channel is not None:
-            self._link.abandon(self._channel)
+        if self._channel is not None:
+            self._channel.abandon()
             self._update = self._channel.update or self._update
         self._channel = None
 
@@ -350,8 +311,7 @@ class Call:
         if self._breaks > MAX_BREAKS:
             raise lost
         try:
-            self._link = await self._connection.link(self.until)
-            self._open()
+            self._open(await self._connection.link(self.until))
         except ClientError as error:
             if isinstance(error, ProblemError) and error.status in _REFUSED:
                 raise  # the network is not the cause, so the next call would fail too
@@ -400,9 +360,9 @@ def _rejected() -> ProblemError:
 
 
 def checked_options(
-    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload = "refuse"
-) -> PredictionOptions:
-    """Return the validated options of a caller.
+    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload
+) -> BeginFrame:
+    """Return the validated options of a caller, for `Call`.
 
     Raises
     ------
@@ -413,9 +373,14 @@ def checked_options(
         raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
     if overload not in get_args(Overload):
         raise ValuesError(f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
-    rows = None if rows is None else int(rows)
-    return PredictionOptions(
-        model, rows, checked_budget(budget, "the model's cost unit"), policy, bool(ranking), overload
+    return BeginFrame(
+        0,
+        model,
+        None if rows is None else int(rows),
+        checked_budget(budget, "the model's cost unit"),
+        policy=policy,
+        ranking=bool(ranking),
+        overload=overload,
     )
 
 

@@ -15,9 +15,7 @@ other model answers at once.
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,23 +23,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anytime.errors import ValuesError
-from anytime.inference.runner import Failure
-from anytime.inference.values import Answer
-from anytime.inference.workers import Arrival, Extraction, Worker, Workers
-from anytime_service.client.control import Control, ModelDescription
-from anytime_service.client.engine import Call, PredictionOptions, with_note
+from anytime.inference.extraction import Arrival, Extraction
+from anytime.inference.prediction import Answer
+from anytime.inference.runner import Failure, check_extractors
+from anytime.inference.workers import Worker, Workers
+from anytime_service.client.engine import Call, with_note
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.messages import Encoded, encode_values
-from anytime_service.client.transport import Connection
+from anytime_service.client.transport import Connection, Control, result_of
+from anytime_service.schemas.catalogue import ModelSummary
+from anytime_service.schemas.stream import BeginFrame
 
-__all__ = [
-    "MAX_POOLS",
-    "KnownModel",
-    "KnownModels",
-    "Pool",
-    "WorkerCache",
-    "run",
-]
+__all__ = ["MAX_POOLS", "KnownModel", "KnownModels", "Pool", "WorkerCache", "run"]
 
 MAX_POOLS = 4
 """Largest number of cached pools; pools in use may exceed it."""
@@ -129,9 +122,6 @@ class WorkerCache:
         closing.add_done_callback(self._closing.discard)
 
 
-MAX_KNOWN = 64
-"""Largest number of cached models; the cache removes the least recently used first."""
-
 REFRESH_S = 1.0
 """Minimum time between two refreshes: replicas with different versions behind one address would cause many."""
 
@@ -140,10 +130,15 @@ REFRESH_S = 1.0
 class KnownModel:
     """A model's description, and its base rate: the answer for one row without any group."""
 
-    description: ModelDescription
+    description: ModelSummary
     base: Answer
 
-    def base_rate(self, options: PredictionOptions) -> Answer:
+    def check(self, extractors: Mapping[str, object]) -> None:
+        """Raise ExtractorError unless exactly the groups with features have extractors."""
+        described = self.description
+        check_extractors([group.name for group in described.groups], described.featured, extractors)
+
+    def base_rate(self, options: BeginFrame) -> Answer:
         """Return the answer without any group, for the requested number of rows."""
         base, rows = self.base, options.rows or 1
         missing = self.description.order(options.budget)
@@ -171,17 +166,14 @@ class KnownModels:
         self._connection = connection
         self._control = control
         self._timeout_s = timeout_s
-        self._known: OrderedDict[str | None, KnownModel] = OrderedDict()
+        self._known: dict[str | None, KnownModel] = {}
         self._requests: dict[str | None, asyncio.Task[KnownModel | ClientError]] = {}
         self._refreshed_at = -REFRESH_S
         self._closed = False
 
     def cached(self, name: str | None) -> KnownModel | None:
         """Return a cached model, or None."""
-        known = self._known.get(name)
-        if known is not None:
-            self._known.move_to_end(name)
-        return known
+        return self._known.get(name)
 
     async def learn(self, name: str | None) -> KnownModel:
         """Return a model; request it from the server if it is not cached.
@@ -191,29 +183,20 @@ class KnownModels:
         ClientError
             The server is unreachable or has no such model, or it has several models and no name was given.
         """
-        known = self.cached(name)
-        if known is not None:
-            return known
+        if name in self._known:
+            return self._known[name]
         task = self._request(name)
         await asyncio.wait({task})  # unlike awaiting the task itself, this does not cancel it for other callers
-        if task.cancelled():
-            raise ClosedError("this client was closed during the call; create a new one")
-        found = task.result()
-        if isinstance(found, ClientError):
-            raise copy.copy(found) from found
-        return found
+        return result_of(task)
 
     def check_version(self, name: str | None, answer: Answer) -> None:
         """Request the model again if the version of an answer differs from that of either cached part.
 
         The client requests base rate and description separately, so replicas of different versions may serve them.
         """
-        known = self._known.get(name)
-        if known is None or self._closed:
+        known, now = self._known.get(name), time.monotonic()
+        if known is None or self._closed or known.base.version == known.description.version == answer.version:
             return
-        if known.base.version == known.description.version == answer.version:
-            return
-        now = time.monotonic()
         if now - self._refreshed_at >= REFRESH_S:
             self._refreshed_at = now
             self._request(name)
@@ -233,16 +216,13 @@ class KnownModels:
         return self._requests[name]
 
     async def _learned(self, name: str | None) -> KnownModel | ClientError:
-        """Request a model; return an error instead of raising it, since no caller may be waiting for it."""
+        """Request a model, see `result_of`."""
         try:
             base = await self._base_rate(name)
             known = KnownModel(await self._control.model(name or base.model), base)
         except ClientError as error:
             return error
         self._known[name] = known
-        self._known.move_to_end(name)
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
         return known
 
     async def _base_rate(self, name: str | None) -> Answer:
@@ -252,7 +232,7 @@ class KnownModels:
         """
         call = Call(
             self._connection,
-            PredictionOptions(name, overload="prior"),
+            BeginFrame(0, name, overload="prior"),
             time.perf_counter() + self._timeout_s,
             lambda _: 0.0,
         )
@@ -266,16 +246,6 @@ class KnownModels:
         if answer is None:
             raise NoAnswerError(f"the server did not answer within {self._timeout_s:g} s")
         return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Extracted:
-    """A group whose extractor has ended: encoded values, or an error."""
-
-    group: str
-    values: Encoded | None
-    took_ms: float
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,67 +270,74 @@ async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
     ExtractorError
         `x` is not picklable for a process.
     """
-    delivery = _Delivery(call, asyncio.get_running_loop())
+    current = _Run(call, known)
     pool.users += 1
     try:
         extraction = pool.workers.start(known.description.order(call.options.budget), x)
         try:
-            pool.pumps.submit(_pump, extraction, call.options.rows, call.until, delivery)
-            answer = await _Run(call, known).follow()
+            pool.pumps.submit(current.pump, extraction)
+            answer = await current.follow()
         finally:
-            unread = extraction.cancel(delivery.deliver_late)
+            unread = extraction.cancel(lambda arrival: current.submit(current.encoded(arrival)))
     finally:
         pool.users -= 1
-        delivery.close()
+        current.close()
     # The answer lists as missing what the server had not received, even if the client had sent it.
-    computed = (*delivery.computed, *unread)
+    computed = (*current.computed, *unread)
     return replace(answer, unused_groups=tuple(group for group in computed if group in answer.missing))
 
 
-class _Delivery:
-    """Delivery of computed groups to the call; after the call ends, of their computation times to the server.
+class _Run:
+    """One run: a thread passes the computed groups to the event loop, which sends them and waits for the answer.
 
-    The extractor that runs when the answer arrives continues to its end. Without its time, the server's statistics
-    would contain fast groups only.
+    The extractor that runs when the answer arrives continues to its end, and the run reports its computation time.
+    Without it, the server's statistics would contain fast groups only.
     """
 
-    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call: Call, known: KnownModel) -> None:
         self.computed: list[str] = []
         self._call = call
-        self._loop = loop
+        self._known = known
+        self._loop = asyncio.get_running_loop()
+        self._failures: list[Failure] = []
+        self._finished = False
         self._send_late: Callable[[str, Encoded, float], None] | None = None
 
-    def deliver(self, event: object) -> None:
-        """Deliver an event of a worker; in the event loop."""
-        if self._send_late is None:
-            self._call.events.put(event)
-        elif isinstance(event, _Extracted) and event.values is not None:
-            self._send_late(event.group, event.values, event.took_ms)
+    def pump(self, extraction: Extraction) -> None:
+        """Encode groups in a thread, and pass them to the event loop."""
+        for arrival in extraction.arrivals(self._call.until):
+            encoded = self.encoded(arrival)
+            if encoded.error is None:
+                self.computed.append(arrival.group)
+            self.submit(encoded)
+        if extraction.finished:
+            self.submit(_Finished())
 
-    def submit(self, event: object) -> None:
-        """Deliver an event from any thread."""
+    def encoded(self, arrival: Arrival) -> Arrival:
+        """Return an arrival with encoded values, or with an error if they are invalid."""
+        if arrival.error is not None:
+            return arrival
+        try:
+            return replace(arrival, values=encode_values(arrival.group, arrival.values, self._call.options.rows))
+        except ValuesError as error:
+            return replace(arrival, values=None, error=str(error))
+
+    def submit(self, event: Arrival | _Finished) -> None:
+        """Pass an event to the event loop, from any thread."""
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self.deliver, event)
-
-    def deliver_late(self, arrival: Arrival) -> None:
-        """Deliver a group that was computed after the answer, from any thread."""
-        self.submit(_encoded(arrival, self._call.options.rows))
+            self._loop.call_soon_threadsafe(self._deliver, event)
 
     def close(self) -> None:
         """Close the call, and report its unread groups as late."""
         self._send_late = self._call.late_sender()
         for event in self._call.close():
-            self.deliver(event)
+            self._deliver(event)
 
-
-class _Run:
-    """The event loop side of one run: it handles the events of the call."""
-
-    def __init__(self, call: Call, known: KnownModel) -> None:
-        self._call = call
-        self._known = known
-        self._failures: list[Failure] = []
-        self._finished = False
+    def _deliver(self, event: object) -> None:
+        if self._send_late is None:
+            self._call.events.put(event)
+        elif isinstance(event, Arrival) and event.error is None:
+            self._send_late(event.group, event.values, event.took_ms)
 
     async def follow(self) -> Answer:
         """Return the answer by the deadline: from the server, or the last update or base rate."""
@@ -377,10 +354,10 @@ class _Run:
             match event:
                 case Answer():
                     return event
-                case _Extracted(group, None, _, error):
-                    self._fail(group, error)
-                case _Extracted(group, Encoded() as values, took_ms):
-                    self._call.send(group, values, took_ms)
+                case Arrival(error=None):
+                    self._call.send(event.group, event.values, event.took_ms)
+                case Arrival(error=str(error)):
+                    self._fail(event.group, error)
                 case ProblemError():
                     if event.overloaded:
                         return None
@@ -407,24 +384,3 @@ class _Run:
             self._call.restart("arrived", without=group)
             if self._finished:
                 self._call.end()
-
-
-def _pump(extraction: Extraction, rows: int | None, until: float, delivery: _Delivery) -> None:
-    """Encode groups in a thread, and pass them to the event loop."""
-    for arrival in extraction.arrivals(until):
-        event = _encoded(arrival, rows)
-        if event.values is not None:
-            delivery.computed.append(arrival.group)
-        delivery.submit(event)
-    if extraction.finished:
-        delivery.submit(_Finished())
-
-
-def _encoded(arrival: Arrival, rows: int | None) -> _Extracted:
-    if arrival.error is not None:
-        return _Extracted(arrival.group, None, arrival.took_ms, arrival.error)
-    try:
-        values = encode_values(arrival.group, arrival.values, rows)
-    except ValuesError as error:
-        return _Extracted(arrival.group, None, arrival.took_ms, str(error))
-    return _Extracted(arrival.group, values, arrival.took_ms)

@@ -1,4 +1,4 @@
-"""Client-side throttling, network margin and deadlines.
+"""Client-side throttling, and the network margin.
 
 `Throttle` sends fewer requests to a server that refuses them: a refusal is cheap but not free, and many refusals use
 the time of answers. It implements adaptive throttling (Beyer, Jones, Petoff and Murphy, *Site Reliability Engineering*,
@@ -14,8 +14,6 @@ interrupts arrives after the deadline, delayed by the network in both directions
 uses the delay of every such answer, including those that arrive too late. `anytime.inference.runner` tracks its
 quantile in small steps. A network may change by much more than one step, so the margin uses the quantile of the most
 recent delays.
-
-`Deadline` is a caller's deadline and the time at which the client stops waiting for it.
 """
 
 from __future__ import annotations
@@ -25,21 +23,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from numbers import Real
-from typing import Any
 
-from anytime.errors import ValuesError
-from anytime.inference.runner import LatenessRecord
-from anytime.inference.values import Answer
-
-__all__ = [
-    "LONGEST_MS",
-    "Deadline",
-    "NetworkMargin",
-    "Throttle",
-    "checked_ms",
-]
+__all__ = ["MAX_MARGIN_MS", "NetworkMargin", "Throttle"]
 
 K = 1.2
 """Ratio of requests sent to requests accepted."""
@@ -100,7 +85,7 @@ MAX_DELAYS = 64
 
 SHARE_IN_TIME = 0.98
 
-LONGEST_MS = 1000.0
+MAX_MARGIN_MS = 1000.0
 """Largest delay that the margin records: with a longer one, no deadline of the usual length is feasible."""
 
 
@@ -114,11 +99,11 @@ class NetworkMargin:
     def guess(self, delay_ms: float) -> None:
         """Set the margin from the delay of an immediate answer, until `add` records the first delay."""
         if not self._delays:
-            self.ms = min(max(delay_ms, 0.0), LONGEST_MS)
+            self.ms = min(max(delay_ms, 0.0), MAX_MARGIN_MS)
 
     def add(self, delay_ms: float) -> None:
         """Record the delay of an answer: its time of arrival minus the deadline sent to the server."""
-        self._delays.append(min(max(delay_ms, 0.0), LONGEST_MS))
+        self._delays.append(min(max(delay_ms, 0.0), MAX_MARGIN_MS))
         ordered = sorted(self._delays)
         self.ms = ordered[min(int(SHARE_IN_TIME * len(ordered)), len(ordered) - 1)]
 
@@ -128,38 +113,3 @@ class NetworkMargin:
         With less than half, extractors could compute only few groups.
         """
         return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
-
-
-def checked_ms(deadline_ms: Any) -> float:
-    """Return a deadline as a number of milliseconds.
-
-    Raises
-    ------
-    ValuesError
-        The deadline is not a finite number >= 0.
-    """
-    number = float(deadline_ms) if isinstance(deadline_ms, Real) and not isinstance(deadline_ms, bool) else math.nan
-    if not 0 <= number < math.inf:
-        raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
-    return number
-
-
-class Deadline:
-    """A caller's deadline, in seconds of `time.perf_counter`.
-
-    Parameters
-    ----------
-    begun : time from which the deadline counts.
-    ms : length of the deadline in milliseconds.
-    late : lateness of earlier answers, and the margin learned from it.
-    """
-
-    def __init__(self, begun: float, ms: float, late: LatenessRecord) -> None:
-        self.begun = begun
-        self.at = begun + ms / 1e3
-        # The margin uses at most half of a short deadline.
-        self.until = self.at - min(late.margin_ms, ms / 2) / 1e3
-
-    def with_elapsed(self, answer: Answer) -> Answer:
-        """Return the answer with the elapsed time at this client."""
-        return replace(answer, elapsed_ms=(time.perf_counter() - self.begun) * 1e3)

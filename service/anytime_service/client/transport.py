@@ -1,6 +1,6 @@
-"""Transport of the client: server address, WebSocket link and reconnection.
+"""Transport of the client: address of the server, HTTP requests, WebSocket link and reconnection.
 
-`Address` holds the addresses of the HTTP routes and of the WebSocket of one server.
+`Control` sends the HTTP requests: descriptions of models, plans and sessions. All other predictions use the WebSocket.
 
 `Link` is one open WebSocket that many predictions share, each with its own id. Its memory is bounded: it stores the
 last update of each prediction, a limited number of abandoned predictions, and a limited number of unsent bytes. A lost
@@ -25,105 +25,222 @@ import logging
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from ssl import SSLContext
-from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote, urlsplit
 
+import httpx
 import msgspec
+from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from anytime.inference.values import Answer
-from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, ProblemError, ReplyError
-from anytime_service.client.messages import (
-    Begin,
-    End,
-    Group,
-    Reply,
-    decode,
-    decode_reply,
-    encode_frame,
-    problem_of,
-    seconds_of,
+from anytime.inference.prediction import Answer
+from anytime_service.client.errors import (
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    NoAnswerError,
+    ProblemError,
+    ReplyError,
 )
+from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.client.throttle import NetworkMargin, Throttle
+from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.problem import MEDIA_TYPE
+from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
-__all__ = [
-    "MAX_REPLY_BYTES",
-    "SUBPROTOCOL",
-    "Address",
-    "Channel",
-    "Connection",
-    "Link",
-    "Outcome",
-    "authorization",
-]
+__all__ = ["Channel", "Connection", "Control", "Endpoint", "Link", "Outcome", "result_of"]
 
-SUBPROTOCOL = "anytime.v1"
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+"""Largest accepted reply: twice the size of 10,000 rows of 100 classes."""
+
+Result = TypeVar("Result")
 
 _SECURE = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 @dataclass(frozen=True)
-class Address:
-    """The addresses of one server.
+class Endpoint:
+    """A server, and how to connect to it.
 
     Attributes
     ----------
-    shown : address for messages.
+    url : address for messages.
     http : base URL of the HTTP routes, without a trailing slash.
     stream : URL of the WebSocket.
     uds : path of a Unix socket to connect to instead of the host in the URLs; None for TCP.
+    headers : headers of every request and of the handshake; they contain the key.
+    timeout_s : timeout of an attempt to connect, and of each part of a request.
+    ssl : context for `https` and `wss`; None for the system default.
     """
 
-    shown: str
+    url: str
     http: str
     stream: str
-    uds: str | None = None
+    uds: str | None
+    headers: Mapping[str, str] = field(repr=False)
+    timeout_s: float
+    ssl: SSLContext | None
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def of(
+        cls, url: str, *, api_key: str | None = None, timeout_s: float = 30.0, ssl: SSLContext | None = None
+    ) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
         Raises
         ------
         ClientError
-            The URL has a different form.
+            The URL has a different form, the key has characters that are invalid in a header, or an option is invalid.
         """
+        if not timeout_s > 0:
+            raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
+        if api_key is not None and (
+            not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key
+        ):
+            raise ClientError(
+                "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
+            )
+        uds = None
         if url.startswith("unix:") and len(url) > len("unix:"):
-            # The host appears only in the Host header.
-            return cls(url, "http://localhost", "ws://localhost/stream", url.removeprefix("unix:"))
-        try:
-            parts = urlsplit(url)
-            valid = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:  # an invalid port, an unclosed bracket
-            valid = False
-        if not valid or parts.query or parts.fragment:
-            raise ClientError(f"the address of the server is {url!r}; expected one like http://127.0.0.1:8000")
-        stream = _SECURE[parts.scheme]
-        base = parts.netloc + parts.path.rstrip("/")
-        return cls(url, f"{stream.replace('ws', 'http')}://{base}", f"{stream}://{base}/stream")
+            uds = url.removeprefix("unix:")
+            stream, base = "ws", "localhost"  # the host appears only in the Host header
+        else:
+            try:
+                parts = urlsplit(url)
+                valid = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            except ValueError:  # an invalid port, an unclosed bracket
+                valid = False
+            if not valid or parts.query or parts.fragment:
+                raise ClientError(f"the address of the server is {url!r}; expected one like http://127.0.0.1:8000")
+            stream, base = _SECURE[parts.scheme], parts.netloc + parts.path.rstrip("/")
+        if ssl is not None and stream != "wss":
+            raise ClientError(f"the ssl context does not apply to {url}; expected an https:// address")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        http = f"{stream.replace('ws', 'http')}://{base}"
+        return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl)
 
 
-def authorization(api_key: str | None) -> dict[str, str]:
-    """Return the headers that contain the key.
+KEEPALIVE_S = 2.0
+"""Lifetime of idle connections. Servers close theirs after 5 s, so reusing an older one could fail."""
 
-    Raises
-    ------
-    ClientError
-        The key has characters that are invalid in a header.
-    """
-    if api_key is None:
-        return {}
-    if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ClientError(
-            "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
+
+class Control:
+    """HTTP client for one server; belongs to one event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._http: httpx.AsyncClient | None = None
+        self._closed = False
+
+    async def models(self) -> list[ModelCard]:
+        """Return the models of the server."""
+        return parsed(await self.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
+
+    async def model(self, name: str) -> ModelSummary:
+        """Return the description of a model, without the fields that this client does not know."""
+        reply = await self.request("GET", f"/models/{quote(name, safe='')}")
+        return parsed(reply, partial(ModelSummary.model_validate_json, extra="ignore"))
+
+    async def plan(self, name: str, budget: float | None, have: Iterable[str]) -> Plan:
+        """Return the plan of the next groups to compute."""
+        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
+        reply = await self.request("GET", f"/models/{quote(name, safe='')}/plan", params=params)
+        return parsed(reply, Plan.model_validate_json)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        form: Form = JSON,
+        waits_s: float = 0.0,
+        once: bool = False,
+    ) -> bytes:
+        """Send a request and return the body of its response.
+
+        A reused connection may turn out to be closed. The client then sends the request again, unless `once` is set for
+        a request that is not idempotent.
+
+        Raises
+        ------
+        ProblemError
+            The server refused the request.
+        ConnectionLostError
+            The server is unreachable, or the connection broke.
+        NoAnswerError
+            The reply took longer than the timeout plus `waits_s`, the time for which the server may wait.
+        """
+        headers = {} if content is None else {"Content-Type": form.media_type}
+        timeout = httpx.Timeout(self._endpoint.timeout_s, read=self._endpoint.timeout_s + waits_s)
+        request = self._client().build_request(
+            method, self._endpoint.http + path, params=params, content=content, headers=headers, timeout=timeout
         )
-    return {"Authorization": f"Bearer {api_key}"}
+        try:
+            try:
+                response, body = await self._exchange(request)
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                if once or isinstance(error, httpx.ConnectError):
+                    raise
+                response, body = await self._exchange(request)
+        except (httpx.ConnectTimeout, httpx.ConnectError) as error:
+            raise ConnectionLostError(f"cannot connect to {self._endpoint.url}: {error}") from error
+        except httpx.TimeoutException as error:
+            late = f"{self._endpoint.url} did not reply within {timeout.read:g} s"
+            raise NoAnswerError(f"{late} to {method} {path}") from error
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise ConnectionLostError(f"{method} {path} at {self._endpoint.url} broke: {reason}") from error
+        if response.is_success:
+            return body
+        retry_after_s = seconds_of(response.headers.get("retry-after", ""))
+        if MEDIA_TYPE in response.headers.get("content-type", ""):
+            raise decode_problem(body, response.status_code, retry_after_s)
+        text = body[:200].decode("utf-8", "replace").strip()
+        title = response.reason_phrase or "refused"
+        raise ProblemError(response.status_code, title, text or title, retry_after_s=retry_after_s)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _exchange(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
+        response = await self._client().send(request, stream=True)
+        content = bytearray()
+        try:
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > MAX_REPLY_BYTES:
+                    raise ReplyError(
+                        f"the server sent a reply of more than {MAX_REPLY_BYTES} bytes; expected a smaller one"
+                    )
+        finally:
+            await response.aclose()
+        return response, bytes(content)
+
+    def _client(self) -> httpx.AsyncClient:
+        """Return the HTTP client; create it on first use, since reading the system's certificates takes time."""
+        if self._closed:
+            raise ClosedError("this client is closed; create a new one")
+        if self._http is None:
+            self._http = httpx.AsyncClient(
+                headers={"Accept": "application/json", **self._endpoint.headers},
+                verify=self._endpoint.ssl or self._endpoint.http.startswith("https"),
+                limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+                transport=None if self._endpoint.uds is None else httpx.AsyncHTTPTransport(uds=self._endpoint.uds),
+            )
+        return self._http
 
 
 MAX_OPEN = 1024
@@ -147,19 +264,34 @@ class Channel:
 
     Attributes
     ----------
-    id : id of the prediction on this link.
+    link : link that carries it.
+    id : id of the prediction on the link.
     deadline_ms : deadline sent to the server; None without a deadline.
     wake : called with each outcome, in the event loop; None after the caller has abandoned the prediction.
     begun : time of the beginning, in seconds of `time.perf_counter`.
     update, answer : the last update and the answer; None before they arrive.
     """
 
+    link: Link
     id: int
     deadline_ms: float | None
     wake: Callable[[Channel, Outcome], None] | None
     begun: float = field(default_factory=time.perf_counter)
     update: Answer | None = None
     answer: Answer | None = None
+
+    def send_group(self, group: str, values: Encoded, took_ms: float | None) -> None:
+        """Send the values of a group."""
+        self.link.send(PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
+
+    def end(self) -> None:
+        """Request the answer."""
+        self.link.send(EndFrame(self.id))
+
+    def abandon(self) -> None:
+        """Stop waiting; the answer then only updates the margin."""
+        self.wake = None
+        self.link.forget(self)
 
     def deliver(self, outcome: Outcome) -> None:
         """Pass an outcome to the caller, unless the caller has abandoned the prediction."""
@@ -189,7 +321,7 @@ class Link:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         self._ending: asyncio.Task[None] | None = None
 
-    def begin(self, begin: Begin, wake: Callable[[Channel, Outcome], None]) -> Channel:
+    def begin(self, begin: BeginFrame, wake: Callable[[Channel, Outcome], None]) -> Channel:
         """Open a prediction with the options of `begin`; the link assigns its id.
 
         Raises
@@ -199,7 +331,7 @@ class Link:
         """
         if len(self._open) >= MAX_OPEN:
             raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
-        channel = Channel(self._next, begin.deadline_ms, wake)
+        channel = Channel(self, self._next, begin.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
             self._open[channel.id] = channel
@@ -208,11 +340,11 @@ class Link:
             channel.deliver(self.lost)
         return channel
 
-    def send(self, frame: Begin | Group | End) -> None:
+    def send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
         """Queue a frame for sending; drop it if the link is lost."""
         if self.lost is not None:
             return
-        content = encode_frame(frame)
+        content = MSGPACK.encode(frame)
         if self._unsent and self._unsent_bytes + len(content) > MAX_UNSENT_BYTES:
             self._lose(f"the network is too slow: {self._unsent_bytes} bytes are unsent")
             return
@@ -220,9 +352,8 @@ class Link:
         self._unsent_bytes += len(content)
         self._sendable.set()
 
-    def abandon(self, channel: Channel) -> None:
-        """Stop waiting for a prediction; its answer then only updates the margin."""
-        channel.wake = None
+    def forget(self, channel: Channel) -> None:
+        """Move an open prediction to the abandoned ones."""
         if self._open.pop(channel.id, None) is None:
             return
         self._abandoned[channel.id] = channel
@@ -288,11 +419,9 @@ class Link:
         if answer.reason != "deadline" or channel.deadline_ms is None:
             return
         delay_ms = (time.perf_counter() - channel.begun) * 1e3 - channel.deadline_ms
-        # Far too early: the server applied its own maximum, so the delay contains no information on the network.
-        early = delay_ms < -1.0
         if channel.deadline_ms == 0.0:
             self._margin.guess(delay_ms)
-        elif not early:
+        elif delay_ms >= -1.0:  # an earlier answer has the server's own maximum, which says nothing about the network
             self._margin.add(delay_ms)
 
     def _lose(self, reason: str) -> None:
@@ -318,11 +447,8 @@ def _closing(error: ConnectionClosed) -> str:
     return f"the server closed the connection ({frame.code}{reason})"
 
 
-MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""Largest accepted reply: twice the size of 10,000 rows of 100 classes."""
-
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
+MAX_PAUSE_S = 1.0
 
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0
@@ -331,25 +457,26 @@ PING_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 
 
-class Connection:
-    """A connection to one server, with a new link after each loss; belongs to one event loop.
+def result_of(task: asyncio.Task[Result | ClientError]) -> Result:
+    """Return the result of a task that several callers wait for; raise an error that it returned.
 
-    Parameters
-    ----------
-    address, headers : address of the server, and headers of the handshake.
-    timeout_s : timeout of an attempt.
-    ssl : context for `wss`; None for the system default.
+    Such a task returns errors instead of raising them, since no caller may be waiting for it any more.
     """
+    if task.cancelled():
+        raise ClosedError("this client was closed during the call; create a new one")
+    result = task.result()
+    if isinstance(result, ClientError):
+        raise copy.copy(result) from result
+    return result
 
-    def __init__(
-        self, address: Address, headers: Mapping[str, str], *, timeout_s: float, ssl: SSLContext | None = None
-    ) -> None:
+
+class Connection:
+    """A connection to one server, with a new link after each loss; belongs to one event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
         self.margin = NetworkMargin()
         self.throttle = Throttle()
-        self._address = address
-        self._headers = dict(headers)
-        self._timeout_s = timeout_s
-        self._ssl = ssl
+        self._endpoint = endpoint
         self._link: Link | None = None
         self._attempt: asyncio.Task[Link | ClientError] | None = None
         self._refused: ClientError | None = None
@@ -358,17 +485,10 @@ class Connection:
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def link(self, until: float | None = None) -> Link | None:
-        """Return the link, and connect first if necessary.
+    async def link(self, until: float) -> Link | None:
+        """Return the link, and connect first if necessary; return None at the time `until` of `time.perf_counter`.
 
-        Parameters
-        ----------
-        until : time at which to stop waiting, in seconds of `time.perf_counter`; None waits for the complete attempt.
-
-        Returns
-        -------
-        Link or None
-            None if `until` passes first; the attempt then continues in the background.
+        The attempt then continues in the background.
 
         Raises
         ------
@@ -381,20 +501,13 @@ class Connection:
             raise ClosedError("this client is closed; create a new one")
         if self._link is not None and self._link.lost is None:
             return self._link
-        if self._refused is not None and until is not None and until < self._retry_at:
+        if self._refused is not None and until < self._retry_at:
             raise copy.copy(self._refused) from self._refused
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect())
         attempt = self._attempt
-        await asyncio.wait({attempt}, timeout=None if until is None else max(0.0, until - time.perf_counter()))
-        if not attempt.done():
-            return None
-        if attempt.cancelled():
-            raise ClosedError("this client was closed during the call; create a new one")
-        made = attempt.result()
-        if isinstance(made, ClientError):
-            raise copy.copy(made) from made
-        return made
+        await asyncio.wait({attempt}, timeout=max(0.0, until - time.perf_counter()))
+        return result_of(attempt) if attempt.done() else None
 
     async def close(self) -> None:
         """Close the link, and cancel an attempt to connect."""
@@ -407,7 +520,7 @@ class Connection:
         await asyncio.gather(*self._closing)
 
     async def _connect(self) -> Link | ClientError:
-        """Create a link; return an error instead of raising it, since no caller may be waiting for it any more."""
+        """Create a link, see `result_of`."""
         try:
             await asyncio.sleep(max(0.0, self._retry_at - time.perf_counter()))
             made = await self._open()
@@ -421,23 +534,24 @@ class Connection:
             self._link, self._refused, self._refusals = made, None, 0
         else:
             self._refused, self._refusals = made, self._refusals + 1
-            pause = min(FIRST_PAUSE_S * 2.0 ** min(self._refusals - 1, 16), LONGEST_PAUSE_S)
+            pause = min(FIRST_PAUSE_S * 2.0 ** min(self._refusals - 1, 16), MAX_PAUSE_S)
             self._retry_at = time.perf_counter() + pause * random.uniform(0.5, 1.0)  # noqa: S311  (no secret)
         return made
 
     async def _open(self) -> Link | ClientError:
+        endpoint = self._endpoint
         where: dict[str, Any] = {}
-        if self._address.uds is not None:
-            where = {"unix": True, "path": self._address.uds}
-        elif self._ssl is not None:
-            where = {"ssl": self._ssl}
+        if endpoint.uds is not None:
+            where = {"unix": True, "path": endpoint.uds}
+        elif endpoint.ssl is not None:
+            where = {"ssl": endpoint.ssl}
         try:
             socket = await connect(
-                self._address.stream,
+                endpoint.stream,
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
                 compression=None,  # it hardly shrinks numbers, and costs time
-                additional_headers=self._headers,
-                open_timeout=self._timeout_s,
+                additional_headers=endpoint.headers,
+                open_timeout=endpoint.timeout_s,
                 close_timeout=CLOSE_TIMEOUT_S,
                 ping_interval=PING_INTERVAL_S,
                 ping_timeout=PING_TIMEOUT_S,
@@ -447,11 +561,12 @@ class Connection:
         except InvalidStatus as error:
             return self._refusal(error)
         except (OSError, WebSocketException) as error:
-            return ConnectionLostError(f"cannot connect to {self._address.shown}: {_reason(error)}")
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return ConnectionLostError(f"cannot connect to {endpoint.url}: {reason}")
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close(1002)
             return ConnectionLostError(
-                f"{self._address.shown} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
+                f"{endpoint.url} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
             )
         return Link(socket, self.margin)
 
@@ -459,16 +574,7 @@ class Connection:
         """Return the error for a refused handshake."""
         response = error.response
         status = response.status_code
-        if "problem+json" in response.headers.get("Content-Type", "") and response.body:
-            try:
-                return problem_of(
-                    decode(bytes(response.body)), status, seconds_of(response.headers.get("Retry-After", ""))
-                )
-            except ReplyError:
-                pass
-        return ConnectionLostError(f"{self._address.shown} refused the connection with HTTP status {status}")
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+        if MEDIA_TYPE in response.headers.get("Content-Type", "") and response.body:
+            with suppress(ReplyError):
+                return decode_problem(bytes(response.body), status, seconds_of(response.headers.get("Retry-After", "")))
+        return ConnectionLostError(f"{self._endpoint.url} refused the connection with HTTP status {status}")

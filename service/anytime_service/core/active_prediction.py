@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.clock import now_ms
@@ -27,8 +27,8 @@ from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
-from anytime_service.telemetry.group_timings import PredictionRecord
 from anytime_service.telemetry.metrics import Metrics
+from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 __all__ = [
@@ -54,10 +54,6 @@ READING_MS = 2.0
 """Time after which a late deadline timer calls back even if the loop has read its sockets fewer times."""
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class DeadlineTimer:
     """A timer that calls back once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
@@ -79,7 +75,7 @@ class DeadlineTimer:
     def cancel(self) -> None:
         """Cancel the timer. Idempotent."""
         self._handle.cancel()
-        self._expire = _nothing  # the callback refers to this timer; the cycle would wait for the garbage collector
+        self._expire = lambda: None  # the callback refers to this timer; the cycle would wait for the garbage collector
 
     def _armed(self, remaining_ms: float) -> asyncio.Handle:
         whole_ms = int(remaining_ms)
@@ -148,36 +144,22 @@ class Context:
 class ActivePrediction:
     """An open prediction with a clock; its events are those of `OpenPrediction`, without the time argument."""
 
-    __slots__ = (
-        "_account",
-        "_context",
-        "_on_answer",
-        "_on_error",
-        "_on_update",
-        "_solve_due",
-        "_stored",
-        "_timer",
-        "answered",
-        "on_end",
-        "opened",
-        "record",
-        "signals",
-    )
-
     def __init__(
         self,
         context: Context,
-        opened: OpenPrediction,
+        model: Model,
+        shared: Prediction | None,
         on_answer: AnswerCallback,
         on_error: Callable[[Exception], None],
         on_update: AnswerCallback | None,
         account: Account,
     ) -> None:
-        self.opened = opened
+        self.model = model
+        self.opened = OpenPrediction(model, shared)
         self.answered = False
         self._context = context
         self._account = account
-        self.signals = context.signals.of(opened.model)
+        self.signals = context.signals.of(model)
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update
@@ -186,11 +168,6 @@ class ActivePrediction:
         self._stored = 0
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
-
-    @property
-    def model(self) -> Model:
-        """Model of the prediction; a reload of the registry does not change it."""
-        return self.opened.model
 
     def begin(self, request: PredictionRequest, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
@@ -211,26 +188,21 @@ class ActivePrediction:
             self._account.live.add(self)
             # The margin uses at most half of a short deadline.
             margin = min(self.signals.margin_ms, deadline_ms / 2)
-            loop = asyncio.get_running_loop()
             # The timer may fire a little early; that is part of the margin.
             early = max(margin - SLACK_MS, 0.0)
-            self._timer = DeadlineTimer(loop, begun_ms + deadline_ms - early, self.expire)
+            self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
-        """Accept the values of one group; `took_ms` is the client's report of their computation time, None without one.
+        """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
-        Raises
-        ------
-        FieldError
-            The values are invalid. The prediction does not change.
-        OverloadedError
-            The values exceed the memory budget. The prediction does not change.
+        Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
+        does not change then.
         """
-        now, repeated = now_ms(), self.opened.has(name)
+        now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
             self._account.check(values.size * VALUE_BYTES, f"groups.{name}")
-        answer = self.opened.group(now, name, values)
+        answer = self.opened.groups(now, {name: values})
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
         self._after(answer)
@@ -289,21 +261,22 @@ class ActivePrediction:
             self._finish(answer)
             return
         if self.opened.unsolved is not None:
-            if not self._solve_due:  # once for all groups that are available
+            if not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
                 self._solve_due = True
                 asyncio.get_running_loop().call_soon(self._solve)
-        elif self.opened.many:
+        else:
             self.opened.prepare()
-        self._send_update()
+        if self._on_update is not None:
+            better = self.opened.update(now_ms())
+            if better is not None:
+                self._on_update(better)
 
     def _count_bytes(self) -> None:
-        """Count the bytes of the accepted values in the account."""
-        stored = self.opened.nbytes
+        stored = self.opened.prediction.nbytes
         self._account.bytes += stored - self._stored
         self._stored = stored
 
     def _solve(self) -> None:
-        """Start solving for the optimum of the received groups."""
         self._solve_due = False
         groups = self.opened.unsolved
         if groups is not None and not self.answered:
@@ -331,12 +304,6 @@ class ActivePrediction:
             with self.record.request():
                 _log.exception("a prediction of model %r failed", self.model.name)
                 self.fail(error)
-
-    def _send_update(self) -> None:
-        if self._on_update is not None and not self.answered:
-            better = self.opened.update(now_ms())
-            if better is not None:
-                self._on_update(better)
 
     def _finish(self, answer: Answer) -> None:
         self.drop()

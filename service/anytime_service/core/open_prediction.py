@@ -4,7 +4,7 @@ Every event carries its time, in milliseconds of any monotonic clock, so the sam
 Every transport translates its messages to these events and the answers back.
 
 ======== ======================= ================================ ================ ================= ================
-state    begin                   group, groups, took              solved           end               deadline, drain
+state    begin                   groups, took                     solved           end               deadline, drain
 ======== ======================= ================================ ================ ================= ================
 NEW      OPEN; or, when no group illegal                          illegal          illegal           illegal
          is awaited (deadline 0,
@@ -44,19 +44,13 @@ from enum import Enum, auto
 from typing import Any, get_args
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
-from anytime.inference.values import Answer
 from anytime.model.model import Model
-from anytime.types import Policy, Reason
+from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 
-__all__ = [
-    "OVERLOADED",
-    "TRANSITIONS",
-    "OpenPrediction",
-    "State",
-]
+__all__ = ["OVERLOADED", "OpenPrediction", "State", "checked_groups"]
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -71,26 +65,13 @@ class State(Enum):
     ANSWERED = auto()
 
 
-_AFTER_GROUPS = frozenset({State.OPEN, State.SOLVING, State.ANSWERED})
-
-TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
-    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "group"): _AFTER_GROUPS,
-    (State.OPEN, "groups"): _AFTER_GROUPS,
-    (State.OPEN, "took"): _AFTER_GROUPS,
-    (State.OPEN, "solved"): frozenset({State.OPEN}),
-    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
-    (State.OPEN, "drain"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "group"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "end"): frozenset({State.SOLVING}),
-    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
+_EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
+_LEGAL: Mapping[State, tuple[str, ...]] = {
+    State.NEW: ("begin",),
+    State.OPEN: _EVENTS,
+    State.SOLVING: _EVENTS,
+    State.ANSWERED: (),
 }
-"""Possible next states of each legal event; other pairs of state and event are illegal."""
 
 
 class OpenPrediction:
@@ -108,7 +89,8 @@ class OpenPrediction:
         self.deadline_at: float | None = None
         """Time of the deadline, on the clock of the events; None without a deadline."""
         self._shared = shared
-        self._prediction = shared or Prediction(model)
+        self.prediction = shared or Prediction(model)
+        """The groups received so far."""
         self._begun_ms = 0.0
         self._budget: float | None = None
         self._allowed = model.steps
@@ -123,30 +105,11 @@ class OpenPrediction:
         self._reported: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
-    def received(self) -> tuple[str, ...]:
-        """Groups received so far, in sequence order."""
-        return self._prediction.received
-
-    def has(self, name: str) -> bool:
-        """Return whether a group has been received."""
-        return self._prediction.has(name)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values received."""
-        return self._prediction.nbytes
-
-    @property
-    def many(self) -> bool:
-        """Whether there are several rows, so that precomputed scores are useful."""
-        return self._prediction.rows > 1
-
-    @property
     def unsolved(self) -> frozenset[str] | None:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
         if not self._solving or self.state is State.ANSWERED:
             return None
-        wanted = self._prediction.usable(self._budget)
+        wanted = self.prediction.usable(self._budget)
         return None if wanted in self._solved else wanted
 
     def begin(
@@ -195,7 +158,7 @@ class OpenPrediction:
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
         self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
-        self._policy, self._prediction = policy, prediction
+        self._policy, self.prediction = policy, prediction
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
         self.state = State.OPEN
@@ -207,19 +170,13 @@ class OpenPrediction:
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
-        self._expect("group")
-        self._prediction.take(name, self._checked(name, values))
-        return self._took((name,), now_ms)
+        return self.groups(now_ms, {name: values})
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        arrays = {name: self._checked(name, each) for name, each in values.items()}
-        if len({len(array) for array in arrays.values()}) > 1:
-            counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
-            raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
-        for name, array in arrays.items():
-            self._prediction.take(name, array)
+        for name, array in checked_groups(self.prediction, values).items():
+            self.prediction.add_checked(name, array)
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
@@ -252,8 +209,8 @@ class OpenPrediction:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
-        prediction = self._prediction
-        optimum = self._optimum(self.model, prediction.usable(self._budget)) if self._solving else None
+        prediction = self.prediction
+        optimum = self._solved.get(prediction.usable(self._budget)) if self._solving else None
         current = (
             min(prediction.prefix, self._allowed),
             None if optimum is None else optimum.groups,
@@ -266,29 +223,20 @@ class OpenPrediction:
         self._reported = current
         return self._made(now_ms, None)
 
-    def expect_rows(self, rows: int) -> None:
-        """Set the number of rows if `begin` did not set it."""
-        self._prediction.expect_rows(rows)
-
     def prepare(self) -> None:
-        """Compute the scores before the deadline expires; useful for many rows."""
-        self._prediction.prepare(self._allowed)
+        """Compute the scores of several rows before the deadline expires."""
+        if self.prediction.rows > 1:
+            self.prediction.prepare(self._budget)
 
     def _expect(self, event: str) -> None:
-        if (self.state, event) not in TRANSITIONS:
-            legal = [name for state, name in TRANSITIONS if state is self.state]
+        legal = _LEGAL[self.state]
+        if event not in legal:
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
             state = self.state.name.lower()
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {state}; {expected}")
 
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
-
-    def _checked(self, name: str, values: Any) -> Any:
-        try:
-            return self._prediction.checked(name, values)
-        except ValuesError as error:
-            raise FieldError(f"groups.{name}", str(error)) from error
 
     def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
@@ -311,15 +259,29 @@ class OpenPrediction:
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
-        return self._prediction.answer(
+        return self.prediction.answer(
             self._budget,
             self._policy,
             ranking=self._ranking,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,
-            solve=self._optimum,
+            solve=lambda _, groups: self._solved.get(groups),
         )
 
-    def _optimum(self, _model: Model, groups: frozenset[str]) -> ArrivedModel | None:
-        return self._solved.get(groups)
+
+def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Float]:
+    """Return the values of groups as arrays for `Prediction.add_checked`.
+
+    Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
+    """
+    arrays: dict[str, Float] = {}
+    for name, each in values.items():
+        try:
+            arrays[name] = prediction.checked(name, each)
+        except ValuesError as error:
+            raise FieldError(f"groups.{name}", str(error)) from error
+    if len({len(array) for array in arrays.values()}) > 1:
+        counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
+        raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
+    return arrays

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
-from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
@@ -23,17 +22,11 @@ from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
-from anytime_service.telemetry.group_timings import SessionTimings
 from anytime_service.telemetry.metrics import Metrics
+from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = [
-    "How",
-    "PredictionService",
-]
-
-How = Literal["refused", "prior"]
-"""Reply to a prediction that is not admitted: an error, or the base rate."""
+__all__ = ["PredictionService"]
 
 
 class PredictionService:
@@ -65,7 +58,7 @@ class PredictionService:
         self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
-        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in get_args(How)}
+        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in ("refused", "prior")}
         self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
         self.signals.open.set_function(lambda: len(self.live))
         self.signals.held_bytes.set_function(lambda: self.held.bytes)
@@ -115,14 +108,16 @@ class PredictionService:
         model = shared.model if shared is not None else self.registry.get(request.model)
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
-        most = self.settings.max_rows
-        if request.rows is not None and not 1 <= request.rows <= most:
-            raise FieldError(
-                "rows", f"rows is {request.rows}; expected 1 to {most}; use several predictions for more rows"
-            )
-        live = ActivePrediction(self._context, OpenPrediction(model, shared), on_answer, on_error, update, account)
+        self.check_rows(request.rows)
+        live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
         live.begin(request, begun_ms, overloaded=not admitted)
         return live
+
+    def check_rows(self, rows: int | None) -> None:
+        """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""
+        limit = self.settings.max_rows
+        if rows is not None and not 1 <= rows <= limit:
+            raise FieldError("rows", f"rows is {rows}; expected 1 to {limit}; use several predictions for more rows")
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""
@@ -134,8 +129,8 @@ class PredictionService:
             why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
             raise OverloadedError(f"{why}; retry in a second, or use another replica")
 
-    def shed(self, how: How) -> None:
-        """Count a prediction that was not admitted because of its predicted lateness."""
+    def shed(self, how: Literal["refused", "prior"]) -> None:
+        """Count a prediction that was not admitted because of its predicted lateness: "prior" got the base rate."""
         self._shed[how].inc()
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
@@ -149,13 +144,7 @@ class PredictionService:
         )
 
     async def reload(self, name: str | None = None) -> None:
-        """Reload models in a thread; open predictions continue with their models.
-
-        Raises
-        ------
-        RegistryError, ArtifactError, UnknownModelError
-            Loading a model failed; the registry does not change. See `registry.reloaded`.
-        """
+        """Reload models in a thread; open predictions continue with their models. Raises as `registry.reloaded`."""
         async with self._reloading:
             with self.signals.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)

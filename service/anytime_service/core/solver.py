@@ -18,12 +18,7 @@ from time import perf_counter
 from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 
-__all__ = [
-    "AT_ONCE",
-    "MAX_WAITING",
-    "MIN_TIMED_COLUMNS",
-    "Solver",
-]
+__all__ = ["AT_ONCE", "MAX_WAITING", "MIN_TIMED_COLUMNS", "Solver"]
 
 AT_ONCE = 64
 """Largest number of columns of a set that is solved immediately."""
@@ -85,11 +80,7 @@ class Solver:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _done(
-        self,
-        model: Model,
-        groups: frozenset[str],
-        columns: int,
-        solving: asyncio.Future[tuple[ArrivedModel, float]],
+        self, model: Model, groups: frozenset[str], columns: int, solving: asyncio.Future[tuple[ArrivedModel, float]]
     ) -> None:
         callbacks = self._waiting.pop((model, groups), [])
         if solving.cancelled():

@@ -20,32 +20,27 @@ radon         projections along twelve directions (the Radon transform)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from math import factorial
 from typing import TypeAlias
 
 import numpy as np
 from scipy import fft, ndimage
-from threadpoolctl import threadpool_limits
 
+from anytime._linalg import single_blas_thread
+from anytime.costs.profiling import ModuleInputs, profile
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
-__all__ = ["EXTRACTORS", "Extractor", "feature_table", "measure_costs"]
+__all__ = ["EXTRACTORS", "Extractor", "feature_table"]
 
 Extractor: TypeAlias = Callable[[Float], Float]
 
 SIDE, WHITE = 8, 16.0
 CAMERA = 64
 
-
-def _interpolation() -> Float:
-    """Return the matrix of cubic spline interpolation: interpolation is linear, so it is the image of the identity."""
-    return np.asarray(ndimage.zoom(np.eye(SIDE), (CAMERA / SIDE, 1), order=3, mode="nearest", grid_mode=True))
-
-
-_UPSCALE = _interpolation()
+# Interpolation by cubic splines is linear, so its matrix is the image of the identity.
+_UPSCALE: Float = np.asarray(ndimage.zoom(np.eye(SIDE), (CAMERA / SIDE, 1), order=3, mode="nearest", grid_mode=True))
 _ROW, _COLUMN = np.mgrid[0:CAMERA, 0:CAMERA] / (CAMERA - 1.0) * 2.0 - 1.0
 _PIXEL = np.arange(SIDE) - (SIDE - 1) / 2.0
 
@@ -265,34 +260,6 @@ EXTRACTORS: dict[str, Extractor] = {
 """All groups of the demonstration, by name, in roughly increasing cost; the demo measures the costs."""
 
 
-def measure_costs(extractors: Mapping[str, Extractor], images: Float, repeats: int = 5) -> dict[str, float]:
-    """Measure the time of each extractor for one image, on one thread of the linear algebra library.
-
-    Parameters
-    ----------
-    extractors : extractor of each group.
-    images : (n, 8, 8), at least one; an unmeasured warm-up call uses the first.
-    repeats : number of measurements per image.
-
-    Returns
-    -------
-    dict
-        Median milliseconds for each group.
-    """
-    costs = {}
-    with threadpool_limits(1):
-        for name, extract in extractors.items():
-            extract(images[0])
-            took = []
-            for _ in range(repeats):
-                for image in images:
-                    begin = time.perf_counter()
-                    extract(image)
-                    took.append(time.perf_counter() - begin)
-            costs[name] = float(np.median(took)) * 1e3
-    return costs
-
-
 def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
     """Compute all groups of all images.
 
@@ -305,11 +272,16 @@ def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
     X : (n, D), group after group.
     groups : features named `<group>_<i>`, costs in milliseconds as measured on this machine.
     """
-    costs = measure_costs(EXTRACTORS, images[:40])
-    with threadpool_limits(1):
+    with single_blas_thread():
         blocks = {name: np.array([extract(image) for image in images]) for name, extract in EXTRACTORS.items()}
-    groups = [
-        {"name": name, "features": [f"{name}_{i}" for i in range(block.shape[1])], "cost": costs[name]}
-        for name, block in blocks.items()
-    ]
-    return np.hstack(list(blocks.values())), load_groups({"cost_unit": "ms", "groups": groups})
+
+    def groups(costs: Mapping[str, float]) -> FeatureGroups:
+        described = [
+            {"name": name, "features": [f"{name}_{i}" for i in range(block.shape[1])], "cost": costs[name]}
+            for name, block in blocks.items()
+        ]
+        return load_groups({"cost_unit": "ms", "groups": described})
+
+    unmeasured = groups(dict.fromkeys(EXTRACTORS, 1.0))
+    times = profile(unmeasured, EXTRACTORS, ModuleInputs(tuple(images[:40]))).times
+    return np.hstack(list(blocks.values())), groups({name: float(np.median(took)) for name, took in times.items()})

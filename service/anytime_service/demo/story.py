@@ -9,9 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -23,8 +22,8 @@ from sklearn.model_selection import train_test_split
 from anytime.cli.report import steps_table
 from anytime.errors import AnytimeError
 from anytime.estimators import AnytimeClassifier
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import Runner
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
@@ -174,13 +173,11 @@ def _free_port(wanted: int) -> int:
     raise AnytimeError("found no free port on 127.0.0.1; stop some servers")
 
 
-def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Any, seconds: float = 30.0) -> None:
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: IO[bytes], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=1)
-        with contextlib.suppress(OSError, HTTPException), contextlib.closing(connection):
-            connection.request("GET", "/readyz")
-            if connection.getresponse().status == 200:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
                 return
         time.sleep(0.05)
     log.seek(0)

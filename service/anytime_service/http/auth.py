@@ -71,10 +71,7 @@ ROUTE_SCOPES: Mapping[RequiredScope, tuple[str, ...]] = {
         "POST /v2/models/{name}/versions/{version}/infer",
         "GET /v2/models/{name}/versions/{version}/ready",
     ),
-    "admin": (
-        "GET /metrics",
-        "POST /models/{name}/reload",
-    ),
+    "admin": ("GET /metrics", "POST /models/{name}/reload"),
 }
 """Routes by required scope; HEAD requests and WebSockets require the scope of GET."""
 

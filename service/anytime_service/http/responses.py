@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from starlette.types import Send
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,
@@ -31,7 +31,7 @@ from anytime_service.errors import (
 )
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.schemas.codecs import Form, encode_answer
-from anytime_service.schemas.oip_request import infer_problem
+from anytime_service.schemas.oip import infer_problem
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from anytime_service.telemetry.context import CURRENT
 

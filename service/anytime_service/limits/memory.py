@@ -21,11 +21,7 @@ from weakref import WeakValueDictionary
 from anytime_service.errors import OverloadedError
 from anytime_service.keys import KEY, Key, KeyRing
 
-__all__ = [
-    "Account",
-    "Accounts",
-    "MemoryBudget",
-]
+__all__ = ["Account", "Accounts", "MemoryBudget"]
 
 
 class MemoryBudget:

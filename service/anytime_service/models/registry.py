@@ -13,12 +13,7 @@ from anytime.inference.prediction import Prediction, load
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
-__all__ = [
-    "SUFFIX",
-    "ModelRegistry",
-    "load_registry",
-    "reloaded",
-]
+__all__ = ["SUFFIX", "ModelRegistry", "load_registry", "reloaded"]
 
 SUFFIX = ".safetensors"
 """File name suffix of model files; the registry ignores other files in a folder."""
@@ -53,13 +48,7 @@ class ModelRegistry:
 
     @classmethod
     def of(cls, models: Iterable[Model]) -> ModelRegistry:
-        """Return a registry of loaded models.
-
-        Raises
-        ------
-        RegistryError
-            Two models have the same name and were never saved, so no version distinguishes them.
-        """
+        """Return a registry of loaded models; raise RegistryError if two unsaved models have the same name."""
         return cls(_by_name(models))
 
     def __len__(self) -> int:
@@ -76,12 +65,7 @@ class ModelRegistry:
     def get(self, name: str | None = None) -> Model:
         """Return the newest version of `name`, or the version `name@version`; without a name, the only model.
 
-        Raises
-        ------
-        UnknownModelError
-            The registry has no such model, or is empty.
-        FieldError
-            No name was given and the registry has several models.
+        Raise UnknownModelError if the registry has no such model, and FieldError if a name is needed.
         """
         if name is not None and name in self.models:
             return self.models[name][0]
@@ -108,12 +92,7 @@ class ModelRegistry:
 def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
     """Load model files, and every `.safetensors` file in the given folders.
 
-    Raises
-    ------
-    RegistryError
-        A path does not exist, or a folder has no model file.
-    ArtifactError
-        A file is not a model file, or it is invalid.
+    Raise RegistryError if there is no file, and ArtifactError if a file is not a valid model file.
     """
     return _loaded(tuple(Path(path) for path in paths), {})
 
@@ -182,7 +161,8 @@ def _read(file: Path, before: _File | None) -> _File:
     model = load(file)
     if before is not None:
         _check_successor(file, before.model, model)
-    return _File(_warmed(model), state)
+    Prediction(model).answer(policy="arrived")  # so that the first request does not wait for lazily computed values
+    return _File(model, state)
 
 
 def _check_successor(file: Path, old: Model, new: Model) -> None:
@@ -203,12 +183,6 @@ def _check_successor(file: Path, old: Model, new: Model) -> None:
         raise RegistryError(
             f"{str(file)!r} now contains a model {new.name!r} without any of the previous groups; {remedy}"
         )
-
-
-def _warmed(model: Model) -> Model:
-    """Answer once, so that the first request does not wait for lazily computed values."""
-    Prediction(model).answer(policy="arrived")
-    return model
 
 
 def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "PACK",
     "Decoder",
     "Form",
+    "check_finite",
+    "decoders",
     "encode_answer",
     "encode_reply",
     "located",
@@ -35,7 +37,7 @@ PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows o
 class Decoder(Protocol):
     """Decoder of messages of one type."""
 
-    def decode(self, content: bytes | str, /) -> Any:
+    def decode(self, content: Any, /) -> Any:
         """Return one decoded message."""
 
 
@@ -52,14 +54,13 @@ JSON = Form("JSON", "application/json", msgspec.json.Encoder().encode)
 MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder().encode)
 
 
-def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
-    """Return a decoded message.
+def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
+    """Return decoders of messages of one type by the name of the form; the type may differ in MessagePack."""
+    return {JSON.name: msgspec.json.Decoder(json), MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json)}
 
-    Raises
-    ------
-    MalformedBodyError
-        The message is not of this form or not of the decoder's type; the error names the place.
-    """
+
+def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
+    """Return a decoded message; raise MalformedBodyError, which names the place, if it is not of this form and type."""
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -93,21 +94,23 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def encode_answer(form: Form, answer: Answer) -> bytes:
-    """Return an encoded answer.
-
-    Raises
-    ------
-    FieldError
-        The prediction or its interval overflowed and is not finite. JSON would encode it as null.
-    """
-    _check_finite(answer)
+    """Return an encoded answer; raise FieldError if it is not finite, since JSON would encode it as null."""
+    check_finite(answer, "groups")
     return form.encode(_fields(answer))
 
 
 def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int, answer: Answer) -> bytes:
     """Return an answer encoded as a message with type and id; raise errors as `encode_answer`."""
-    _check_finite(answer)
+    check_finite(answer, "groups")
     return form.encode({"type": kind, "id": name} | _fields(answer))
+
+
+def check_finite(answer: Answer, field: str) -> None:
+    """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
+    numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
+    finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
+    if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
+        raise FieldError(field, "the values are too large: the prediction is not a finite number")
 
 
 def _fields(answer: Answer) -> dict[str, Any]:
@@ -115,10 +118,3 @@ def _fields(answer: Answer) -> dict[str, Any]:
     fields = vars(answer).copy()
     del fields["unused_groups"]
     return fields
-
-
-def _check_finite(answer: Answer) -> None:
-    numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
-    finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
-    if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
-        raise FieldError("groups", "the values are too large: the prediction is not a finite number")

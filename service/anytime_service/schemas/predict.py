@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, MSGPACK, Decoder, Form, located, of_group, read, too_large
-from anytime_service.schemas.values import Packed, Pauses, Values, array_of, is_long, long_array_of, malformed
+from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, read, too_large
+from anytime_service.schemas.values import (
+    VALUES_SCHEMA,
+    Array,
+    Packed,
+    Pauses,
+    Values,
+    array_of,
+    malformed,
+    read_values,
+)
 
 __all__ = [
     "Arrays",
     "GroupLine",
-    "LongLine",
-    "PackedRequest",
     "PredictRequest",
     "RawGroups",
     "SessionCreated",
@@ -28,35 +34,27 @@ __all__ = [
     "read_groups",
     "read_late_line",
     "read_line",
-    "read_long_line",
     "read_request",
     "read_session",
 ]
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays: TypeAlias = dict[str, Array]
 RawGroups: TypeAlias = Mapping[str, msgspec.Raw] | Mapping[str, Packed]
 
-# The values of each group are decoded separately, so that an error names its group.
-_RawValues = Annotated[
-    msgspec.Raw,
-    msgspec.Meta(extra_json_schema=msgspec.json.schema(Values)),
-]
+V = TypeVar("V")
+"""`Packed` in a large body, else `Raw`: the values of each group are decoded separately, so that an error names it."""
+
+_Took = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class PredictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PredictRequest(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=True):
     """The body of a prediction request: the values of the groups computed so far, by name.
 
-    Without `rows`, the values define the number of rows. In MessagePack the values may be packed, see `Packed`.
+    Without `rows`, the values define the number of rows. In MessagePack the values may be packed, see `Packed`; in a
+    large body all of them must be.
     """
 
-    groups: dict[str, _RawValues]
-    rows: int | None = None
-
-
-class PackedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a large prediction request: all values are packed."""
-
-    groups: dict[str, Packed]
+    groups: dict[str, Annotated[V, VALUES_SCHEMA]]
     rows: int | None = None
 
 
@@ -81,61 +79,35 @@ class SessionTook(msgspec.Struct, frozen=True):
 
     prefix: int
     steps: int
-    replaced: list[str]
+    replaced: tuple[str, ...]
 
 
 class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a streamed body: one group, sent as soon as it is computed; `took_ms` is its computing time."""
 
     group: str
-    values: Values
-    took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
-
-
-class LongLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A long line; its values are not decoded yet."""
-
-    group: str
-    values: msgspec.Raw
-    took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    values: Annotated[msgspec.Raw, VALUES_SCHEMA]
+    took_ms: _Took | None = None
 
 
 class TookLine(msgspec.Struct, frozen=True):
     """The fields of a line that arrives after the answer; its values are ignored."""
 
     group: str
-    took_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    took_ms: _Took | None = None
 
 
-class _NamedLine(msgspec.Struct, frozen=True):
-    group: str | None = None
-
-
-_REQUEST: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(PredictRequest),
-    MSGPACK.name: msgspec.msgpack.Decoder(PredictRequest),
-}
-_GROUPS: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(dict[str, msgspec.Raw]),
-    MSGPACK.name: msgspec.msgpack.Decoder(dict[str, msgspec.Raw]),
-}
-_VALUES: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(Values),
-    MSGPACK.name: msgspec.msgpack.Decoder(Packed | Values),
-}
-_SESSION: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(SessionRequest),
-    MSGPACK.name: msgspec.msgpack.Decoder(SessionRequest),
-}
-_PACKED_REQUEST: Any = msgspec.msgpack.Decoder(PackedRequest)
-_PACKED_GROUPS: Any = msgspec.msgpack.Decoder(dict[str, Packed])
+_REQUEST = decoders(PredictRequest[msgspec.Raw])
+_GROUPS = decoders(dict[str, msgspec.Raw])
+_PACKED_REQUEST = msgspec.msgpack.Decoder(PredictRequest[Packed])
+_PACKED_GROUPS = msgspec.msgpack.Decoder(dict[str, Packed])
+_VALUES = decoders(Values, Packed | Values)
+_SESSION = decoders(SessionRequest)
 _LINE = msgspec.json.Decoder(GroupLine)
-_LONG_LINE = msgspec.json.Decoder(LongLine)
 _LATE_LINE = msgspec.json.Decoder(TookLine)
-_NAME = msgspec.json.Decoder(_NamedLine)
 
 
-def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest | PackedRequest:
+def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest[Any]:
     """Return the decoded body of a prediction request, without decoding its values.
 
     Parameters
@@ -149,19 +121,13 @@ def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest |
     BodyTooLargeError
         The body has values as lists and is larger than `max_lists`.
     """
-    if len(content) > max_lists:
-        large: PackedRequest = _read_packed(form, _PACKED_REQUEST, content, max_lists)
-        return large
-    request: PredictRequest = read(form, _REQUEST[form.name], content)
+    request: PredictRequest[Any] = _read_body(form, _REQUEST, _PACKED_REQUEST, content, max_lists)
     return request
 
 
 def read_groups(form: Form, content: bytes, max_lists: int) -> RawGroups:
     """Return a body of groups by name without decoding their values; parameters and errors as in `read_request`."""
-    if len(content) > max_lists:
-        large: dict[str, Packed] = _read_packed(form, _PACKED_GROUPS, content, max_lists)
-        return large
-    groups: dict[str, msgspec.Raw] = read(form, _GROUPS[form.name], content)
+    groups: RawGroups = _read_body(form, _GROUPS, _PACKED_GROUPS, content, max_lists)
     return groups
 
 
@@ -171,32 +137,25 @@ def read_session(form: Form, content: bytes) -> SessionRequest:
     return request
 
 
-def read_line(line: bytes, number: int) -> GroupLine:
-    """Return one decoded line of a streamed body; `number` counts from 1. Raise MalformedBodyError if it is invalid."""
-    decoded: GroupLine = _read_line(_LINE, line, number)
-    return decoded
+async def read_line(content: bytes, number: int, model: Model, max_rows: int) -> tuple[GroupLine, Array]:
+    """Return line `number` (from 1) of a streamed body, decoded, and its values as an array.
 
-
-async def read_long_line(
-    line: bytes, number: int, model: Model, max_rows: int
-) -> tuple[LongLine, np.ndarray[Any, Any]]:
-    """Return a long line and its values as an array; yield to the event loop in between.
-
-    Raises
-    ------
-    MalformedBodyError, FieldError
-        The line or its values are invalid.
+    Yield to the event loop if it is long. Raise MalformedBodyError or FieldError if the line or its values are invalid.
     """
     pauses = Pauses()
-    long: LongLine = _read_line(_LONG_LINE, line, number)
+    try:
+        line: GroupLine = read(JSON, _LINE, content, f"line {number}")
+    except MalformedBodyError as error:
+        if error.field is None:
+            raise  # the message begins with the line number already
+        raise MalformedBodyError(f"line {number}: {error}", error.field) from error
     await pauses.pause()
     try:
-        if is_long(JSON, memoryview(long.values)):
-            return long, await long_array_of(JSON, model, long.group, bytes(long.values), max_rows, pauses)
-        return long, array_of(model, long.group, _VALUES[JSON.name].decode(long.values), None, max_rows)
+        array = await read_values(JSON, _VALUES[JSON.name], model, line.group, line.values, max_rows, pauses)
     except msgspec.ValidationError as error:
-        wrong = malformed(error, long.group)
+        wrong = malformed(error, line.group)
         raise MalformedBodyError(f"line {number}: {wrong}", wrong.field) from error
+    return line, array
 
 
 def read_late_line(line: bytes) -> TookLine | None:
@@ -210,61 +169,34 @@ def read_late_line(line: bytes) -> TookLine | None:
 async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> Arrays:
     """Return the values of groups as arrays, by name; yield to the event loop if the conversion is long.
 
-    Raises
-    ------
-    FieldError
-        The values of a group are invalid; the error's field names the group and the place.
+    Raise FieldError, which names the group and the place, if values are invalid.
     """
     pauses = Pauses()
     converted: Arrays = {}
-    for name, raw in groups.items():
-        converted[name] = await _array(form, model, name, raw, max_rows, pauses)
+    for name, values in groups.items():
+        if isinstance(values, Packed):
+            converted[name] = array_of(model, name, values.values, values.dtype, max_rows)
+        else:
+            try:
+                converted[name] = await read_values(form, _VALUES[form.name], model, name, values, max_rows, pauses)
+            except msgspec.ValidationError as error:
+                message, place = located(error)
+                field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
+                at = f" at {place}" if place else ""
+                raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
         await pauses.pause()
     return converted
 
 
-def _read_packed(form: Form, decoder: Decoder, content: bytes, max_lists: int) -> Any:
-    """Return a decoded body whose values are packed; raise BodyTooLargeError at the first values that are a list."""
+def _read_body(form: Form, kinds: Mapping[str, Decoder], packed: Decoder, content: bytes, max_lists: int) -> Any:
+    """Return a decoded body; if it is large, raise BodyTooLargeError at the first values that are a list."""
+    if len(content) <= max_lists:
+        return read(form, kinds[form.name], content)
     if form is JSON:
         raise too_large(f"the JSON body has {len(content)} bytes", max_lists)
     try:
-        return read(form, decoder, content)
+        return read(form, packed, content)
     except MalformedBodyError as error:
         if "got `array`" not in str(error):
             raise
         raise too_large(f"the body has values as lists and {len(content)} bytes", max_lists) from error
-
-
-def _read_line(decoder: Decoder, line: bytes, number: int) -> Any:
-    what = f"line {number}"
-    try:
-        return read(JSON, decoder, line, what)
-    except MalformedBodyError as error:
-        if error.field is None:
-            raise  # the message begins with the line number already
-        named = of_group(error, _group_of(line))
-        raise MalformedBodyError(f"{what}: {named}", named.field) from error
-
-
-def _group_of(line: bytes) -> str | None:
-    try:
-        named: _NamedLine = _NAME.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return named.group
-
-
-async def _array(
-    form: Form, model: Model, name: str, raw: msgspec.Raw | Packed, max_rows: int, pauses: Pauses
-) -> np.ndarray[Any, Any]:
-    try:
-        if not isinstance(raw, Packed) and is_long(form, memoryview(raw)):
-            return await long_array_of(form, model, name, bytes(raw), max_rows, pauses)
-        values = raw if isinstance(raw, Packed) else _VALUES[form.name].decode(raw)
-    except msgspec.ValidationError as error:
-        message, place = located(error)
-        field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
-        raise FieldError(field, f"values of group {name!r}{' at ' if place else ''}{place}: {message}") from error
-    if isinstance(values, Packed):
-        return array_of(model, name, values.values, values.dtype, max_rows)
-    return array_of(model, name, values, None, max_rows)

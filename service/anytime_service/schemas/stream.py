@@ -5,32 +5,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, of_group, read, too_large
+from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, Dtype, Pauses, Values, array_of, is_long, long_array_of, malformed
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
 
 __all__ = [
+    "SUBPROTOCOL",
     "BeginFrame",
     "EndFrame",
     "ErrorFrame",
     "Frame",
     "GroupFrame",
     "Id",
-    "LongGroupFrame",
-    "LongPackedGroupFrame",
     "PackedGroupFrame",
+    "Peeked",
     "array_of_long",
     "peek",
     "read_frame",
 ]
+
+SUBPROTOCOL = "anytime.v1"
+"""Subprotocol of the WebSocket."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
@@ -39,7 +41,9 @@ Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
-class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="begin"):
+class BeginFrame(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="begin"
+):
     """Begin a prediction.
 
     `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
@@ -61,7 +65,11 @@ class BeginFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 
-class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+V = TypeVar("V")
+"""What `values` are decoded to: lists, bytes, or `Raw` in a long message, whose values are decoded later."""
+
+
+class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
     """Send the values of a group.
 
     `took_ms` is the computing time of the group; after the answer, the client may send it with empty values.
@@ -69,43 +77,14 @@ class GroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     id: Id
     group: str
-    values: Values
+    values: Annotated[V, VALUES_SCHEMA]
     took_ms: _Amount | None = None
 
 
-class PackedGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
+class PackedGroupFrame(GroupFrame[V], frozen=True, omit_defaults=True):
     """`GroupFrame` in MessagePack; its values may be bytes with a `dtype`: row after row, little-endian."""
 
-    id: Id
-    group: str
-    values: bytes | Values
     dtype: Dtype | None = None
-    took_ms: _Amount | None = None
-
-
-class LongGroupFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A long `GroupFrame`; its values are not decoded yet."""
-
-    id: Id
-    group: str
-    values: msgspec.Raw
-    took_ms: _Amount | None = None
-
-
-class LongPackedGroupFrame(LongGroupFrame, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A long `PackedGroupFrame`; its values are not decoded yet."""
-
-    dtype: Dtype | None = None
-
-
-class _BytesFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
-    """A group message that is so large that its values must be packed."""
-
-    id: Id
-    group: str
-    values: bytes
-    dtype: Dtype | None = None
-    took_ms: _Amount | None = None
 
 
 class EndFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="end"):
@@ -121,31 +100,29 @@ class ErrorFrame(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     problem: Problem
 
 
-class _Peeked(msgspec.Struct, frozen=True):
+class Peeked(msgspec.Struct, frozen=True):
+    """The fields of an invalid message that identify it."""
+
     type: Any = None
     id: Id | None = None
     group: str | None = None
 
 
-Frame: TypeAlias = BeginFrame | GroupFrame | PackedGroupFrame | LongGroupFrame | EndFrame
+Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
-_FRAMES: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(BeginFrame | GroupFrame | EndFrame),
-    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame | EndFrame),
+_FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[bytes | Values] | EndFrame)
+_LONG_FRAMES = decoders(
+    BeginFrame | GroupFrame[msgspec.Raw] | EndFrame, BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame
+)
+_LARGE_FRAMES: dict[str, Decoder] = {
+    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
 }
-_LONG_FRAMES: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(BeginFrame | LongGroupFrame | EndFrame),
-    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | LongPackedGroupFrame | EndFrame),
-}
-_LARGE_FRAMES: dict[str, Any] = {MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | _BytesFrame | EndFrame)}
-_VALUES: dict[str, Any] = {
-    JSON.name: msgspec.json.Decoder(Values),
-    MSGPACK.name: msgspec.msgpack.Decoder(bytes | Values),
-}
+"""Decoders of messages so large that their values must be packed."""
+
+_VALUES = decoders(Values, bytes | Values)
+_PEEKED = decoders(Peeked)
 _START = 4096
 """Number of bytes at the start of a long message in which the server searches its type and id."""
-
-_PEEKS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(_Peeked), MSGPACK.name: msgspec.msgpack.Decoder(_Peeked)}
 
 
 def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
@@ -171,40 +148,30 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
     except MalformedBodyError as error:
         if size > max_lists and error.field == "values" and "got `array`" in str(error):
             raise too_large(f"the message has values as a list and {size} bytes", max_lists) from error
-        raise of_group(error, _peeked(form, content).group) from error.__cause__
+        raise of_group(error, peek(form, content).group) from error.__cause__
     return frame
 
 
-async def array_of_long(form: Form, model: Model, frame: LongGroupFrame, max_rows: int) -> np.ndarray[Any, Any]:
-    """Return the values of a long message as an array, see `array_of`; yield to the event loop in between.
+async def array_of_long(form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int) -> Array:
+    """Return the values of a long message as an array; yield to the event loop in between.
 
-    Raises
-    ------
-    MalformedBodyError, FieldError
-        A value is not a number, rows differ in length, or there are too many rows.
+    Raise MalformedBodyError or FieldError if a value is not a number, rows differ in length, or there are too many.
     """
-    dtype = frame.dtype if isinstance(frame, LongPackedGroupFrame) else None
+    dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
+    decoder = _VALUES[form.name]
     try:
-        if is_long(form, memoryview(frame.values)) and dtype is None:
-            return await long_array_of(form, model, frame.group, bytes(frame.values), max_rows, Pauses())
-        values = [] if is_long(form, memoryview(frame.values)) else _VALUES[form.name].decode(frame.values)
+        return await read_values(form, decoder, model, frame.group, frame.values, max_rows, Pauses(), dtype)
     except msgspec.ValidationError as error:
         raise malformed(error, frame.group) from error
-    return array_of(model, frame.group, values, dtype, max_rows)  # rejects a list with a dtype
 
 
-def peek(form: Form, content: bytes | str) -> tuple[Any, str | int | None]:
-    """Return type and id of a message that `read_frame` rejected; each is None if undecodable."""
-    peeked = _peeked(form, content)
-    return peeked.type, peeked.id
-
-
-def _peeked(form: Form, content: bytes | str) -> _Peeked:
+def peek(form: Form, content: bytes | str) -> Peeked:
+    """Return type, id and group of a message that `read_frame` rejected; each is None if it cannot be decoded."""
     for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            peeked: _Peeked = _PEEKS[form.name].decode(each)
+            peeked: Peeked = _PEEKED[form.name].decode(each)
             return peeked
-    return _Peeked()
+    return Peeked()
 
 
 def _before_values(content: bytes | str) -> Iterator[bytes | str]:

@@ -1,5 +1,8 @@
 """Values of one group on the wire: lists of numbers, or numbers packed as bytes.
 
+`array_of` converts short values, and `read_values` values of any length. Both check the number of rows; all other
+checks are those of `Prediction.checked`.
+
 Long lists are converted in pieces, so that the event loop serves other requests in between. Converting a list takes
 about 0.2 us a number, and a number in JSON takes as little as two bytes: converting a megabyte in one call would block
 the loop for 100 ms. Therefore a long list is cut at the ends of rows or numbers. Each piece is decoded and converted to
@@ -20,81 +23,23 @@ import numpy as np
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, located, of_group
+from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
 
 __all__ = [
     "AT_ONCE",
     "PAUSE_MS",
+    "VALUES_SCHEMA",
+    "Array",
     "Dtype",
     "Packed",
     "Pauses",
     "UnevenRowsError",
     "Values",
     "array_of",
-    "is_long",
-    "long_array",
-    "long_array_of",
     "malformed",
+    "read_list",
+    "read_values",
 ]
-
-Number: TypeAlias = float | bool | None
-Values: TypeAlias = list[Number | list[Number]]
-"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null for a missing value."""
-
-Dtype: TypeAlias = Literal["f4", "f8"]
-"""Little-endian floats of 4 or 8 bytes."""
-
-
-class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values of one group packed row after row, little-endian; NaN for a missing value. Only in MessagePack."""
-
-    dtype: Dtype
-    values: bytes
-
-
-def array_of(
-    model: Model, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int
-) -> np.ndarray[Any, Any]:
-    """Return the values as an array of floats, (rows, features) or flat.
-
-    Raises
-    ------
-    FieldError
-        Lists are ragged, bytes do not make complete rows, or there are too many rows.
-    """
-    if isinstance(values, bytes):
-        array = _unpacked(model, group, values, dtype)
-    elif dtype is not None:
-        raise FieldError(
-            "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
-        )
-    else:
-        try:
-            array = np.array(values, dtype=np.float64)
-        except ValueError as error:
-            raise FieldError(
-                f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
-            ) from error
-    if len(array) > max_rows and array.ndim > 1:
-        raise FieldError(
-            "rows", f"there are {len(array)} rows; expected at most {max_rows}; send more in several predictions"
-        )
-    return array
-
-
-def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> np.ndarray[Any, Any]:
-    if dtype is None:
-        raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected dtype 'f4' or 'f8'")
-    place = model.places.get(group)
-    width = 1 if place is None else place.stop - place.start  # the prediction rejects an unknown group
-    size = width * int(dtype[1])
-    if len(values) % size:
-        raise FieldError(
-            f"groups.{group}",
-            f"values of group {group!r} are {len(values)} bytes; expected rows of {width} x {dtype}, {size} bytes each",
-        )
-    return np.frombuffer(values, dtype=f"<{dtype}").reshape(-1, width)
-
 
 AT_ONCE = 16 * 1024
 """Maximum bytes of a list, or of a message that may contain one, that are converted without a pause."""
@@ -102,13 +47,31 @@ AT_ONCE = 16 * 1024
 PAUSE_MS = 0.5
 """Working time after which a conversion yields to the event loop."""
 
+Array: TypeAlias = np.ndarray[Any, Any]
+Number: TypeAlias = float | bool | None
+Values: TypeAlias = list[Number | list[Number]]
+"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null for a missing value."""
+
+VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
+"""Schema of values that are decoded after the rest of their message."""
+
+Dtype: TypeAlias = Literal["f4", "f8"]
+"""Little-endian floats of 4 or 8 bytes."""
+
 _NUMBER_BYTES = 9
 """Maximum bytes of a number in MessagePack."""
 
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
 _RAW_ROWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_LISTS: dict[str, Any] = {JSON.name: msgspec.json.Decoder(Values), MSGPACK.name: msgspec.msgpack.Decoder(Values)}
+_LISTS = decoders(Values)
+
+
+class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of one group packed row after row, little-endian; NaN for a missing value. Only in MessagePack."""
+
+    dtype: Dtype
+    values: bytes
 
 
 class UnevenRowsError(ValueError):
@@ -128,67 +91,75 @@ class Pauses:
             self._begun_ms = now_ms()
 
 
-def is_long(form: Form, content: memoryview) -> bool:
-    """Return whether values are a list that takes long to convert; packed values never do."""
-    return content.nbytes > AT_ONCE and (form is JSON or _head(content[:5])[1] > 0)
+def array_of(model: Model, group: str, values: Values | bytes, dtype: Dtype | None, max_rows: int) -> Array:
+    """Return decoded values as an array of floats, (rows, features) or flat.
 
-
-async def long_array_of(
-    form: Form, model: Model, group: str, content: bytes, max_rows: int, pauses: Pauses
-) -> np.ndarray[Any, Any]:
-    """Return long values of a group as an array, see `long_array`; check the number of rows before decoding.
-
-    Raises
-    ------
-    msgspec.ValidationError
-        A value is not a number.
-    FieldError
-        There are too many rows, or rows differ in length.
+    Raise FieldError if lists are ragged or have a dtype, bytes do not make complete rows, or there are too many rows.
     """
+    if isinstance(values, bytes):
+        array = _unpacked(model, group, values, dtype)
+    elif dtype is not None:
+        raise FieldError(
+            "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
+        )
+    else:
+        try:
+            array = np.array(values, dtype=np.float64)
+        except ValueError as error:
+            raise FieldError(
+                f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
+            ) from error
+    if array.ndim > 1:
+        _check_rows(len(array), max_rows)
+    return array
+
+
+async def read_values(
+    form: Form,
+    decoder: Decoder,
+    model: Model,
+    group: str,
+    content: msgspec.Raw,
+    max_rows: int,
+    pauses: Pauses,
+    dtype: Dtype | None = None,
+) -> Array:
+    """Return encoded values of a group as an array, see `array_of`; yield to the event loop if they are a long list.
+
+    `decoder` decodes short or packed values of this form to lists, bytes or `Packed`. Raise ValidationError if a value
+    is not a number, and FieldError as `array_of`; a long list with too many rows is not decoded.
+    """
+    if dtype is not None or not _is_long_list(form, content):
+        values: Any = [] if _is_long_list(form, content) else decoder.decode(content)  # a list with a dtype is an error
+        if isinstance(values, Packed):
+            values, dtype = values.values, values.dtype
+        return array_of(model, group, values, dtype, max_rows)
     place = model.places.get(group)
     if place is None:
         return np.empty(0)  # the prediction rejects an unknown group
-    rows = _count_rows(form, content)
-    if rows > max_rows:
-        raise FieldError(
-            "rows", f"there are {rows} rows; expected at most {max_rows}; send more in several predictions"
-        )
+    listed = bytes(content)
+    _check_rows(_count_rows(form, listed), max_rows)
     width = place.stop - place.start
     try:
-        return await long_array(form, content, width, pauses)
+        return await read_list(form, listed, width, pauses)
     except UnevenRowsError as error:
         raise FieldError(
             f"groups.{group}", f"values of group {group!r} are ragged: {error}; expected {width} numbers in each row"
         ) from error
 
 
-def malformed(error: msgspec.ValidationError, group: str) -> MalformedBodyError:
-    """Return the error for a message whose `values` contain something that is not a number."""
-    message, place = located(error)
-    return of_group(MalformedBodyError(f"values{place}: {message}", f"values{place}"), group)
+async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses: Pauses) -> Array:
+    """Return a list of numbers, or of lists of at most `width` numbers, as an array with NaN for missing values.
 
-
-async def long_array(form: Form, content: bytes, width: int, pauses: Pauses) -> np.ndarray[Any, Any]:
-    """Return a well-formed list of numbers, or of lists of numbers, as an array.
-
-    Parameters
-    ----------
-    width : maximum number of values of a row.
-
-    Returns
-    -------
-    Array (rows, columns), or flat for a flat list; NaN for a missing value.
-
-    Raises
-    ------
-    msgspec.ValidationError
-        A value is not a number; the message names its place in the complete list.
-    UnevenRowsError
-        Rows differ in length, or are too long.
+    The array is (rows, columns), or flat for a flat list. Yield to the event loop if the list is long. Raise
+    ValidationError, which names the place in the complete list, if a value is not a number. Raise ValueError if rows
+    differ in length or are too long.
     """
-    parts: list[np.ndarray[Any, Any]] = []
+    if not _is_long_list(form, content):
+        return np.array(_LISTS[form.name].decode(content), dtype=np.float64)
+    parts: list[Array] = []
     first = 0
-    for piece in (_json_pieces if form is JSON else _msgpack_pieces)(content, width):
+    for piece in (_json_pieces if form is JSON else _msgpack_pieces)(bytes(content), width):
         values = _decoded(form, piece, first)
         first += len(values)
         try:
@@ -201,6 +172,39 @@ async def long_array(form: Form, content: bytes, width: int, pauses: Pauses) -> 
     array = np.concatenate(parts) if parts else np.empty(0)
     await pauses.pause()  # before the prediction processes the array
     return array
+
+
+def malformed(error: msgspec.ValidationError, group: str) -> MalformedBodyError:
+    """Return the error for a message whose `values` contain something that is not a number."""
+    message, place = located(error)
+    return of_group(MalformedBodyError(f"values{place}: {message}", f"values{place}"), group)
+
+
+def _check_rows(rows: int, max_rows: int) -> None:
+    if rows > max_rows:
+        raise FieldError(
+            "rows", f"there are {rows} rows; expected at most {max_rows}; send more in several predictions"
+        )
+
+
+def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> Array:
+    if dtype is None:
+        raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected dtype 'f4' or 'f8'")
+    place = model.places.get(group)
+    width = 1 if place is None else place.stop - place.start  # the prediction rejects an unknown group
+    size = width * int(dtype[1])
+    if len(values) % size:
+        raise FieldError(
+            f"groups.{group}",
+            f"values of group {group!r} are {len(values)} bytes; expected rows of {width} x {dtype}, {size} bytes each",
+        )
+    return np.frombuffer(values, dtype=f"<{dtype}").reshape(-1, width)
+
+
+def _is_long_list(form: Form, content: msgspec.Raw | bytes) -> bool:
+    """Return whether values are a list that takes long to convert; packed values never do."""
+    view = memoryview(content)
+    return view.nbytes > AT_ONCE and (form is JSON or _head(view[:5])[1] > 0)
 
 
 def _count_rows(form: Form, content: bytes) -> int:

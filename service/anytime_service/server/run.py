@@ -43,19 +43,10 @@ from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
-from anytime_service.telemetry.logs import LIMITED, WINDOW_S, log_config
+from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
 
-__all__ = [
-    "CLOSE_S",
-    "SWITCH_S",
-    "MetricsServer",
-    "Server",
-    "bind",
-    "bind_side",
-    "build_server",
-    "serve",
-]
+__all__ = ["CLOSE_S", "SWITCH_S", "MetricsServer", "Server", "bind", "bind_side", "build_server", "serve"]
 
 CLOSE_S = 1.0
 """Time that the metrics port waits for requests that are being answered, in seconds."""
@@ -264,7 +255,7 @@ class Server(uvicorn.Server):
             await self._side.close()
         await self._sessions.close()
         self._handler.close()
-        LIMITED.report()
+        RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:
         """Measure the delay of the event loop, ten times a second, and report dropped log lines."""
@@ -272,7 +263,7 @@ class Server(uvicorn.Server):
         self._ticked_ms = now
         if last is not None:
             self._handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
-        LIMITED.report(WINDOW_S)
+        RATE_LIMIT.report(WINDOW_S)
         stop = await super().on_tick(counter)
         if self._side is not None:  # uvicorn has just updated the date
             self._side.state.default_headers = self.server_state.default_headers

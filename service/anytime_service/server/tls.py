@@ -20,12 +20,7 @@ from anytime.errors import reason_of
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
 
-__all__ = [
-    "TLSContext",
-    "reload_certificates",
-    "tls_context",
-    "with_close_timeout",
-]
+__all__ = ["TLSContext", "reload_certificates", "tls_context", "with_close_timeout"]
 
 CLOSE_TIMEOUT_S = 1.0
 MAX_WAITS = 30

@@ -1,1 +1,50 @@
-"""Sessions: groups that arrive in several requests, and the predictions that wait for them."""
+"""Sessions: groups that several requests share, in memory or in Redis."""
+
+from __future__ import annotations
+
+from anytime.errors import AnytimeError
+from anytime_service.core.service import PredictionService
+from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import SessionStore
+from anytime_service.urls import MEMORY
+
+__all__ = ["session_store"]
+
+
+def session_store(handler: PredictionService) -> SessionStore:
+    """Return the session store that the settings name, and register its metrics.
+
+    Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
+    """
+    settings = handler.settings
+    store: SessionStore
+    if settings.session_store == MEMORY:
+        store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
+    else:
+        store = _redis_store(handler)
+    handler.signals.sessions.set_function(lambda: len(store))
+    handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))
+    return store
+
+
+def _redis_store(handler: PredictionService) -> SessionStore:
+    try:
+        from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional dependency)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "redis":
+            raise
+        raise AnytimeError(
+            "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
+            "pip install 'anytime-linear[redis]'"
+        ) from error
+    settings = handler.settings
+    retain_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
+    models = ModelVersions(lambda: handler.registry, retain_s, settings.max_rows)
+    return RedisSessions(
+        settings.session_store,
+        settings.session_store_timeout_ms,
+        settings.max_sessions,
+        settings.session_ttl_s,
+        models,
+        handler.held,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
@@ -13,9 +14,11 @@ from typing import Any, Literal
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
+from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
-from anytime_service.sessions.store import AcceptedGroups, Session, checked_groups, gone, unknown
+from anytime_service.limits.queues import TTLCache
+from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
 __all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
 
@@ -64,8 +67,8 @@ class MemorySessions:
         self._no_account = Account(held or MemoryBudget())
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._ended: TTLCache[None] = TTLCache(REMEMBERED, math.inf)
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -75,9 +78,9 @@ class MemorySessions:
 
     async def close(self) -> None:
         """Stop the sweep."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`."""
@@ -90,11 +93,11 @@ class MemorySessions:
         session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
         self._sessions[session.id] = session
         account.sessions += 1
-        self._wake_later()
+        self._sweep_later()
         return session.id
 
     async def get(self, name: str) -> MemorySession:
-        """Return a session, which counts as a use of it; raises GoneSessionError or UnknownSessionError."""
+        """Return a session, which counts as a use of it; raises as `SessionStore.get`."""
         return self._get(name)
 
     @asynccontextmanager
@@ -138,17 +141,15 @@ class MemorySessions:
         del self._sessions[session.id]
         session.account.bytes -= session.prediction.nbytes
         session.account.sessions -= 1
-        self._ended[session.id] = None
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+        self._ended.add(session.id, None, 0.0)
         session.end()
 
-    def _wake_later(self) -> None:
+    def _sweep_later(self) -> None:
         """Schedule a sweep while there are sessions, so that idle ones free their memory."""
-        if self._sweep is None and self._sessions:
-            self._sweep = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._wake)
+        if self._timer is None and self._sessions:
+            self._timer = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._sweep)
 
-    def _wake(self) -> None:
-        self._sweep = None
+    def _sweep(self) -> None:
+        self._timer = None
         self._expire()
-        self._wake_later()
+        self._sweep_later()

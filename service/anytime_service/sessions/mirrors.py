@@ -1,4 +1,4 @@
-"""Mirrors of sessions in a shared store, for as long as predictions of this replica wait for them.
+"""Mirrors of sessions in Redis: local copies, for as long as predictions of this replica wait for their groups.
 
 A mirror begins before its session is read. Messages that arrive meanwhile are stored. Messages that the snapshot
 already contains are skipped by their revision. So every group is applied exactly once, in whichever order the snapshot
@@ -10,23 +10,28 @@ revision is false and is dropped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
-from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime.types import Float
-from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import DamagedSessionError, OverloadedError
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.sessions.packing import Bounds, Message, Snapshot, read_address, read_message, unpacked
+from anytime_service.sessions.redis_format import (
+    Bounds,
+    Message,
+    Snapshot,
+    prediction_of,
+    read_address,
+    read_message,
+    unpack_values,
+)
 from anytime_service.sessions.store import Session, gone
 
-__all__ = ["BEHIND", "LOST", "MAX_HELD", "Mirror", "Mirrors", "prediction_of"]
+__all__ = ["BEHIND", "LOST", "MAX_PENDING", "Mirror", "Mirrors"]
 
-MAX_HELD = 64
-"""Messages that are stored while a session is read; with more of them the session is read again."""
+MAX_PENDING = 64
+"""Messages that a mirror stores while a session is read; with more of them the session is read again."""
 
 BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
 LOST = "the session store has lost this session; the latest groups may be missing in this answer"
@@ -34,27 +39,13 @@ LOST = "the session store has lost this session; the latest groups may be missin
 _log = logging.getLogger("anytime_service")
 
 
-@dataclass(eq=False, kw_only=True)
-class _Mirrored(Session):
-    """A session that reports when a prediction leaves it."""
-
-    on_leave: Callable[[str], None]
-
-    def leave(self, live: ActivePrediction) -> None:
-        """Remove a prediction."""
-        super().leave(live)
-        self.on_leave(self.id)
-
-
 class Mirror:
     """Mirror of one session.
 
     Parameters
     ----------
-    reread : called with the name of the session when it must be read again.
-    on_leave : called with the name of the session when a prediction leaves it.
+    mirrors : all mirrors; they drop this one when no prediction waits.
     account : memory budget that counts the bytes of the values and of pending messages while the mirror exists.
-    bounds : returns the largest sizes of a session.
 
     Attributes
     ----------
@@ -63,24 +54,13 @@ class Mirror:
     behind : whether messages may have been lost.
     """
 
-    def __init__(
-        self,
-        name: str,
-        reread: Callable[[str], None],
-        on_leave: Callable[[str], None],
-        account: MemoryBudget,
-        bounds: Callable[[], Bounds],
-        *,
-        behind: bool,
-    ) -> None:
+    def __init__(self, name: str, mirrors: Mirrors, account: MemoryBudget) -> None:
         self.name = name
         self.session: Session | None = None
         self.readers = 0
-        self.behind = behind
-        self._reread = reread
-        self._on_leave = on_leave
+        self.behind = not mirrors.subscribed
+        self._mirrors = mirrors
         self._account = account
-        self._bounds = bounds
         self._counted = 0
         self._followed = True
         self._ended = False
@@ -100,57 +80,47 @@ class Mirror:
     def apply(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
         """Apply a snapshot and return the session.
 
-        Parameters
-        ----------
-        newest : value of the property `newest` when the snapshot was requested; pending messages up to this revision
-            that the snapshot does not contain are dropped.
-
-        Raises
-        ------
-        DamagedSessionError
-            The snapshot is invalid; the mirror is unchanged.
-        GoneSessionError
-            The session has ended meanwhile.
-        OverloadedError
-            The values exceed the memory budget.
+        `newest` is the property `newest` when the snapshot was requested: pending messages up to this revision that the
+        snapshot does not contain are dropped. Raise DamagedSessionError if the snapshot is invalid, GoneSessionError if
+        the session has ended meanwhile, and OverloadedError if the values exceed the memory budget.
         """
         if self._ended:
             raise gone()
         try:
             if self.session is None:
-                prediction = prediction_of(self.name, snapshot, model, self._bounds().rows)
+                prediction = prediction_of(self.name, snapshot, model, self._mirrors.bounds().rows)
                 self._account.check(prediction.nbytes)
-                self.session = _Mirrored(self.name, prediction, on_leave=self._on_leave)
+                self.session = Session(self.name, prediction, on_leave=partial(self._mirrors.drop_idle, self.name))
                 self._revision = snapshot.revision
                 self.mark(behind=self.behind)
             elif snapshot.revision > self._revision:
-                self._apply_newer(self.session, snapshot)
+                newer = {name: group for name, group in snapshot.groups.items() if group.revision > self._revision}
+                again = [name for name, group in newer.items() if group.again]
+                contents = {name: group.content for name, group in newer.items()}
+                self._put(self.session, contents, snapshot.revision, again)
             for revision in [each for each in self._pending if snapshot.revision < each <= newest]:
                 del self._pending[revision]
                 _log.warning("dropped a false message about session %r: revision %d", self.name[:64], revision)
             self._apply_pending(self.session)
             return self.session
         finally:
-            self._count()
+            self._count_bytes()
 
     def receive(self, message: Message) -> None:
-        """Apply a message, or store it until the revisions before it are known.
-
-        Raises DamagedSessionError or OverloadedError.
-        """
+        """Apply a message, or store it until earlier ones are known; raise DamagedSessionError or OverloadedError."""
         if self.session is None or message.revision > self._revision + 1:  # it waits for a snapshot
             size = sum(map(len, message.groups.values()))
-            if len(self._pending) >= MAX_HELD or not self._account.fits(size):
+            if len(self._pending) >= MAX_PENDING or not self._account.fits(size):
                 self._pending.clear()
-                self._count()
-                self._reread(self.name)
+                self._count_bytes()
+                self._mirrors.reread(self.name)
                 return
         self._pending[message.revision] = message
         try:
             if self.session is not None:
                 self._apply_pending(self.session)
         finally:
-            self._count()
+            self._count_bytes()
 
     def mark(self, *, behind: bool) -> None:
         """Set whether messages may have been lost."""
@@ -173,38 +143,28 @@ class Mirror:
     def release(self) -> None:
         """Release the bytes from the memory budget: no prediction waits."""
         self._followed = False
-        self._count()
-
-    def _apply_newer(self, session: Session, snapshot: Snapshot) -> None:
-        """Apply the groups of a snapshot that are newer than the mirror."""
-        newer = {name: stored for name, stored in snapshot.groups.items() if stored.revision > self._revision}
-        contents = {name: stored.content for name, stored in newer.items()}
-        arrays = unpacked(self.name, session.prediction, contents, self._bounds().rows)
-        self._check_memory(session, arrays)
-        session.prediction.replaced.update((name, None) for name, stored in newer.items() if stored.again)
-        self._revision = snapshot.revision
-        session.put(arrays)
+        self._count_bytes()
 
     def _apply_pending(self, session: Session) -> None:
         """Apply pending messages in order; request a reading if a revision is missing."""
         for revision in [revision for revision in self._pending if revision <= self._revision]:
             del self._pending[revision]
         while (message := self._pending.pop(self._revision + 1, None)) is not None:
-            arrays = unpacked(self.name, session.prediction, message.groups, self._bounds().rows)
-            self._check_memory(session, arrays)
-            self._revision = message.revision
             self.mark(behind=False)  # the revisions are consecutive, so no message was lost
-            session.put(arrays)
+            self._put(session, message.groups, message.revision)
         if self._pending:
-            self._reread(self.name)
+            self._mirrors.reread(self.name)
 
-    def _check_memory(self, session: Session, arrays: Mapping[str, Float]) -> None:
-        """Raise OverloadedError if groups exceed the memory budget."""
-        self._count()
+    def _put(self, session: Session, contents: Mapping[str, bytes], revision: int, again: Iterable[str] = ()) -> None:
+        """Add groups, whose values are packed, to the session; `again` names those that were sent more than once."""
+        arrays = unpack_values(self.name, session.prediction, contents, self._mirrors.bounds().rows)
+        self._count_bytes()
         self._account.check(session.more_bytes(arrays))
+        session.prediction.replaced.update(dict.fromkeys(again))
+        self._revision = revision
+        session.put(arrays)
 
-    def _count(self) -> None:
-        """Update the bytes in the memory budget."""
+    def _count_bytes(self) -> None:
         size = 0
         if self._followed:
             size = sum(len(each) for message in self._pending.values() for each in message.groups.values())
@@ -218,7 +178,7 @@ class Mirrors:
 
     Parameters
     ----------
-    reread : called with the name of a session that must be read again, possibly more than once.
+    reread : called with the id of a session that must be read again, possibly more than once.
     bounds : returns the largest sizes of a session.
     account : memory budget that counts the bytes of the values; None for a separate count without a limit.
     report : logs damaged data.
@@ -231,12 +191,12 @@ class Mirrors:
         account: MemoryBudget | None = None,
         report: Callable[[DamagedSessionError], None] = lambda error: _log.warning("%s", error),
     ) -> None:
-        self._reread = reread
-        self._bounds = bounds
+        self.reread = reread
+        self.bounds = bounds
         self._report = report
         self._account = account or MemoryBudget()
         self._all: dict[str, Mirror] = {}
-        self._subscribed = False
+        self.subscribed = False
 
     def __len__(self) -> int:
         return len(self._all)
@@ -253,15 +213,13 @@ class Mirrors:
         """
         mirror = self._all.get(name)
         if mirror is None:
-            mirror = self._all[name] = Mirror(
-                name, self._reread, self._drop_idle, account or self._account, self._bounds, behind=not self._subscribed
-            )
+            mirror = self._all[name] = Mirror(name, self, account or self._account)
         mirror.readers += 1
         try:
             yield mirror
         finally:
             mirror.readers -= 1
-            self._drop_idle(name)
+            self.drop_idle(name)
 
     def receive(self, content: bytes) -> None:
         """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
@@ -270,7 +228,7 @@ class Mirrors:
             mirror = self._all.get(read_address(content))
             if mirror is None:
                 return  # all waiting predictions have been answered
-            message = read_message(content, self._bounds())
+            message = read_message(content, self.bounds())
             if message.revision:
                 mirror.receive(message)
             else:
@@ -283,25 +241,16 @@ class Mirrors:
 
     def mark_all(self, *, subscribed: bool) -> None:
         """Set whether the subscription exists: if so, read all sessions again, else mark them as behind."""
-        self._subscribed = subscribed
+        self.subscribed = subscribed
         for mirror in tuple(self._all.values()):
             if subscribed:
-                self._reread(mirror.name)
+                self.reread(mirror.name)
             else:
                 mirror.mark(behind=True)
 
-    def _drop_idle(self, name: str) -> None:
+    def drop_idle(self, name: str) -> None:
+        """Drop the mirror of a session if no prediction waits for it."""
         mirror = self._all.get(name)
         if mirror is not None and mirror.idle:
             del self._all[name]
             mirror.release()
-
-
-def prediction_of(name: str, snapshot: Snapshot, model: Model, max_rows: int) -> Prediction:
-    """Return the prediction with the groups of a snapshot; raises DamagedSessionError."""
-    prediction = Prediction(model, snapshot.rows)
-    arrays = unpacked(name, prediction, {group: stored.content for group, stored in snapshot.groups.items()}, max_rows)
-    for group, array in arrays.items():
-        prediction.take(group, array)
-    prediction.replaced.update((group, None) for group, stored in snapshot.groups.items() if stored.again)
-    return prediction

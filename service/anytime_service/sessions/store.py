@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
-from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
-from anytime_service.errors import FieldError, GoneSessionError, UnknownSessionError
+from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
-__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "checked_groups", "gone", "unknown"]
+__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "gone", "unknown"]
 
 
 class AcceptedGroups(NamedTuple):
@@ -35,12 +33,7 @@ class OpenSession(Protocol):
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         """Add groups, all or none, and pass them to the waiting predictions.
 
-        Raises
-        ------
-        FieldError
-            Values are invalid; the field names the group.
-        GoneSessionError, SessionsUnreachableError
-            As `SessionStore.get`.
+        Raise FieldError, which names the group, if values are invalid; else as `SessionStore.get`.
         """
 
 
@@ -72,23 +65,14 @@ class SessionStore(Protocol):
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session for the key of an account and return its id.
 
-        Raises
-        ------
-        OverloadedError
-            The limit of sessions, or the key's share of it, is reached.
+        Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
         """
 
     async def get(self, name: str) -> OpenSession:
         """Return a session, which counts as a use of it.
 
-        Raises
-        ------
-        GoneSessionError
-            The session was deleted or has expired.
-        UnknownSessionError
-            The session never existed, or ended long ago.
-        MissingVersionError, DamagedSessionError
-            The stored content is not usable on this replica.
+        Raise GoneSessionError if it was deleted or has expired, UnknownSessionError if it never existed or ended long
+        ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
     def read(
@@ -96,14 +80,9 @@ class SessionStore(Protocol):
     ) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
-        After the block the session is kept up to date while predictions wait for it. If predictions may wait, the
-        values must fit the memory budget; otherwise OverloadedError is raised.
-
-        Parameters
-        ----------
-        due_ms : time by this process's clock until which a prediction may wait for more groups, and at which the
-            session is needed at the latest; None if no prediction will wait.
-        account : account of the key that reads the session.
+        With `due_ms`, a prediction may wait for more groups until then, by this process's clock. After the block the
+        session is then kept up to date while predictions wait, and OverloadedError is raised if its values, which count
+        for `account`, exceed the memory budget. The session is needed at `due_ms` at the latest.
         """
 
     async def delete(self, name: str) -> None:
@@ -119,12 +98,14 @@ class Session:
     prediction : prediction with the received groups, from which all answers of the session are made.
     waiting : open predictions.
     note : note to add to answers; None without one.
+    on_leave : called when an open prediction has ended.
     """
 
     id: str
     prediction: Prediction
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
+    on_leave: Callable[[], None] = lambda: None
 
     @property
     def model(self) -> Model:
@@ -133,12 +114,13 @@ class Session:
 
     def join(self, live: ActivePrediction) -> None:
         """Add an open prediction, which receives all further groups until it ends."""
-        self.waiting.add(live)
-        live.on_end = lambda: self.leave(live)
 
-    def leave(self, live: ActivePrediction) -> None:
-        """Remove a prediction."""
-        self.waiting.discard(live)
+        def leave() -> None:
+            self.waiting.discard(live)
+            self.on_leave()
+
+        self.waiting.add(live)
+        live.on_end = leave
 
     def more_bytes(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of bytes that storing the groups would add."""
@@ -146,9 +128,9 @@ class Session:
         return size * VALUE_BYTES
 
     def put(self, arrays: Mapping[str, Any]) -> None:
-        """Store groups that `checked_groups` accepted, and pass them to the open predictions."""
+        """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
         for name, array in arrays.items():
-            self.prediction.take(name, array)
+            self.prediction.add_checked(name, array)
         for live in tuple(self.waiting):
             live.took(arrays)
 
@@ -166,21 +148,7 @@ class Session:
         """Add the note to an answer."""
         if self.note is None:
             return answer
-        return replace(answer, note=self.note if answer.note is None else f"{answer.note}; {self.note}")
-
-
-def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the values of groups and return them as arrays for `Prediction.take`.
-
-    Raises
-    ------
-    FieldError
-        Values are invalid; the field names the group.
-    """
-    arrays = {name: _checked(prediction, name, each) for name, each in values.items()}
-    if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
-        raise FieldError("groups", "groups have different numbers of rows; every group needs all rows")
-    return arrays
+        return replace(answer, note="; ".join(filter(None, (answer.note, self.note))))
 
 
 def gone() -> GoneSessionError:
@@ -191,10 +159,3 @@ def gone() -> GoneSessionError:
 def unknown(name: str) -> UnknownSessionError:
     """Return the error for a session that never existed."""
     return UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")
-
-
-def _checked(prediction: Prediction, name: str, values: Any) -> Any:
-    try:
-        return prediction.checked(name, values)
-    except ValuesError as error:
-        raise FieldError(f"groups.{name}", str(error)) from error

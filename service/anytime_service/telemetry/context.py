@@ -18,19 +18,10 @@ from itertools import count
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = [
-    "CURRENT",
-    "HEADER",
-    "RequestContext",
-    "RequestContextMiddleware",
-    "new_ids",
-    "on_behalf_of",
-    "trace_of",
-]
+__all__ = ["CURRENT", "RequestContext", "RequestContextMiddleware", "new_ids", "on_behalf_of", "trace_of"]
 
-HEADER = b"x-request-id"
-
-_VALID = re.compile(rb"[\x21-\x7e]{1,128}")
+_HEADER = b"x-request-id"
+_VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(
     r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?"
 )
@@ -59,18 +50,14 @@ class RequestContext:
         self.span: tuple[str, str] | None = None
         self._headers = headers
 
-    @property
-    def traced(self) -> bool:
-        """Return whether the caller sent a trace of its own."""
-        return self._caller() is not None
+    def caller(self) -> tuple[str, str] | None:
+        """Return the ids of the trace and of the caller's span, if the caller sent them."""
+        values = [value for name, value in self._headers if name == b"traceparent"]
+        return trace_of(values[0].decode("latin-1")) if len(values) == 1 else None
 
     def trace(self) -> tuple[str, str] | None:
         """Return the ids of the trace and of a span in it: the server's span, else the caller's; None without one."""
-        return self.span or self._caller()
-
-    def _caller(self) -> tuple[str, str] | None:
-        values = [value for name, value in self._headers if name == b"traceparent"]
-        return trace_of(values[0].decode("latin-1")) if len(values) == 1 else None
+        return self.span or self.caller()
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", default=None)
@@ -110,7 +97,7 @@ class RequestContextMiddleware:
 
         def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
-                message["headers"] = [*message.get("headers", ()), (HEADER, name)]
+                message["headers"] = [*message.get("headers", ()), (_HEADER, name)]
             return send(message)
 
         await self.app(scope, receive, send_with_id)
@@ -141,7 +128,5 @@ def trace_of(traceparent: str) -> tuple[str, str] | None:
 
 
 def _client_id(headers: Headers) -> bytes | None:
-    for name, value in headers:
-        if name == HEADER:
-            return value if _VALID.fullmatch(value) else None
-    return None
+    name = next((value for name, value in headers if name == _HEADER), b"")
+    return name if _VALID_ID.fullmatch(name) else None

@@ -24,122 +24,36 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.logging import DefaultFormatter
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT
 
 __all__ = [
-    "LIMITED",
-    "LOGGER",
     "MAX_LINES",
+    "RATE_LIMIT",
     "WINDOW_S",
     "AccessLog",
-    "JsonLines",
-    "Limited",
-    "OnPurpose",
-    "TextLines",
+    "JsonFormatter",
+    "NoiseFilter",
+    "RateLimitFilter",
+    "TextFormatter",
     "log_answer",
     "log_config",
     "shown_path",
     "shown_query",
 ]
 
-LOGGER = "anytime_service.access"
+MAX_LINES = 10
+"""Warnings and errors that one place in the code may log in `WINDOW_S`; clients can cause any number of them."""
 
-_log = logging.getLogger(LOGGER)
-_answers = logging.getLogger("anytime_service")
+WINDOW_S = 60.0
 
 _SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
 """Query parameters whose values are logged; the values of all others may be secrets."""
 
 _SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)
 """Ids of sessions are secrets: anyone who has one can read the session and delete it."""
-
-
-class AccessLog:
-    """ASGI middleware that logs a line when a request or connection ends, so that no answer waits for it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        begun = sent = now_ms()
-        status, size = None, 0
-
-        def count_bytes(message: Message) -> Awaitable[None]:
-            nonlocal status, size, sent
-            kind = message["type"]
-            if "status" in message:
-                status = message["status"]
-            elif kind == "websocket.accept":
-                status = 101
-            content = message.get("body") or message.get("bytes") or message.get("text", "").encode()
-            if content:
-                size += len(content)
-                sent = now_ms()  # an early answer is sent long before its request ends
-            return send(message)
-
-        try:
-            await self.app(scope, receive, count_bytes)
-        finally:
-            done = sent if scope["type"] == "http" and size else now_ms()
-            _write(scope, status, done - begun, size)
-
-
-def shown_path(scope: Mapping[str, Any]) -> str:
-    """Return a path for logs and traces: percent-encoded, with `{id}` in place of the id of a session."""
-    return quote(_SESSION.sub(r"\1{id}", scope["path"]), safe="/{}:@!$&'()*+,;=~")
-
-
-def shown_query(query: bytes) -> str:
-    """Return a query string for logs and traces: the values of parameters that may be secrets become `***`."""
-    pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
-    return urlencode([(name, value if name in _SHOWN else "***") for name, value in pairs])
-
-
-def log_answer(answer: Answer, late_ms: float | None) -> None:
-    """Log how a prediction was answered, without the predicted values."""
-    fields = {
-        "model": answer.model,
-        "version": answer.version,
-        "reason": answer.reason,
-        "prefix": answer.prefix,
-        "steps": answer.steps,
-        "elapsed_ms": round(answer.elapsed_ms, 3),
-        "late_ms": None if late_ms is None else round(late_ms, 3),
-    }
-    _answers.debug("answered: %s", fields, extra={"json_fields": fields})
-
-
-def _write(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
-    method = scope.get("method", "WEBSOCKET")
-    path = shown_path(scope)
-    query = shown_query(scope.get("query_string", b""))
-    fields: dict[str, Any] = {"method": method, "path": path}
-    if query:
-        fields["query"] = query
-    fields |= {"status": status, "duration_ms": round(took_ms, 3), "bytes": size}
-    shown = f"{path}?{query}" if query else path
-    _log.info(
-        "%s %s %s %.3f ms %d bytes",
-        method,
-        shown,
-        "-" if status is None else status,
-        took_ms,
-        size,
-        extra={"json_fields": fields},
-    )
-
-
-MAX_LINES = 10
-"""Warnings and errors that one place in the code may log in `WINDOW_S`; clients can cause any number of them."""
-
-WINDOW_S = 60.0
 
 _OTHERS = {
     "asyncio": "WARNING",
@@ -158,13 +72,94 @@ _DROPPED = (
     "Invalid UTF-8 sequence received from client.",  # a mistake of the client, which receives an error
 )
 
+_log = logging.getLogger("anytime_service")
+_access_log = logging.getLogger("anytime_service.access")
 
-class OnPurpose(logging.Filter):
+
+class AccessLog:
+    """ASGI middleware that logs a line when a request or connection ends, so that no answer waits for it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        begun = sent = now_ms()
+        status, size = None, 0
+
+        def count_bytes(message: Message) -> Awaitable[None]:
+            nonlocal status, size, sent
+            if "status" in message:
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = 101
+            content = message.get("body") or message.get("bytes") or message.get("text", "").encode()
+            if content:
+                size += len(content)
+                sent = now_ms()  # an early answer is sent long before its request ends
+            return send(message)
+
+        try:
+            await self.app(scope, receive, count_bytes)
+        finally:
+            done = sent if scope["type"] == "http" and size else now_ms()
+            _log_access(scope, status, done - begun, size)
+
+
+def _log_access(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
+    fields: dict[str, Any] = {"method": scope.get("method", "WEBSOCKET"), "path": shown_path(scope)}
+    query = shown_query(scope.get("query_string", b""))
+    if query:
+        fields["query"] = query
+    fields |= {"status": status, "duration_ms": round(took_ms, 3), "bytes": size}
+    _access_log.info(
+        "%s %s %s %.3f ms %d bytes",
+        fields["method"],
+        f"{fields['path']}?{query}" if query else fields["path"],
+        "-" if status is None else status,
+        took_ms,
+        size,
+        extra={"json_fields": fields},
+    )
+
+
+def log_answer(answer: Answer, late_ms: float | None) -> None:
+    """Log how a prediction was answered, without the predicted values."""
+    fields = {
+        "model": answer.model,
+        "version": answer.version,
+        "reason": answer.reason,
+        "prefix": answer.prefix,
+        "steps": answer.steps,
+        "elapsed_ms": round(answer.elapsed_ms, 3),
+        "late_ms": None if late_ms is None else round(late_ms, 3),
+    }
+    _log.debug("answered: %s", fields, extra={"json_fields": fields})
+
+
+def shown_path(scope: Mapping[str, Any]) -> str:
+    """Return a path for logs and traces: percent-encoded, with `{id}` in place of the id of a session."""
+    return quote(_SESSION.sub(r"\1{id}", scope["path"]), safe="/{}:@!$&'()*+,;=~")
+
+
+def shown_query(query: bytes) -> str:
+    """Return a query string for logs and traces: the values of parameters that may be secrets become `***`."""
+    pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
+    return urlencode([(name, value if name in _SHOWN else "***") for name, value in pairs])
+
+
+class NoiseFilter(logging.Filter):
     """Filter that drops uvicorn's lines about intended behaviour and about every WebSocket that opens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record."""
-        return record.msg not in _DROPPED and "WebSocket" not in str(record.msg) and not _client_reset(record)
+        error = record.exc_info[1] if record.exc_info else None
+        # A client that resets its connection while uvicorn writes to it.
+        reset = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+        return not reset and record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
 
 
 @dataclass(slots=True)
@@ -177,7 +172,7 @@ class _Window:
     first: logging.LogRecord | None = None
 
 
-class Limited(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Filter that drops warnings and errors beyond `MAX_LINES` in `WINDOW_S` per place in the code.
 
     It reports the number of dropped lines. Its memory is bounded by the size of the code.
@@ -219,11 +214,11 @@ class Limited(logging.Filter):
                 )
 
 
-LIMITED = Limited()
+RATE_LIMIT = RateLimitFilter()
 """The filter of this process; its servers share it, as they share the loggers."""
 
 
-class TextLines(DefaultFormatter):
+class TextFormatter(DefaultFormatter):
     """Formatter for text: uvicorn's lines, with the request id at the end of the first line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
@@ -233,7 +228,7 @@ class TextLines(DefaultFormatter):
         return line if current is None else f"{line} [{current.id}]"
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formatter for JSON: one object per line, with the traceback and the record's `json_fields` as further members."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -244,18 +239,17 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= _of_request()
+        current = CURRENT.get()
+        if current is not None:
+            line["request_id"] = current.id
+            trace = current.trace()
+            if trace is not None:
+                line["trace_id"], line["span_id"] = trace
         line |= getattr(record, "json_fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         # Non-ASCII characters are escaped: no character can end the line, and a lone surrogate raises no error.
         return json.dumps(line, default=str)
-
-
-def _client_reset(record: logging.LogRecord) -> bool:
-    """Return whether the error is only a write to a client that has reset its connection."""
-    error = record.exc_info[1] if record.exc_info else None
-    return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 
 
 def log_config(settings: Settings) -> dict[str, Any]:
@@ -265,40 +259,29 @@ def log_config(settings: Settings) -> dict[str, Any]:
     """
     level = settings.log_level.upper()
     uvicorn_level = "INFO" if level == "DEBUG" else level
-    lines: dict[str, Any] = {"()": JsonLines}
+    lines: dict[str, Any] = {"()": JsonFormatter}
     if settings.log_format == "text":
-        lines = {"()": TextLines, "fmt": "%(levelprefix)s %(message)s"}
+        lines = {"()": TextFormatter, "fmt": "%(levelprefix)s %(message)s"}
     ours = {"handlers": ["lines"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"on_purpose": {"()": OnPurpose}, "limited": {"()": lambda: LIMITED}},
+        "filters": {"noise": {"()": NoiseFilter}, "rate_limit": {"()": lambda: RATE_LIMIT}},
         "formatters": {"lines": lines},
         "handlers": {
             "lines": {
                 "class": "logging.StreamHandler",
-                "filters": ["limited"],
+                "filters": ["rate_limit"],
                 "formatter": "lines",
                 "stream": "ext://sys.stderr",
-            },
+            }
         },
         "loggers": {
             "uvicorn": {**ours, "level": uvicorn_level},
-            "uvicorn.error": {"level": uvicorn_level, "filters": ["on_purpose"]},
+            "uvicorn.error": {"level": uvicorn_level, "filters": ["noise"]},
             "uvicorn.access": {"propagate": False},  # `AccessLog` logs more
             "anytime_service": {**ours, "level": level},
-            LOGGER: {"level": "INFO"},  # the setting access_log turns it on
+            "anytime_service.access": {"level": "INFO"},  # the setting access_log turns it on
             **{name: {**ours, "level": others} for name, others in _OTHERS.items()},
         },
     }
-
-
-def _of_request() -> dict[str, str]:
-    current = CURRENT.get()
-    if current is None:
-        return {}
-    fields = {"request_id": current.id}
-    trace = current.trace()
-    if trace is not None:
-        fields["trace_id"], fields["span_id"] = trace
-    return fields

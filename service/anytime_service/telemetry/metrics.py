@@ -1,9 +1,8 @@
-"""Metrics of the service for Prometheus, the answer margins learned from them, and the memory limit of the process.
+"""Metrics of the service for Prometheus, their exposition, and the answer margins learned from them.
 
-Counters, gauges and histograms are cheap to update, and a scrape collects them piece by piece. Their output equals that
-of the Prometheus client library, but they have no locks and checks, since only the thread of the event loop uses them.
-The library collects a complete family at once, which takes many milliseconds for a family of thousands; here each
-member of a family is a piece, made when the scrape reaches it.
+A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to
+collect and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event
+loop collects and writes a few lines per turn, so that no answer waits for a scrape.
 
 Values of labels are names of served models and groups or constants of the code, never text that a client sends. A model
 that is no longer served keeps its counters, as Prometheus expects, and disappears from `anytime_model_info`.
@@ -11,221 +10,102 @@ that is no longer served keeps its counters, as Prometheus expects, and disappea
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Generic, TypeVar, get_args
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Info, ProcessCollector
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from anytime._version import __version__
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
-from anytime.inference.values import Answer
 from anytime.model.model import Model
 from anytime.types import Reason
+from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
-from anytime_service.telemetry.exposition import Exposition
-from anytime_service.version import release
 
-__all__ = [
-    "Count",
-    "Counters",
-    "Family",
-    "Gauges",
-    "Histograms",
-    "Metrics",
-    "ModelMetrics",
-    "Reading",
-    "Tally",
-    "memory_limit",
-]
+__all__ = ["SLICE_MS", "Histograms", "Metrics", "ModelMetrics", "Tally", "memory_limit"]
 
-_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with the memory limit of a container: control groups of version 2 and of version 1."""
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits = [_machine(root), *(_bytes(root / path) for path in _LIMITS)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _bytes(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None  # "max" is no limit
-
-
-def _machine(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
-
-
-Member = TypeVar("Member")
-
-
-class Family(Generic[Member]):
-    """Metric family: metrics of one name with different values of the labels.
-
-    Parameters
-    ----------
-    name, documentation : as exposed to Prometheus; the name contains the unit.
-    labels : names of the labels.
-    registry : registry that collects the family.
-    """
-
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        self.name = name
-        self.documentation = documentation
-        self.labels = tuple(labels)
-        self._members: dict[tuple[str, ...], Member] = {}
-        registry.register(self)
-
-    def of(self, *values: str) -> Member:
-        """Return the member with these values of the labels; it is exposed from now on, even at its initial value."""
-        member = self._members.get(values)
-        if member is None:
-            if len(values) != len(self.labels):
-                raise ValueError(f"{self.name} has labels {self.labels}; got {values}")
-            member = self._members[values] = self._new()
-        return member
-
-    def describe(self) -> list[Metric]:
-        """Return the family without members, from which the registry reads the name."""
-        return [self._piece(None)]
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each member as a piece of the family; the empty family if there is no member."""
-        if not self._members:
-            yield self._piece(None)
-        for values, member in tuple(self._members.items()):
-            yield self._piece((values, member))
-
-    def _new(self) -> Member:
-        raise NotImplementedError
-
-    def _piece(self, labelled: tuple[tuple[str, ...], Member] | None) -> Metric:
-        """Return the family with one member, or without members."""
-        raise NotImplementedError
-
-
-class Count:
-    """One counter."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def inc(self, more: int = 1) -> None:
-        """Increase the counter."""
-        self.value += more
-
-
-class Counters(Family[Count]):
-    """Family of counters."""
-
-    def _new(self) -> Count:
-        return Count()
-
-    def _piece(self, labelled: tuple[tuple[str, ...], Count] | None) -> Metric:
-        family = CounterMetricFamily(self.name, self.documentation, labels=self.labels)
-        if labelled is not None:
-            family.add_metric(labelled[0], labelled[1].value)
-        return family
-
-
-class Reading:
-    """One gauge, whose function `read` is called at each scrape."""
-
-    __slots__ = ("read",)
-
-    def __init__(self) -> None:
-        self.read: Callable[[], float] = float
-
-
-class Gauges(Family[Reading]):
-    """Family of gauges."""
-
-    def _new(self) -> Reading:
-        return Reading()
-
-    def _piece(self, labelled: tuple[tuple[str, ...], Reading] | None) -> Metric:
-        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
-        if labelled is not None:
-            family.add_metric(labelled[0], labelled[1].read())
-        return family
-
-
-class Tally:
-    """One histogram."""
-
-    __slots__ = ("_bounds", "_counts", "_total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count a value in the bucket with the smallest bound that is at least the value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def read(self) -> tuple[list[int], float]:
-        """Return the cumulative counts at each bound, the last one being the total, and the sum of the values."""
-        return list(accumulate(self._counts)), self._total
-
-
-class Histograms(Family[Tally]):
-    """Family of histograms.
-
-    Parameters
-    ----------
-    bounds : upper bounds of the buckets, ascending; an unbounded bucket follows. If a bound is negative, the sum and
-        the count are not exposed, as OpenMetrics requires, since the sum could fall; the last bucket is the count.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        labels: Sequence[str],
-        bounds: Sequence[float],
-        registry: CollectorRegistry,
-    ) -> None:
-        self._bounds = tuple(bounds)
-        self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        super().__init__(name, documentation, labels, registry)
-
-    def _new(self) -> Tally:
-        return Tally(self._bounds)
-
-    def _piece(self, labelled: tuple[tuple[str, ...], Tally] | None) -> Metric:
-        family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
-        if labelled is not None:
-            counts, total = labelled[1].read()
-            family.add_metric(labelled[0], list(zip(self._bound_labels, counts, strict=True)), total)
-        return family
-
+SLICE_MS = 0.2
+"""Time that one turn of the event loop may spend on writing metrics, in ms; the current piece is completed."""
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 2, 5)), 10.0)
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+_SAMPLES = 24
+"""Samples that are written in one piece, which takes 0.1 to 0.3 ms."""
+
+_EOF = b"# EOF\n"
+
+
+class Tally:
+    """One histogram. Observing a value takes 0.15 us; a histogram of the library takes 0.8 us, because it is locked.
+
+    Every answer observes two values, and every group one; only the thread of the event loop uses them.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value in the bucket with the smallest bound that is at least the value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Histograms:
+    """Family of histograms; it yields one member at a time, while the library collects thousands in one call.
+
+    Parameters
+    ----------
+    name, documentation : as exposed to Prometheus; the name contains the unit.
+    labels : names of the labels.
+    bounds : upper bounds of the buckets, ascending; an unbounded bucket follows. If a bound is negative, the sum and
+        the count are not exposed, as OpenMetrics requires, since the sum could fall; the last bucket is the count.
+    registry : registry that collects the family.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._bounds = tuple(bounds)
+        self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        self._empty = partial(HistogramMetricFamily, name, documentation, labels=labels)
+        self._members: dict[tuple[str, ...], Tally] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Tally:
+        """Return the member with these values of the labels; it is exposed from now on, even without a value."""
+        return self._members.setdefault(values, Tally(self._bounds))
+
+    def describe(self) -> list[Metric]:
+        """Return the family without members, from which the registry reads the name."""
+        return [self._empty()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the family once per member, with this member only; the empty family if there is no member."""
+        if not self._members:
+            yield self._empty()
+        for values, tally in tuple(self._members.items()):
+            family = self._empty()
+            counts = accumulate(tally.counts)
+            family.add_metric(values, list(zip(self._bound_labels, counts, strict=True)), tally.total)
+            yield family
 
 
 class Metrics:
@@ -233,7 +113,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
-        self.predictions = Counters("anytime_predictions", "Answers sent.", ["model", "reason"], here)
+        self.predictions = Counter("anytime_predictions", "Answers sent.", ["model", "reason"], registry=here)
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
             "Time of sending minus deadline, for answers at an expired deadline; negative is early.",
@@ -242,11 +122,14 @@ class Metrics:
             here,
         )
         self.prefix = Histograms("anytime_prefix", "Complete steps that answers used.", ["model"], _PREFIX, here)
-        self.groups_late = Counters(
-            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], here
+        self.groups_late = Counter(
+            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], registry=here
         )
-        self.margin = Gauges(
-            "anytime_deadline_margin_seconds", "Time before the deadline at which answers begin.", ["model"], here
+        self.margin = Gauge(
+            "anytime_deadline_margin_seconds",
+            "Time before the deadline at which answers begin.",
+            ["model"],
+            registry=here,
         )
         self.group_seconds = Histograms(
             "anytime_group_seconds",
@@ -274,8 +157,10 @@ class Metrics:
         self.session_store_up.set(1)  # a store in memory is always available
         self.errors = Counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"], registry=here)
         self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
-        self.lag = Histograms("anytime_loop_lag_seconds", "Delay of a timer of the event loop.", [], _LAG_S, here).of()
-        Info("anytime_build", "Version of the service.", registry=here).info({"version": release()})
+        self.lag = Histogram(
+            "anytime_loop_lag_seconds", "Delay of a timer of the event loop.", buckets=_LAG_S, registry=here
+        )
+        Info("anytime_build", "Version of the service.", registry=here).info({"version": __version__})
         # Exposed from the start with value 0, so that the first event is an increase too.
         self.errors.labels("fault")
         self.overloaded = self.errors.labels("overloaded")
@@ -283,10 +168,11 @@ class Metrics:
             self.reloads.labels(outcome)
         limit = Gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here)
         limit.set(memory_limit() or 0)
-        self._served = _Served(here)
+        self._served = Info("anytime_model", "Served models, in every version.", ["model", "version"], registry=here)
         self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
-        self.exposition = Exposition(here, [ProcessCollector(registry=None)])
+        self._process = ProcessCollector(registry=None)
+        self._writing = asyncio.Lock()
 
     def of(self, model: Model) -> ModelMetrics:
         """Return the metrics of a model; its versions share them."""
@@ -310,29 +196,31 @@ class Metrics:
 
     def set_served(self, models: Iterable[Model]) -> None:
         """Set the models that are served now, in every version."""
-        served = list(models)
-        self._served.models = [(model.name, model.version) for model in served]
-        for model in served:
+        self._served.clear()
+        for model in models:
+            self._served.labels(model.name, model.version)
             self.of(model).add_groups(model.places)
 
+    async def write(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics in the format that the `Accept` header requests, and the media type.
 
-class _Served:
-    """Collector of the models that are served now; models that are no longer served disappear from it."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.models: list[tuple[str, str]] = []
-        registry.register(self)
-
-    def describe(self) -> list[InfoMetricFamily]:
-        """Return the family without models, from which the registry reads the name."""
-        return [InfoMetricFamily("anytime_model", "Served models, in every version.", labels=["model"])]
-
-    def collect(self) -> list[InfoMetricFamily]:
-        """Return the family with one member per version."""
-        [family] = self.describe()
-        for name, version in self.models:
-            family.add_metric([name], {"version": version})
-        return [family]
+        Scrapes are written one at a time; several at once would add up to long turns of the event loop.
+        """
+        encode, media_type = choose_encoder(accept)
+        async with self._writing:
+            # In a thread, since it lists every open file.
+            process = await asyncio.to_thread(lambda: list(self._process.collect()))
+            written: list[bytes] = []
+            slice_ends = now_ms() + SLICE_MS
+            for source in (self.registry.collect(), process):
+                for text in _texts(encode, source):
+                    written.append(text)
+                    if now_ms() > slice_ends:
+                        await asyncio.sleep(0)
+                        slice_ends = now_ms() + SLICE_MS
+        if media_type.startswith("application/openmetrics-text"):
+            written.append(_EOF)
+        return b"".join(written), media_type
 
 
 class ModelMetrics:
@@ -342,15 +230,14 @@ class ModelMetrics:
         self._record = LatenessRecord()
         self._name = name
         # Exposed from the start with value 0, so that the first event is an increase too.
-        self._predictions = {reason: signals.predictions.of(name, reason) for reason in get_args(Reason)}
-        self._lateness = signals.lateness.of(name)
-        self._prefix = signals.prefix.of(name)
-        self._groups_late = signals.groups_late.of(name)
+        self._predictions = {reason: signals.predictions.labels(name, reason) for reason in get_args(Reason)}
+        self._lateness = signals.lateness.labels(name)
+        self._prefix = signals.prefix.labels(name)
+        self._groups_late = signals.groups_late.labels(name)
         self._group_seconds = signals.group_seconds
         self._known: set[str] = set()
-        self.groups: dict[str, Tally] = {}
-        """Histograms of the times to compute groups, by name; `group` adds to it."""
-        signals.margin.of(name).read = lambda: self._record.margin_ms / 1000.0
+        self._groups: dict[str, Tally] = {}
+        signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
     @property
     def margin_ms(self) -> float:
@@ -371,12 +258,58 @@ class ModelMetrics:
             self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)
 
-    def group(self, name: str) -> Tally | None:
-        """Return the histogram of a group's times, exposed from now on; None if the model has no such group."""
-        if name in self._known:
-            self.groups[name] = self._group_seconds.of(self._name, name)
-        return self.groups.get(name)
+    def computed(self, group: str, took_ms: float) -> None:
+        """Record the time to compute a group; it is exposed from the first time on."""
+        tally = self._groups.get(group)
+        if tally is None:
+            if group not in self._known:
+                return
+            tally = self._groups[group] = self._group_seconds.labels(self._name, group)
+        tally.observe(took_ms / 1000.0)
 
     def dropped(self, groups: int) -> None:
         """Count groups that arrived after the answer was sent."""
         self._groups_late.inc(groups)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
+    limits: list[int] = []
+    # Control groups of version 2 and of version 1; "max" is no limit.
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
+    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
+    return min(limits, default=None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Collector of some samples of one metric, as the encoders expect it."""
+
+    metric: Metric
+
+    def collect(self) -> list[Metric]:
+        return [self.metric]
+
+
+def _texts(encode: Callable[[Collector], bytes], metrics: Iterable[Metric]) -> Iterator[bytes]:
+    """Yield the text of a few samples at a time; only the first text of a family has the HELP and TYPE lines."""
+    last = None
+    for metric in metrics:
+        # Prometheus does not use the creation times of series, which would double the number of lines.
+        samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+        for first in range(0, max(len(samples), 1), _SAMPLES):
+            metric.samples = samples[first : first + _SAMPLES]
+            text = encode(_Piece(metric)).removesuffix(_EOF)
+            start = 0
+            while metric.name == last and text.startswith(b"# ", start):
+                start = text.index(b"\n", start) + 1
+            yield text[start:]
+            last = metric.name

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from anytime._version import __version__
 from anytime.errors import AnytimeError
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
-from anytime_service.version import release
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Link
 
-__all__ = [
-    "OFF",
-    "Origin",
-    "Tracing",
-    "collector",
-    "load_tracing",
-]
+__all__ = ["OFF", "Origin", "Tracing", "collector", "load_tracing"]
 
 CLOSE_S = 2.0
 """Time that shutdown waits for spans to be sent, in seconds."""
@@ -64,7 +58,7 @@ class Tracing:
         from opentelemetry.context import Context, get_current  # noqa: PLC0415
 
         self._provider = provider
-        self._tracer = provider.get_tracer("anytime", release())
+        self._tracer = provider.get_tracer("anytime", __version__)
         self._trace, self._extract, self._current, self._nothing = trace, propagate.extract, get_current, Context()
 
     @property
@@ -75,7 +69,7 @@ class Tracing:
             "tracing": True,
             "tracer_provider": self._provider,
             "operation_spans": False,
-            "exclude": _untraced,
+            "exclude": lambda scope: scope.get("path") in UNTRACED,
         }
 
     def begun(self, scope: Mapping[str, Any]) -> None:
@@ -105,7 +99,7 @@ class Tracing:
         if traceparent is not None:
             return Origin(self._extract({"traceparent": traceparent}, self._nothing), ())
         current = CURRENT.get()
-        if current is not None and current.connection and not current.traced:
+        if current is not None and current.connection and current.caller() is None:
             ids = self._trace.get_current_span().get_span_context()
             return Origin(self._nothing, (self._trace.Link(ids),) if ids.is_valid else ())
         return Origin(self._current(), ())
@@ -186,14 +180,10 @@ def load_tracing() -> Tracing | None:
             "unset OTEL_*"
         ) from error
     named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    attributes = {SERVICE_VERSION: release()} | ({} if named else {SERVICE_NAME: "anytime"})
+    attributes = {SERVICE_VERSION: __version__} | ({} if named else {SERVICE_NAME: "anytime"})
     try:
         provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         raise AnytimeError(f"cannot set up tracing from the variables OTEL_*: {error}") from error
     return Tracing(provider)
-
-
-def _untraced(scope: MutableMapping[str, Any]) -> bool:
-    return scope.get("path") in UNTRACED

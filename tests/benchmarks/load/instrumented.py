@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.clock import now_ms
 from anytime_service.telemetry.metrics import ModelMetrics

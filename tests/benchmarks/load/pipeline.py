@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anytime.inference.values import Answer
-from anytime_service.client.messages import Begin, Encoded, End, Group, Reply, decode_reply, encode_frame, encode_values
+import msgspec
+
+from anytime.inference.prediction import Answer
+from anytime_service.client.messages import Reply, decode_reply, encode_values
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.load.frames import WebSocketClient, binary
 
 __all__ = ["Pipeline"]
@@ -34,17 +38,17 @@ class Pipeline:
         """Compute groups of `x` until the answer is received."""
         name = self._next
         self._next += 1
-        self._send(Begin(name, deadline_ms=deadline_ms))
+        self._send(BeginFrame(name, deadline_ms=deadline_ms))
         for group in self._order:
             begin = time.perf_counter()
             values = self._extractors[group](x)
             took_ms = (time.perf_counter() - begin) * 1e3
-            encoded: Encoded = encode_values(group, values)
-            self._send(Group(name, group, encoded.values, encoded.dtype, took_ms))
+            encoded = encode_values(group, values)
+            self._send(PackedGroupFrame(name, group, encoded.values, took_ms, encoded.dtype))
             if select.select([self._client.sock], [], [], 0)[0]:
                 break
         else:
-            self._send(End(name))
+            self._send(EndFrame(name))
         while True:
             for frame in self._client.frames():
                 reply = decode_reply(frame)
@@ -55,8 +59,8 @@ class Pipeline:
     def close(self) -> None:
         self._client.close()
 
-    def _send(self, frame: Begin | Group | End) -> None:
-        self._client.sock.sendall(binary(encode_frame(frame)))
+    def _send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
+        self._client.sock.sendall(binary(MSGPACK.encode(frame)))
 
     @staticmethod
     def _check(reply: Reply | None) -> None:

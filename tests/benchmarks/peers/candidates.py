@@ -68,9 +68,7 @@ def _prefixes(problem: QualitySet, model: Any) -> Candidates:
 def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -> dict[str, Points]:
     return {
         measure: Points(
-            costs,
-            problem.measured(measure, problem.choose, validation),
-            problem.measured(measure, problem.test, test),
+            costs, problem.measured(measure, problem.choose, validation), problem.measured(measure, problem.test, test)
         )
         for measure in problem.measures
     }

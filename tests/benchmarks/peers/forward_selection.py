@@ -41,10 +41,7 @@ def forward_selection(folder: Path, rounds: int) -> tuple[list[Finding], Sheet]:
             other = theirs.arrays("rows", options)[1]
         except FailedError as error:
             return [Finding("absent", f"mlxtend: {error}")], Sheet(caption, columns, ())
-        measures = {
-            MINE: partial(_seconds, mine, options),
-            THEIRS: partial(_seconds, theirs, options),
-        }
+        measures = {MINE: partial(_seconds, mine, options), THEIRS: partial(_seconds, theirs, options)}
         measured = interleave(measures, rounds)
     ratio = ratios(measured.values[MINE], measured.values[THEIRS])
     equal = int(np.sum(own["order"] == other["order"]))

@@ -72,7 +72,7 @@ def trained(*options: str) -> Path:
     return Path("m.safetensors")
 
 
-def told(capsys: Capture, *arguments: str) -> str:
+def output(capsys: Capture, *arguments: str) -> str:
     """What a command that succeeds prints."""
     capsys.readouterr()
     assert main(list(arguments)) == 0
@@ -99,12 +99,7 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     ]
     for word in ("(base rate)", "visit + b", "wrote m.safetensors", model.version, "adds (ms)"):
         assert word in captured.out
-    assert sorted(path.name for path in desk.iterdir()) == [
-        "groups.json",
-        "m.safetensors",
-        "test.csv",
-        "train.parquet",
-    ]
+    assert sorted(path.name for path in desk.iterdir()) == ["groups.json", "m.safetensors", "test.csv", "train.parquet"]
 
 
 def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
@@ -141,7 +136,7 @@ def test_train_leaves_out_rows_without_a_target_when_told_to(desk: Path, capsys:
 
 
 def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: Capture) -> None:
-    out = told(capsys, *TRAIN, "--test", "test.csv")
+    out = output(capsys, *TRAIN, "--test", "test.csv")
     assert "test r2" in out
     evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
     assert evaluated.r2 is not None
@@ -166,26 +161,26 @@ def test_train_calibrates_and_show_and_evaluate_tell_it(
     target: str, options: list[str], says: str, columns: list[str], desk: Path, capsys: Capture
 ) -> None:
     rows(2, 50).to_csv("held.csv", index=False)
-    out = told(capsys, *aimed(target, "--alpha", "0.1"), *CALIBRATE, *options)
+    out = output(capsys, *aimed(target, "--alpha", "0.1"), *CALIBRATE, *options)
     model = load("m.safetensors")
     found = model.manifest.calibration
     assert found is not None
     assert (found.rows, found.data, len(found.thresholds)) == (50, "held.csv", model.steps + 1)
     assert found == calibrate(model, open_table("held.csv"), found.coverage).manifest.calibration
     line = f"calibrated on 50 rows of held.csv: {says}"
-    shown = told(capsys, "show", "m.safetensors")
+    shown = output(capsys, "show", "m.safetensors")
     for text in (out, shown):
         assert line in text.splitlines()
     assert all(f" {name} " in shown.splitlines()[0] for name in columns)
     assert ("ECE" in shown) == ("ECE" in columns)
-    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["calibration"] == found.model_dump(mode="json")
+    assert json.loads(output(capsys, "show", "m.safetensors", "--json"))["calibration"] == found.model_dump(mode="json")
     evaluated = evaluate(model, open_table("test.csv"))
     assert evaluated.coverage is not None
     assert evaluated.size is not None
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
     assert [each["coverage"] for each in values] == evaluated.coverage.tolist()
     assert [each["size"] for each in values] == evaluated.size.tolist()
-    table = told(capsys, "evaluate", "m.safetensors", "test.csv")
+    table = output(capsys, "evaluate", "m.safetensors", "test.csv")
     assert f" coverage  {columns[0]} " in table.replace("   ", "  ")
     for coverage, size in zip(evaluated.coverage, evaluated.size, strict=True):
         assert f" {coverage:.4g} " in table
@@ -193,11 +188,11 @@ def test_train_calibrates_and_show_and_evaluate_tell_it(
 
 
 def test_without_a_calibration_nothing_is_said_of_it(desk: Path, capsys: Capture) -> None:
-    out = told(capsys, *TRAIN, "--test", "test.csv") + told(capsys, "show", "m.safetensors")
+    out = output(capsys, *TRAIN, "--test", "test.csv") + output(capsys, "show", "m.safetensors")
     assert not re.search("calibrated|coverage|width|ECE", out)
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))["prefixes"]
     assert not {"coverage", "size"} & set(values[0])
-    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["calibration"] is None
+    assert json.loads(output(capsys, "show", "m.safetensors", "--json"))["calibration"] is None
 
 
 def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated(desk: Path, capsys: Capture) -> None:
@@ -218,7 +213,7 @@ def weak_rows(seed: int, count: int = 60) -> pd.DataFrame:
 def test_train_stops_by_epsilon_and_show_says_where(desk: Path, capsys: Capture) -> None:
     weak_rows(0).to_parquet("train.parquet")
     weak_rows(2, 50).to_csv("held.csv", index=False)
-    out = told(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.01", "--test", "test.csv", *CALIBRATE)
+    out = output(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.01", "--test", "test.csv", *CALIBRATE)
     model = load("m.safetensors")
     stopped = model.manifest.stopped
     assert stopped is not None
@@ -226,12 +221,12 @@ def test_train_stops_by_epsilon_and_show_says_where(desk: Path, capsys: Capture)
     assert stopped.longest is not None
     assert [step.adds for step in model.manifest.steps] == [("visit", "b")]
     line = f"stopped by epsilon 0.5: the longest remaining projection is {stopped.longest:.3g}; left out: 'a', 'c'"
-    for text in (out, told(capsys, "show", "m.safetensors")):
+    for text in (out, output(capsys, "show", "m.safetensors")):
         assert line in text.splitlines()
-    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["stopped"] == stopped.model_dump(mode="json")
+    assert json.loads(output(capsys, "show", "m.safetensors", "--json"))["stopped"] == stopped.model_dump(mode="json")
     assert model.groups.features == ("b0",)
-    told(capsys, "evaluate", "m.safetensors", "test.csv")
-    told(capsys, "plot", "m.safetensors", "--out", "m.png")
+    output(capsys, "evaluate", "m.safetensors", "test.csv")
+    output(capsys, "plot", "m.safetensors", "--out", "m.png")
 
 
 @pytest.mark.parametrize("options", [[], ["--family", "poisson", "--task", "count"]], ids=["squares", "deviances"])
@@ -243,26 +238,26 @@ def test_train_keeps_the_prefix_that_evaluate_finds_best_on_the_validation_table
         frame.to_parquet(name) if name == "train.parquet" else frame.to_csv(name, index=False)
     call = [*aimed("n", "--alpha", "0.001", "--folds", "0"), *options]
     assert main(call) == 0
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "held.csv", "--json"))["prefixes"]
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "held.csv", "--json"))["prefixes"]
     errors = [each["deviance" if options else "mse"] for each in values]
     best = int(np.argmin(errors))
     assert 0 < best < len(errors) - 1, "this table does not test anything"
-    out = told(capsys, *call, "--validation", "held.csv")
+    out = output(capsys, *call, "--validation", "held.csv")
     model = load("m.safetensors")
     stopped = model.manifest.stopped
     assert stopped is not None
     assert (stopped.rule, stopped.steps, stopped.validation) == ("validation", best, "held.csv")
     assert stopped.errors == pytest.approx(errors)
     assert model.steps == best
-    told_errors = f"{errors[best]:.4g} ({errors[-1]:.4g} with all)"
-    said = f"stopped by held.csv: step {best} of {len(errors) - 1} has the least error, {told_errors}; left out: "
+    shown_errors = f"{errors[best]:.4g} ({errors[-1]:.4g} with all)"
+    said = f"stopped by held.csv: step {best} of {len(errors) - 1} has the least error, {shown_errors}; left out: "
     assert said in out
-    assert said in told(capsys, "show", "m.safetensors")
+    assert said in output(capsys, "show", "m.safetensors")
 
 
 def test_a_rule_that_stops_nothing_is_told(desk: Path, capsys: Capture) -> None:
     rows(2, 50).to_csv("held.csv", index=False)
-    out = told(capsys, *TRAIN, "--epsilon", "1e-6", "--validation", "held.csv")
+    out = output(capsys, *TRAIN, "--epsilon", "1e-6", "--validation", "held.csv")
     assert "not stopped by epsilon 1e-06 or held.csv; no group left out" in out.splitlines()
     assert load("m.safetensors").groups.names == ("a", "visit", "b", "c")
 
@@ -275,17 +270,17 @@ def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(desk: Pa
     after = load("new.safetensors")
     assert after.manifest.stopped == Stopped(rule=None, steps=before.steps, left_out=("a", "c"))
     assert after.manifest.groups == before.manifest.groups
-    assert "left out: 'a', 'c'" in told(capsys, "show", "new.safetensors")
+    assert "left out: 'a', 'c'" in output(capsys, "show", "new.safetensors")
 
 
 def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(desk: Path, capsys: Capture) -> None:
     frame = weak_rows(0)
     frame.to_parquet("train.parquet")
     Path("groups.json").write_text(json.dumps(groups(b={"requires": []})))
-    shown = told(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
+    shown = output(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
     assert "F(any set of all training groups, of cost K)" in shown
-    assert "F(any set of the retained groups, of cost K)" in told(capsys, *RESEQUENCE)
-    assert "F(any set of cost K)" in told(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
+    assert "F(any set of the retained groups, of cost K)" in output(capsys, *RESEQUENCE)
+    assert "F(any set of cost K)" in output(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
 
 
 CERTIFY = ["certify", "m.safetensors", "--nodes", "20", "--in-place"]
@@ -304,7 +299,7 @@ def test_certify_in_place_writes_into_the_model_and_show_and_plot_tell_it(desk: 
     assert (found.nodes, found.seconds) == (20, 60.0)
     assert after.version != before.version
     assert after.name == "m"
-    shown = told(capsys, "show", "m.safetensors")
+    shown = output(capsys, "show", "m.safetensors")
     for text in (captured.out, shown):
         lines = text.splitlines()
         assert " of best " in lines[0]
@@ -313,14 +308,14 @@ def test_certify_in_place_writes_into_the_model_and_show_and_plot_tell_it(desk: 
     line = next(line for line in shown.splitlines() if line.startswith("certified: "))
     assert line in captured.out.splitlines()
     assert "20 nodes for each, 60 s for all" in line
-    assert json.loads(told(capsys, "show", "m.safetensors", "--json"))["certificate"] == found.model_dump(mode="json")
-    told(capsys, "plot", "m.safetensors", "--out", "m.png")
+    assert json.loads(output(capsys, "show", "m.safetensors", "--json"))["certificate"] == found.model_dump(mode="json")
+    output(capsys, "plot", "m.safetensors", "--out", "m.png")
     assert [path.name for path in desk.glob("*.safetensors")] == ["m.safetensors"]
 
 
 def test_certify_to_another_file_leaves_the_model_as_it_was(desk: Path, capsys: Capture) -> None:
     before = trained("--alpha", "0.01").read_bytes()
-    values = json.loads(told(capsys, *CERTIFY[:-1], "--seconds", "5", "--json", "--out", "sure.safetensors"))
+    values = json.loads(output(capsys, *CERTIFY[:-1], "--seconds", "5", "--json", "--out", "sure.safetensors"))
     assert Path("m.safetensors").read_bytes() == before
     model = load("sure.safetensors")
     found = model.manifest.certificate
@@ -339,7 +334,7 @@ def test_a_share_that_is_not_exact_is_said_to_be_the_least_and_none_is_rounded_u
     bounds = (0.0, F[1], F[2] / 0.99999, *(value / 0.9346 for value in F[3:]))
     found = Certificate(bounds=bounds, exact=(True, True, True, False), nodes=1)
     replace(model, manifest=model.manifest.model_copy(update={"certificate": found})).save("m.safetensors")
-    lines = told(capsys, "show", "m.safetensors").splitlines()
+    lines = output(capsys, "show", "m.safetensors").splitlines()
     for line, cell in zip(lines[1:5], ("best", "best", " 99.9 %", ">= 93.4 %"), strict=True):
         assert f" {cell}  " in line
     said = "certified: every step explains at least 93.4 % of the best set at its cost on the training data"
@@ -349,7 +344,7 @@ def test_a_share_that_is_not_exact_is_said_to_be_the_least_and_none_is_rounded_u
 def test_the_certificate_of_a_stopped_model_is_said_to_be_of_the_groups_kept(desk: Path, capsys: Capture) -> None:
     weak_rows(0).to_parquet("train.parquet")
     trained("--epsilon", "0.5", "--alpha", "0.01")
-    assert "every step is the best set of the retained groups at its cost" in told(capsys, *CERTIFY)
+    assert "every step is the best set of the retained groups at its cost" in output(capsys, *CERTIFY)
 
 
 def test_a_model_at_other_costs_is_said_to_be_no_longer_certified(desk: Path, capsys: Capture) -> None:
@@ -358,7 +353,7 @@ def test_a_model_at_other_costs_is_said_to_be_no_longer_certified(desk: Path, ca
     capsys.readouterr()
     assert main(RESEQUENCE) == 0
     assert "not certified: the costs or the order changed" in capsys.readouterr().err.splitlines()
-    assert "of best" not in told(capsys, "show", "new.safetensors")
+    assert "of best" not in output(capsys, "show", "new.safetensors")
 
 
 def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +364,7 @@ def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.Mon
 
 def test_show_tells_the_steps_in_order(desk: Path, capsys: Capture) -> None:
     model = load(trained())
-    out = told(capsys, "show", "m.safetensors")
+    out = output(capsys, "show", "m.safetensors")
     lines = out.splitlines()
     for number, step in enumerate(model.manifest.steps):
         assert lines[number + 2].rstrip().endswith(" + ".join(step.adds))
@@ -379,7 +374,7 @@ def test_show_tells_the_steps_in_order(desk: Path, capsys: Capture) -> None:
 
 def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
     model = load(trained())
-    shown = json.loads(told(capsys, "show", "m.safetensors", "--json"))
+    shown = json.loads(output(capsys, "show", "m.safetensors", "--json"))
     fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha", "deviance"}
     assert [set(step) for step in shown["steps"]] == [fields] * model.steps
     assert [step["group"] for step in shown["steps"]] == [step.group for step in model.manifest.steps]
@@ -389,38 +384,38 @@ def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> Non
 
 def test_evaluate_tells_every_prefix(desk: Path, capsys: Capture) -> None:
     model = load(trained())
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
     found = evaluate(model, open_table("test.csv"))
     assert values["rows"] == 30
     assert [prefix["prefix"] for prefix in values["prefixes"]] == list(range(model.steps + 1))
     assert found.r2 is not None
     assert [prefix["r2"] for prefix in values["prefixes"]] == found.r2.tolist()
     assert set(values["prefixes"][0]) == {"prefix", "cost", "explained_variance", "r2", "mse"}
-    table = told(capsys, "evaluate", "m.safetensors", "test.csv")
+    table = output(capsys, "evaluate", "m.safetensors", "test.csv")
     assert "test mse" in table
     assert "30 rows; timeliness" in table
 
 
 def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, capsys: Capture) -> None:
     assert main(aimed("kind")) == 0
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
     assert values["prefixes"][-1]["accuracy"] > 0.7
-    assert "accuracy" in told(capsys, "evaluate", "m.safetensors", "test.csv")
+    assert "accuracy" in output(capsys, "evaluate", "m.safetensors", "test.csv")
     assert main(aimed("grade", "--query", "q")) == 0
-    values = json.loads(told(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
+    values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
     assert 0.5 < values["prefixes"][-1]["ndcg@5"] <= 1
-    assert "NDCG@5" in told(capsys, "evaluate", "m.safetensors", "test.csv")
+    assert "NDCG@5" in output(capsys, "evaluate", "m.safetensors", "test.csv")
 
 
 def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:
     names = ["CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "G-OMP", "Doubling", "FR Oracle", "OMP Oracle"]
     names += ["Sparse", "Sparse (shrunken)"]
-    values = json.loads(told(capsys, *COMPARE, "--test", "test.csv", "--json"))
+    values = json.loads(output(capsys, *COMPARE, "--test", "test.csv", "--json"))
     assert [method["name"] for method in values["methods"]] == names
     for method in values["methods"]:
         assert method["train"]["cost"][-1] == pytest.approx(7.5)
         assert len(method["test"]["cost"]) == len(method["test"]["explained_variance"])
-    out = told(capsys, *COMPARE, "--alpha", "0.01", "--folds", "0", "--level", "0.9")
+    out = output(capsys, *COMPARE, "--alpha", "0.01", "--folds", "0", "--level", "0.9")
     assert all(name in out for name in names)
     assert "reaches 0.9 of its final" in out
 
@@ -429,22 +424,22 @@ def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) 
 def test_plot_and_compare_draw_pictures(suffix: str, desk: Path, capsys: Capture) -> None:
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     trained()
-    told(capsys, "plot", "m.safetensors", "--out", f"model.{suffix}")
-    told(capsys, *COMPARE, "--test", "test.csv", "--plot", f"compared.{suffix}")
+    output(capsys, "plot", "m.safetensors", "--out", f"model.{suffix}")
+    output(capsys, *COMPARE, "--test", "test.csv", "--plot", f"compared.{suffix}")
     for name in ("model", "compared"):
         assert Path(f"{name}.{suffix}").read_bytes().startswith(magic)
 
 
 def test_resequence_orders_by_the_new_costs_as_training_would(desk: Path, capsys: Capture) -> None:
-    dear = groups(a={"cost": 0.01}, c={"cost": 50.0}, visit={"cost": 30.0})
-    Path("dear.json").write_text(json.dumps(dear))
+    expensive = groups(a={"cost": 0.01}, c={"cost": 50.0}, visit={"cost": 30.0})
+    Path("expensive.json").write_text(json.dumps(expensive))
     before = load(trained("--alpha", "0.01", "--folds", "0"))
-    out = told(capsys, "resequence", "m.safetensors", "--costs", "dear.json", "--out", "new.safetensors")
+    out = output(capsys, "resequence", "m.safetensors", "--costs", "expensive.json", "--out", "new.safetensors")
     after = load("new.safetensors")
     assert "wrote new.safetensors" in out
     assert [step.group for step in after.manifest.steps] != [step.group for step in before.manifest.steps]
     assert after.manifest.provenance.resequenced_from == before.version
-    call = ["train", "train.parquet", "--groups", "dear.json", "--target", "y", "--out", "t.safetensors"]
+    call = ["train", "train.parquet", "--groups", "expensive.json", "--target", "y", "--out", "t.safetensors"]
     assert main([*call, "--alpha", "0.01", "--folds", "0"]) == 0
     again = load("t.safetensors")
     assert after.manifest.steps == again.manifest.steps
@@ -453,13 +448,13 @@ def test_resequence_orders_by_the_new_costs_as_training_would(desk: Path, capsys
 
 def test_resequence_by_the_same_costs_changes_nothing(desk: Path, capsys: Capture) -> None:
     before = load(trained("--alpha", "0.01", "--folds", "0"))
-    told(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
+    output(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
     assert load("new.safetensors").manifest.steps == before.manifest.steps
 
 
 def test_a_model_trained_with_dropped_features_is_resequenced_by_the_same_file(desk: Path, capsys: Capture) -> None:
     before = load(trained("--drop", "a1", "--alpha", "0.01"))
-    told(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
+    output(capsys, "resequence", "m.safetensors", "--costs", "groups.json", "--out", "new.safetensors")
     after = load("new.safetensors")
     assert "a1" not in after.groups.features
     assert after.manifest.groups == before.manifest.groups
@@ -468,20 +463,20 @@ def test_a_model_trained_with_dropped_features_is_resequenced_by_the_same_file(d
 @pytest.mark.parametrize("name", ["hog[a]", "hog[/x]", "[bold]", "$a_$", "two words", "grün"])
 def test_a_group_is_shown_by_its_name_whatever_that_is(name: str, desk: Path, capsys: Capture) -> None:
     Path("groups.json").write_text(json.dumps(groups(a={"name": name}) | {"cost_unit": f"{name}s"}))
-    assert name in told(capsys, *TRAIN)
-    assert name in told(capsys, "show", "m.safetensors")
-    assert name in told(capsys, "evaluate", "m.safetensors", "test.csv")
-    told(capsys, "plot", "m.safetensors", "--out", "model.png")
-    told(capsys, *COMPARE, "--plot", "compared.png")
+    assert name in output(capsys, *TRAIN)
+    assert name in output(capsys, "show", "m.safetensors")
+    assert name in output(capsys, "evaluate", "m.safetensors", "test.csv")
+    output(capsys, "plot", "m.safetensors", "--out", "model.png")
+    output(capsys, *COMPARE, "--plot", "compared.png")
 
 
 def test_groups_that_cost_nothing_are_trained_shown_compared_and_drawn(desk: Path, capsys: Capture) -> None:
     free: Content = {"cost": 0.0}
     Path("groups.json").write_text(json.dumps(groups(a=free, visit=free, b=free, c=free)))
-    told(capsys, *TRAIN)
-    told(capsys, "evaluate", "m.safetensors", "test.csv")
-    told(capsys, "plot", "m.safetensors", "--out", "model.png")
-    told(capsys, *COMPARE, "--plot", "compared.png")
+    output(capsys, *TRAIN)
+    output(capsys, "evaluate", "m.safetensors", "test.csv")
+    output(capsys, "plot", "m.safetensors", "--out", "model.png")
+    output(capsys, *COMPARE, "--plot", "compared.png")
     assert load("m.safetensors").costs.tolist() == [0.0] * (load("m.safetensors").steps + 1)
     assert all(Path(name).read_bytes().startswith(b"\x89PNG") for name in ("model.png", "compared.png"))
 
@@ -489,7 +484,7 @@ def test_groups_that_cost_nothing_are_trained_shown_compared_and_drawn(desk: Pat
 def test_two_rows_are_enough(desk: Path, capsys: Capture) -> None:
     rows(count=2).to_parquet("train.parquet")
     for options in ((), ("--alpha", "0.1", "--folds", "0")):
-        told(capsys, *TRAIN, *options)
+        output(capsys, *TRAIN, *options)
         model = load("m.safetensors")
         assert model.manifest.provenance.rows == 2
         assert np.isfinite(model.prefixes.packed).all()
@@ -804,7 +799,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
     trained()
     capsys.readouterr()
-    monkeypatch.setattr("anytime.cli.show.load", fail)
+    monkeypatch.setattr("anytime.cli.model_file.load", fail)
     assert main(["show", "m.safetensors"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -816,7 +811,7 @@ def test_an_unexpected_failure_is_one_line_without_a_traceback(
 
 
 def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("anytime.cli.train.fit", fail)
@@ -871,7 +866,7 @@ def test_lack_of_memory_while_a_table_is_read_is_no_fault_of_the_table(
 def test_an_interruption_says_so_without_a_traceback(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("anytime.cli.train.fit", interrupt)
@@ -908,12 +903,12 @@ def test_the_module_runs_as_the_command() -> None:
 def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Path, capsys: Capture) -> None:
     trained("--alpha", "0.01")
     new = ("resequence", "m.safetensors", "--out", "new.safetensors")
-    told(capsys, *new, "--first", "c", "--without", "a", "--method", "omp", "--alpha", "0.5", "--doubling")
+    output(capsys, *new, "--first", "c", "--without", "a", "--method", "omp", "--alpha", "0.5", "--doubling")
     manifest = load("new.safetensors").manifest
     assert [step.group for step in manifest.steps] == ["c", "b"]
     assert (manifest.method, manifest.alpha, manifest.doubling) == ("omp", 0.5, True)
     assert manifest.groups.names == ("visit", "b", "c")
-    told(capsys, *new, "--first", "b")
+    output(capsys, *new, "--first", "b")
     assert load("new.safetensors").manifest.steps[0].adds == ("visit", "b")
     assert desk.exists()
 
@@ -955,11 +950,11 @@ def test_a_resequenced_model_shows_what_it_leaves_out_and_no_rule_that_never_saw
 ) -> None:
     weak_rows(0).to_parquet("train.parquet")
     trained("--epsilon", "0.5", "--alpha", "0.01")
-    told(capsys, "resequence", "m.safetensors", "--method", "omp", "--out", "new.safetensors")
-    assert "left out: 'a', 'c'" in told(capsys, "show", "new.safetensors").splitlines()
+    output(capsys, "resequence", "m.safetensors", "--method", "omp", "--out", "new.safetensors")
+    assert "left out: 'a', 'c'" in output(capsys, "show", "new.safetensors").splitlines()
     trained("--alpha", "0.01")
-    told(capsys, "resequence", "m.safetensors", "--without", "c", "--out", "new.safetensors")
-    assert "left out: 'c'" in told(capsys, "show", "new.safetensors").splitlines()
+    output(capsys, "resequence", "m.safetensors", "--without", "c", "--out", "new.safetensors")
+    assert "left out: 'c'" in output(capsys, "show", "new.safetensors").splitlines()
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
@@ -968,7 +963,7 @@ def test_train_places_groups_first_and_leaves_groups_out_as_resequence_does(
 ) -> None:
     target = "y" if family == "gaussian" else "kind"
     plain = ["--alpha", "0.01", "--folds", "0", "--family", family]
-    out = told(capsys, *aimed(target, *plain, "--first", "c", "--without", "a"))
+    out = output(capsys, *aimed(target, *plain, "--first", "c", "--without", "a"))
     assert "left out: 'a'" in out.splitlines()
     one = load("m.safetensors").manifest
     assert [step.group for step in one.steps] == ["c", "b"]
@@ -976,24 +971,24 @@ def test_train_places_groups_first_and_leaves_groups_out_as_resequence_does(
     assert main(aimed(target, *plain)) == 0
     data = [] if family == "gaussian" else ["--data", "train.parquet"]
     call = ["resequence", "m.safetensors", "--first", "c", "--without", "a", "--out", "new.safetensors", *data]
-    told(capsys, *call)
+    output(capsys, *call)
     other = load("new.safetensors").manifest
     for mine, theirs in zip(one.steps, other.steps, strict=True):
         assert mine.adds == theirs.adds
         assert mine.explained_variance == pytest.approx(theirs.explained_variance, rel=1e-9)
     assert (other.first, other.stopped) == (one.first, one.stopped)
     assert other.provenance.data == "train.parquet"
-    told(capsys, "resequence", "new.safetensors", "--costs", "groups.json", "--out", "last.safetensors", *data)
+    output(capsys, "resequence", "new.safetensors", "--costs", "groups.json", "--out", "last.safetensors", *data)
     assert load("last.safetensors").manifest.first == ("c",)
-    told(capsys, "resequence", "new.safetensors", "--no-first", "--out", "last.safetensors", *data)
+    output(capsys, "resequence", "new.safetensors", "--no-first", "--out", "last.safetensors", *data)
     assert load("last.safetensors").manifest.first == ()
 
 
 def test_moments_are_trained_without_some_groups_and_with_others_first(desk: Path, capsys: Capture) -> None:
-    told(capsys, "moments", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.moments")
+    output(capsys, "moments", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.moments")
     choice = ["--alpha", "0.01", "--first", "c", "--without", "a"]
-    told(capsys, "train", "m.moments", *choice, "--out", "kept.safetensors")
-    one, other = load("kept.safetensors"), load(trained(*choice))
+    output(capsys, "train", "m.moments", *choice, "--out", "smaller.safetensors")
+    one, other = load("smaller.safetensors"), load(trained(*choice))
     assert [step.adds for step in one.manifest.steps] == [("c",), ("visit", "b")]
     assert one.manifest.first == other.manifest.first == ("c",)
     assert one.prefixes.packed == pytest.approx(other.prefixes.packed, rel=1e-9)
@@ -1006,4 +1001,4 @@ def test_first_names_no_group_that_a_stopping_rule_excluded(desk: Path, capsys: 
     manifest = load(trained("--alpha", "0.001", "--folds", "0", "--validation", "held.csv", *first)).manifest
     assert manifest.first == tuple(step.group for step in manifest.steps)
     assert len(manifest.first) < 3, "this table does not test anything"
-    told(capsys, "resequence", "m.safetensors", "--method", "omp", "--out", "new.safetensors")
+    output(capsys, "resequence", "m.safetensors", "--method", "omp", "--out", "new.safetensors")

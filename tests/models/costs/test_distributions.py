@@ -1,4 +1,4 @@
-"""Distributions of costs: kept in a file, drawn from, and turned into costs of groups."""
+"""Distributions of costs: stored in a file, drawn from, and turned into costs of groups."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import pytest
 import yaml
 
 from anytime._files import check_writable
-from anytime.costs.distributions import CostDistributions, Histogram, Samples, checked_quantile, milliseconds, priced
+from anytime.cli.options import checked_quantile
+from anytime.costs.distributions import CostDistributions, Histogram, Samples, milliseconds, priced
 from anytime.errors import AnytimeError, GroupsError
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(
-    groups={
-        "a": Samples(samples=(1.0, 2.0, 3.0, 4.0)),
-        "b": Histogram(bounds=(1.0, 3.0), counts=(10, 10, 0), sum=25.0),
-    }
+    groups={"a": Samples(samples=(1.0, 2.0, 3.0, 4.0)), "b": Histogram(bounds=(1.0, 3.0), counts=(10, 10, 0), sum=25.0)}
 )
 
 
@@ -37,11 +35,11 @@ def groups(unit: str = "ms", draw: float = 0.0) -> FeatureGroups:
     )
 
 
-@pytest.mark.parametrize("kept", [PAIRED, MIXED], ids=["paired", "mixed"])
-def test_a_file_holds_what_was_measured(kept: CostDistributions, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", [PAIRED, MIXED], ids=["paired", "mixed"])
+def test_a_file_holds_what_was_measured(stored: CostDistributions, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
-    path.write_text(kept.text())
-    assert CostDistributions.load(path) == kept
+    path.write_text(stored.text())
+    assert CostDistributions.load(path) == stored
     assert set(json.loads(path.read_text())) == {"format", "unit", "source", "paired", "groups"}
 
 
@@ -121,7 +119,7 @@ def test_a_quantile_that_is_none_is_refused(quantile: float) -> None:
 
 @pytest.mark.parametrize("name", ["groups.yaml", "groups.yml", "groups.json"])
 def test_a_groups_file_written_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "cost_unit": "ms: 'quoted'",
         "groups": [
             {"name": "é: {", "features": ["x,y", "- z", "yes", "1"], "cost": 1e-7},
@@ -129,8 +127,8 @@ def test_a_groups_file_written_is_the_one_that_is_read(name: str, tmp_path: Path
             {"name": "b", "features": ["long " * 40], "cost": 7.0, "requires": ["é: {", "no"]},
         ],
     }
-    write_groups(load_groups(told), tmp_path / name)
-    assert load_groups(tmp_path / name) == load_groups(told)
+    write_groups(load_groups(content), tmp_path / name)
+    assert load_groups(tmp_path / name) == load_groups(content)
     text = (tmp_path / name).read_text()
     assert yaml.safe_load(text)["groups"][1] == {"name": "no", "features": [], "cost": 3.0}
     assert sum("features" in line for line in text.splitlines()) == 3, "a line a group"

@@ -23,7 +23,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 def groups(**costs: float) -> FeatureGroups:
-    told = [
+    entries = [
         {
             "name": name,
             "features": [f"x{g}"],
@@ -32,7 +32,7 @@ def groups(**costs: float) -> FeatureGroups:
         }
         for g, name in enumerate(NAMES)
     ]
-    return load_groups({"cost_unit": "ms", "groups": told})
+    return load_groups({"cost_unit": "ms", "groups": entries})
 
 
 def table() -> tuple[np.ndarray, np.ndarray]:
@@ -66,14 +66,14 @@ def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> N
 def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_costs() -> None:
     trained, new = model(), groups(a=30.0, b=0.5)
     found = drift(trained, new)
-    anew = resequence(trained, new)
+    relearned = resequence(trained, new)
     assert found.changes
     assert list(found.staying.steps) == [step.adds for step in trained.manifest.steps]
-    assert list(found.moving.steps) == [step.adds for step in anew.manifest.steps]
-    np.testing.assert_allclose(found.moving.costs, anew.costs)
+    assert list(found.moving.steps) == [step.adds for step in relearned.manifest.steps]
+    np.testing.assert_allclose(found.moving.costs, relearned.costs)
     spent = [sum(new.groups[new.position(name)].cost for name in adds) for adds in found.staying.steps]
     np.testing.assert_allclose(found.staying.costs, np.cumsum([0.0, *spent]))
-    for order, of in ((found.staying, trained), (found.moving, anew)):
+    for order, of in ((found.staying, trained), (found.moving, relearned)):
         assert order.r2 is not None
         assert order.r2[1:].tolist() == [step.r2 for step in of.manifest.steps]
         assert order.explained[1:].tolist() == [2 * step.explained_variance for step in of.manifest.steps]
@@ -82,7 +82,7 @@ def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_c
     assert found.lost == pytest.approx(found.timeliness[1] - found.timeliness[0])
     assert found.lost > 0.1
     assert found.staying.at(1.0) == 0
-    assert found.moving.at(0.5) == anew.expected(1).r2
+    assert found.moving.at(0.5) == relearned.expected(1).r2
 
 
 def literal_order(trained: Model, new: FeatureGroups) -> list[tuple[str, ...]]:
@@ -153,7 +153,7 @@ def test_groups_of_another_model_are_refused() -> None:
 def test_steps_that_come_to_require_each_other_are_estimated_as_they_stand() -> None:
     def rooms(costs: tuple[float, float, float, float, float], *, tied: bool) -> FeatureGroups:
         visit, lab, scan, blood, age = costs
-        told = [
+        entries = [
             {"name": "visit", "features": [], "cost": visit},
             {"name": "scan", "features": ["x0"], "cost": scan, "requires": ["lab" if tied else "visit"]},
             {"name": "lab", "features": [], "cost": lab},
@@ -161,7 +161,7 @@ def test_steps_that_come_to_require_each_other_are_estimated_as_they_stand() -> 
             {"name": "age", "features": ["x2"], "cost": age},
             {"name": "weight", "features": ["x3"], "cost": 1.0, "requires": ["age"]},
         ]
-        return load_groups({"groups": told})
+        return load_groups({"groups": entries})
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from anytime.costs.profiling import ModuleInputs, TableInputs, measurements, profile, required_first
-from anytime.data.formats import Batch
-from anytime.errors import ExtractorError, TableError
+from anytime.data.formats import Batch, open_table
+from anytime.errors import ExtractorError
 from anytime.groups import FeatureGroups, load_groups
 from models.unreadable import Unreadable
 
@@ -32,11 +34,11 @@ class Clock:
 
 def groups(**requires: list[str]) -> FeatureGroups:
     widths = {"late": ["l0"], "early": ["e0", "e1"], "visit": []}
-    told = [
+    entries = [
         {"name": name, "features": features, "cost": 1.0, "requires": requires.get(name, [])}
         for name, features in widths.items()
     ]
-    return load_groups({"cost_unit": "ms", "groups": told})
+    return load_groups({"cost_unit": "ms", "groups": entries})
 
 
 def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str] | None = None, name: str = "") -> Any:
@@ -52,12 +54,12 @@ def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str]
 def test_every_input_is_measured_as_often_as_asked_and_samples_stay_paired() -> None:
     clock, inputs = Clock(), ModuleInputs((1.0, 2.0, 3.0))
     extractors = {"late": slow(clock, lambda x: x, 1), "early": slow(clock, lambda x: 10 * x, 2)}
-    told: list[int] = []
-    found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=told.append)
+    progressed: list[int] = []
+    found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=progressed.append)
     assert found.times["late"].tolist() == [1.0, 2.0, 3.0] * 2
     assert found.times["early"].tolist() == [10.0, 20.0, 30.0] * 2
     assert found.timer_ms == 0
-    assert len(told) == measurements(inputs, (), 2) == 6
+    assert len(progressed) == measurements(inputs, (), 2) == 6
     assert found.groups["late"].scaling is None
 
 
@@ -132,29 +134,11 @@ def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_la
         ModuleInputs.of([], 4, "m:make")
 
 
-class _Empty:
-    name, columns = "t.csv", ("n",)
-
-    def batches(self, *_: Any, **__: Any) -> Any:
-        return iter(())
-
-
-def test_a_table_without_rows_is_refused() -> None:
-    with pytest.raises(TableError, match=r"t\.csv has no rows"):
-        TableInputs.of(_Empty(), 5)  # type: ignore[arg-type]
-
-
-class _Piecewise:
-    name, columns = "t.csv", ("n", "s")
-
-    def batches(self, *_: Any, **__: Any) -> Any:
-        for start in range(0, 40, 4):
-            yield Batch(start, {"n": np.arange(start, start + 4), "s": np.array(["a", None, "b", "c"], dtype=object)})
-
-
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), (4, 4), (3, 3), (100, 40)])
-def test_rows_are_gathered_from_as_many_batches_as_it_takes(limit: int, count: int) -> None:
-    found = TableInputs.of(_Piecewise(), limit)  # type: ignore[arg-type]
+def test_rows_are_collected_from_as_many_row_groups_as_needed(limit: int, count: int, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": np.arange(40), "s": ["a", None, "b", "c"] * 10})
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=4)
+    found = TableInputs.of(open_table(tmp_path / "t.parquet"), limit)
     assert found.count == count
     assert found.columns["n"].tolist() == list(range(count))
     assert found.one(count - 1) == {"n": count - 1, "s": ["a", None, "b", "c"][(count - 1) % 4]}

@@ -56,8 +56,8 @@ def test_it_is_the_literal_simulation(seed: int, deadline: float, stop: float) -
     found = times.expected(values, np.array([deadline]))
     assert found.mean[0] == pytest.approx(expected.mean())
     assert found.error[0] == pytest.approx(expected.std(ddof=1) / np.sqrt(30))
-    areas = np.array([literal_area(steps, draw, values, stop) for draw in costs]) / (stop * 2.0)
-    mean, error = times.timeliness(values, stop, 2.0)
+    areas = np.array([literal_area(steps, draw, values, stop) for draw in costs]) / stop
+    mean, error = times.timeliness(values, stop)
     assert mean == pytest.approx(areas.mean())
     assert error == pytest.approx(areas.std(ddof=1) / np.sqrt(30))
 
@@ -72,8 +72,8 @@ def test_costs_that_are_certain_give_the_step_curve() -> None:
         assert (found.mean[0], found.error[0]) == (values[last], 0.0)
         assert times.prefixes(np.array([deadline])).mean[0] == last
     for stop in (0.5, 3.0, 4.5, 7.0):
-        mean, error = times.timeliness(values, stop, 0.9)
-        assert mean == pytest.approx(timeliness(cumulative, values, stop, 0.9, "step"))
+        mean, error = times.timeliness(values, stop)
+        assert mean == pytest.approx(timeliness(cumulative, values, stop, 1.0, "step"))
         assert error == pytest.approx(0.0, abs=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_one_draw_has_no_error() -> None:
 
 
 def model(unit: str = "ms", draw: float = 2.0) -> Model:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "cost_unit": unit,
         "groups": [
             {"name": "a", "features": ["a0"], "cost": 1.0},
@@ -118,7 +118,7 @@ def model(unit: str = "ms", draw: float = 2.0) -> Model:
         ],
     }
     X = np.random.default_rng(0).normal(size=(40, 2))
-    return AnytimeRegressor(told).fit(X, X @ [1.0, 2.0]).model_
+    return AnytimeRegressor(content).fit(X, X @ [1.0, 2.0]).model_
 
 
 def test_a_model_is_simulated_from_the_costs_of_its_groups_and_what_nobody_computes_costs_what_the_model_says() -> None:

@@ -74,7 +74,7 @@ def test_a_service_that_began_anew_tells_less_than_before() -> None:
 
 def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:
     several = [Piece("http://a:9090/metrics", text(0.1)), Piece("http://b:9090/metrics", text(0.2, 0.3))]
-    file = tmp_path / "kept.txt"
+    file = tmp_path / "stored.txt"
     file.write_text(joined_text(several))
     read = pieces(str(file))
     assert [piece.source for piece in read] == [piece.source for piece in several]
@@ -157,8 +157,8 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer
     assert scraped(base) == text(0.1)
     assert scraped(f"{base}/secret", "sesame") == text(0.1)
     assert metrics.seen == [("/metrics", None), ("/secret", "Bearer sesame")]  # type: ignore[attr-defined]
-    (tmp_path / "kept.txt").write_text(text(0.2))
-    assert scraped(str(tmp_path / "kept.txt")) == text(0.2)
+    (tmp_path / "stored.txt").write_text(text(0.2))
+    assert scraped(str(tmp_path / "stored.txt")) == text(0.2)
     with pytest.raises(AnytimeError, match=r"returned 401 .*; set ANYTIME_KEY to a key of scope admin"):
         scraped(f"{base}/secret", "wrong")
     with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
@@ -190,6 +190,6 @@ def test_a_service_that_is_not_there_is_told_in_a_line() -> None:
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kept.bin").write_bytes(b"\xff\xfe")
+    (tmp_path / "stored.bin").write_bytes(b"\xff\xfe")
     with pytest.raises(AnytimeError, match="it is not text"):
-        scraped(str(tmp_path / "kept.bin"))
+        scraped(str(tmp_path / "stored.bin"))

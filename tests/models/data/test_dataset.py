@@ -19,12 +19,7 @@ from anytime.target import Target
 
 N = 12
 GROUPS = load_groups(
-    {
-        "groups": [
-            {"name": "g", "features": ["x1", "x0"], "cost": 1.0},
-            {"name": "h", "features": ["x2"], "cost": 2.0},
-        ]
-    }
+    {"groups": [{"name": "g", "features": ["x1", "x0"], "cost": 1.0}, {"name": "h", "features": ["x2"], "cost": 2.0}]}
 )
 
 
@@ -432,7 +427,7 @@ def test_the_folds_together_are_the_whole(tmp_path: Path) -> None:
 
 
 def test_progress_counts_every_row_once(tmp_path: Path) -> None:
-    told: list[int] = []
-    dataset(write(tmp_path, large())).moments(progress=told.append)
-    assert sum(told) == 40_000
-    assert len(told) > 1
+    progressed: list[int] = []
+    dataset(write(tmp_path, large())).moments(progress=progressed.append)
+    assert sum(progressed) == 40_000
+    assert len(progressed) > 1

@@ -32,8 +32,7 @@ from anytime.inference.conformal import (
     expected_calibration_error,
     model_outputs,
 )
-from anytime.inference.prediction import Prediction, load
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction, load
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities, expected_responses

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate import CertifiedPrefix, certify_prefixes
+from anytime.evaluation.certificate.certify import CertifiedPrefix, certify_prefixes
 from anytime.evaluation.certificate.relaxation import (
     COST_TOLERANCE,
     SelectionProblem,
     Split,
     first_split,
-    priced,
+    knapsack_bound,
     relax,
 )
 from anytime.evaluation.certificate.search import Search, filled, improved
@@ -156,15 +156,15 @@ def test_without_time_the_bounds_still_hold(case: Case) -> None:
 @given(cases())
 def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case) -> None:
     budget = 0.5 * float(case.groups.costs.sum())
-    whole = Search(budget, 0.0).run(case.problem, nodes=10_000, late=lambda: False)
-    search, nodes = Search(budget, 0.0), 0
-    found = search.run(case.problem, nodes=1, late=lambda: False)
-    while found.stopped == "nodes":
+    whole, search, nodes = Search(budget, 0.0), Search(budget, 0.0), 0
+    whole.run(case.problem, nodes=10_000, late=lambda: False)
+    while search.stopped == "nodes":
         nodes += 1
-        bound, found = found.bound, search.run(case.problem, nodes=nodes, late=lambda: False)
-        assert found.bound <= bound * (1 + ROUNDING)
-    assert found.nodes == whole.nodes
-    assert found.bound == pytest.approx(whole.bound, rel=ROUNDING)
+        bound = search.bound
+        search.run(case.problem, nodes=nodes, late=lambda: False)
+        assert search.bound <= bound * (1 + ROUNDING)
+    assert search.nodes == whole.nodes
+    assert search.bound == pytest.approx(whole.bound, rel=ROUNDING)
 
 
 @quick(max_examples=40)
@@ -219,7 +219,7 @@ def test_any_split_and_any_coefficients_give_a_bound(case: Case, seed: int, shar
     u = np.linalg.solve(problem.C, problem.q) * rng.choice([0.0, 0.5, 1.0, 2.0], size=(len(problem.C), 1))
     starts = np.flatnonzero(np.diff(problem.own, prepend=-1))
     z = np.full(len(case.groups), share)
-    found = priced(problem.C, problem.q, starts, case.groups.costs / budget, Split(delta, z, 0.0), u)
+    found = knapsack_bound(problem.C, problem.q, starts, case.groups.costs / budget, Split(delta, z, 0.0), u)
     assert found.value >= sets.best(budget) * (1 - ROUNDING)
     within = sets.members[sets.costs <= budget]
     values = sets.F[sets.costs <= budget]
@@ -347,9 +347,7 @@ def small() -> Case:
 def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
     case, reported = small(), list[int]()
     costs, F = budgets(case)
-    once = certify_prefixes(
-        case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=lambda k, _: reported.append(k)
-    )
+    once = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, progress=reported.append)
     assert sorted(reported) == list(range(len(costs)))
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3)
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.certify import certify
+from anytime.evaluation.certificate.certify import certify
 from anytime.groups import FeatureGroups
 from anytime.inference.prediction import load
 from anytime.model.manifest import Certificate

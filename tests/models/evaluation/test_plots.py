@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation import plots as plotting
-from anytime.evaluation.certify import certify
+from anytime.evaluation.certificate.certify import certify
 
 MIN_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]

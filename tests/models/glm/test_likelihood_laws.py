@@ -108,10 +108,10 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     _, Y = literal.standardise(case.X, Y, case.weights)
     moments = moments_of(case.X, Y, case.weights)
     gram = Gram.of(moments)
-    by_moments = sequence(gram, case.groups, method, case.alpha, blind, doubling)
+    by_moments = sequence(gram, case.groups, method, case.alpha, cost_blind=blind, doubling=doubling)
     blocks = row_blocks_of([Block(case.X, Y, case.weights)], gram)
     design = BlockDesign(gram, FAMILIES["gaussian"], moments.weight, np.ones(len(gram.x_mean)), row_blocks=blocks)
-    by_rows = likelihood_sequence(design, case.groups, method, case.alpha, blind, doubling)
+    by_rows = likelihood_sequence(design, case.groups, method, case.alpha, cost_blind=blind, doubling=doubling)
     judged = LikelihoodRows(literal.standardise(case.X, Y, case.weights)[0], Y, "gaussian", case.alpha, case.weights)
     options: dict[str, Any] = {"method": method, "cost_blind": blind, "doubling": doubling}
     check_every_step(judged, case.groups, by_rows, atol=1e-8, **options)

@@ -1,4 +1,4 @@
-"""What calibration promises is kept exactly: every prefix covers as often as the rank of its threshold says."""
+"""The guarantee of calibration is exact: every prefix covers as often as the rank of its threshold says."""
 
 from __future__ import annotations
 
@@ -455,8 +455,8 @@ def literal_error(probabilities: Float, codes: Index, bins: int) -> float:
     """As defined, a row at a time, for confidences that differ and rows in a multiple of the bins."""
     rows: list[tuple[float, float]] = []
     for p, code in zip(probabilities.tolist(), codes.tolist(), strict=True):
-        told = 1 if len(p) == 2 else p.index(max(p))
-        rows.append((p[told], float(told == code)))
+        predicted = 1 if len(p) == 2 else p.index(max(p))
+        rows.append((p[predicted], float(predicted == code)))
     rows.sort()
     size = len(rows) // bins
     gaps = [math.fsum(right - p for p, right in rows[i : i + size]) / size for i in range(0, len(rows), size)]
@@ -481,7 +481,7 @@ def test_the_calibration_error_by_hand() -> None:
 
 
 def test_of_two_classes_it_is_about_the_second() -> None:
-    # The second is told too often in both bins; the most likely class, 0.75 everywhere, is right in 3 of 4.
+    # The second is predicted too often in both bins; the most likely class, 0.75 everywhere, is right in 3 of 4.
     second, codes = np.array([0.25, 0.25, 0.75, 0.75]), np.array([0, 0, 1, 0])
     assert expected_calibration_error(np.column_stack([1 - second, second]), codes) == 0.25
     assert expected_calibration_error(np.column_stack([1 - second, second, np.zeros(4)]), codes) == 0.0

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities
 from anytime.types import Float
@@ -322,10 +321,10 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("text", "near", "12", ["'near'", "expected 1 x 2"]),
     ("words", "near", ["1", "2"], ["'near'", "not numbers"]),
     ("a word among numbers", "near", [1.0, "2"], ["'near'", "not numbers"]),
-    ("a word beside null", "near", [None, "2"], ["'near'", "not all numbers"]),
+    ("a word and null", "near", [None, "2"], ["'near'", "not all numbers"]),
     ("bytes", "near", [b"1", b"2"], ["'near'", "not numbers"]),
     ("complex numbers", "near", [1j, 2.0], ["'near'", "not numbers"]),
-    ("a complex number beside null", "near", [None, np.complex128(1)], ["'near'", "not all numbers", "expected 1 x 2"]),
+    ("a complex number and null", "near", [None, np.complex128(1)], ["'near'", "not all numbers", "expected 1 x 2"]),
     ("a number that is no float", "near", [None, Unfloatable()], ["'near'", "not all numbers", "expected 1 x 2"]),
     (
         "what is no array",
@@ -336,7 +335,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("dates", "near", np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"), ["'near'", "not numbers"]),
     ("objects", "near", [object(), None], ["'near'", "not all numbers"]),
     ("infinity", "near", [1.0, math.inf], ["'near'", "infinite or beyond 1e+100 in 'n1'"]),
-    ("minus infinity beside null", "near", [-math.inf, None], ["'near'", "infinite or beyond 1e+100 in 'n0'"]),
+    ("minus infinity and null", "near", [-math.inf, None], ["'near'", "infinite or beyond 1e+100 in 'n0'"]),
     ("an integer too large for a float", "near", [10**400, 1], ["'near'", "too large"]),
     ("three brackets", "near", nested(2), ["'near'", "1 x 1 x 2", "expected 1 x 2"]),
     ("a hundred brackets", "near", nested(100), ["'near'", "expected 1 x 2"]),
@@ -438,11 +437,11 @@ def test_a_null_in_any_row_lists_its_feature_once() -> None:
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     X = table(5, 6)
     counted, reported = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
-    assert (counted.rows, counted.rows_known) == (1, False)
+    assert counted.rows == 1
     assert counted.answer().prediction == Prediction(MODEL).answer().prediction
     with pytest.raises(ValuesError, match="expected 1 x 2"):
         counted.add("near", [1.0, 2.0, 3.0])
-    assert not counted.rows_known
+    assert counted.rows == 1
     for name in NAMES:
         counted.add(name, X[:, SLICES[name]])
     assert same(counted.answer(), reported.answer())
@@ -453,7 +452,7 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
 def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> None:
     scan = np.zeros((3, 3))  # ahead of its turn: the prefix is the same before and after it
     reported, counted = Prediction(MODEL, None), Prediction(MODEL, None)
-    assert all(isinstance(asked.answer().prediction, float) for asked in (reported, counted))
+    assert all(isinstance(each.answer().prediction, float) for each in (reported, counted))
     reported.expect_rows(3)
     counted.add("scan", scan)
     assert len(reported.answer().prediction) == len(counted.answer().prediction) == 3

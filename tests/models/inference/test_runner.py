@@ -1,4 +1,4 @@
-"""Promises of the runner: an answer at the deadline whatever the extractors do, and nothing left behind.
+"""Promises of the runner: an answer at the deadline whatever the extractors do, and no thread or process outlives it.
 
 Clocks here are generous (a busy machine must not fail a test) and bound only what a broken runner would exceed by far.
 """
@@ -100,7 +100,7 @@ def unsendable(x: Float) -> Any:
 
 
 def noting(x: Path) -> Float:
-    """Leave a mark, so that a test can tell whether the group was computed."""
+    """Create a file, which shows a test that the group was computed."""
     (x / "computed").touch()
     return np.zeros(2)
 
@@ -207,7 +207,7 @@ def worker_threads() -> set[threading.Thread]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_idle_processes() -> None:
-    """Processes that joblib keeps for whoever comes next end: these tests count their own."""
+    """End the idle processes of joblib: these tests count their own."""
     get_reusable_executor().shutdown(wait=True)
 
 
@@ -231,7 +231,7 @@ def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker)
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_the_deadline_is_kept_though_an_extractor_is_at_work(worker: Worker) -> None:
+def test_the_answer_is_on_time_while_an_extractor_runs(worker: Worker) -> None:
     with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
         runner.run(X, 50.0)
         begin = time.perf_counter()
@@ -248,7 +248,7 @@ def test_the_deadline_is_kept_though_an_extractor_is_at_work(worker: Worker) -> 
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_what_is_done_by_the_deadline_is_used(worker: Worker) -> None:
+def test_groups_computed_by_the_deadline_are_used(worker: Worker) -> None:
     with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
         answer = runner.run(X, 1000.0)
     assert answer.prediction == 1.5
@@ -290,7 +290,7 @@ def test_a_deadline_of_zero_gives_the_base_rate_and_starts_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("deadline_ms", [-1, -1e-9, float("nan"), float("inf"), "20", None, True, [1.0]])
-def test_a_deadline_that_is_none_is_refused(deadline_ms: Any) -> None:
+def test_an_invalid_deadline_is_refused(deadline_ms: Any) -> None:
     with (
         Runner(a_model(), extractors()) as runner,
         pytest.raises(ValuesError, match=r"deadline_ms is .*; expected a finite number"),
@@ -354,18 +354,18 @@ def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     assert answer.note.startswith("group 'b' failed")
     assert [failure.group for failure in runner.failures] == ["b", "b"]
     assert runner.last_failure == answer.note
-    assert len(caplog.records) == 1, "a group that goes on failing is logged once"
+    assert len(caplog.records) == 1, "a repeatedly failing group is logged once"
     assert "group 'b' failed" in caplog.text
 
 
-def test_the_failure_tells_the_exception_in_one_line() -> None:
+def test_the_failure_names_the_exception_in_one_line() -> None:
     with Runner(a_model(), extractors(b=raising)) as runner:
         runner.run(X, LONG_MS)
     assert runner.last_failure == "group 'b' failed: RuntimeError: no light on the sensor"
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_with_moments_a_failure_is_answered_around(worker: Worker) -> None:
+def test_with_moments_the_answer_uses_the_other_groups(worker: Worker) -> None:
     with Runner(a_model(moments=True), extractors(b=raising), worker, max_workers=1) as runner:
         answer = runner.run(X, LONG_MS)
     assert answer.policy == "arrived"
@@ -433,11 +433,11 @@ def test_runs_from_several_threads_do_not_mix() -> None:
 
     with Runner(a_model(), extractors(), max_workers=4) as runner:
 
-        def ask(i: int) -> None:
+        def run(i: int) -> None:
             for _ in range(20):
                 answers[i] = runner.run(np.array([float(i), 0.0, 0.0, 0.0]), LONG_MS).prediction
 
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -454,7 +454,7 @@ def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None
         runner.run(X, 10.0)
 
 
-def test_closing_ends_runs_on_their_way() -> None:
+def test_closing_ends_running_runs() -> None:
     with Runner(a_model(), extractors(b=hanging), "process", max_workers=1) as runner:
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(runner.run(X, LONG_MS)))
@@ -488,12 +488,12 @@ def test_closing_leaves_no_process_and_no_descriptor() -> None:
 
 
 @pytest.mark.parametrize("bad", [lambda x: x, threading.Lock().acquire])
-def test_extractors_that_cannot_go_to_a_process_are_refused_by_name(bad: Callable[[Any], Any]) -> None:
+def test_extractors_that_are_not_picklable_are_refused_by_name(bad: Callable[[Any], Any]) -> None:
     with pytest.raises(ExtractorError, match=r"group 'b' is not picklable for a process .*worker='thread'"):
         Runner(a_model(), extractors(b=bad), "process")
 
 
-def test_an_input_that_cannot_go_to_a_process_is_refused() -> None:
+def test_an_input_that_is_not_picklable_is_refused() -> None:
     with (
         Runner(a_model(), extractors(), "process", max_workers=1) as runner,
         pytest.raises(ExtractorError, match="input of type lock is not picklable"),
@@ -509,13 +509,13 @@ def test_an_input_that_does_not_load_in_the_process_is_a_failure() -> None:
         assert runner.run(X, LONG_MS).prediction == FULL
 
 
-def test_values_that_cannot_leave_the_process_are_a_failure() -> None:
+def test_values_that_are_not_picklable_are_a_failure() -> None:
     with Runner(a_model(), extractors(b=unsendable), "process", max_workers=1) as runner:
         assert runner.run(X, LONG_MS).prefix == 1
         assert "values are not picklable" in str(runner.last_failure)
 
 
-def test_extractors_that_do_not_load_in_the_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extractors_that_do_not_load_in_the_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def ghost(x: Float) -> Float:
         return x[:1]
 
@@ -545,7 +545,7 @@ def test_a_process_that_dies_between_runs_is_replaced() -> None:
         assert answer.prediction != first_process
 
 
-def test_a_process_beyond_patience_is_killed_and_replaced() -> None:
+def test_a_process_that_stays_busy_is_killed_and_replaced() -> None:
     with Runner(a_model(), extractors(b=hanging), "process", max_workers=1, patience_ms=100.0) as runner:
         (process,) = multiprocessing.active_children()
         assert runner.run(X, 1000.0).reason == "deadline"  # by which the extractor hangs
@@ -638,22 +638,18 @@ def forking(code: str, worker: Worker, folder: Path) -> list[str]:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("worker", WORKERS)
-def test_a_child_that_was_forked_off_is_answered_by_workers_of_its_own(worker: Worker, tmp_path: Path) -> None:
+def test_a_forked_child_uses_its_own_workers(worker: Worker, tmp_path: Path) -> None:
     code = """
 with Runner(MODEL, EXTRACTORS, WORKER) as runner:
     print("before", *reasons(runner))
     ended = forked(lambda: print("child", *reasons(runner)), [runner._workers._changed])
     print("after", *reasons(runner), ended)
 """
-    assert forking(code, worker, tmp_path) == [
-        "before complete None",
-        "child complete None",
-        "after complete None 0",
-    ]
+    assert forking(code, worker, tmp_path) == ["before complete None", "child complete None", "after complete None 0"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_was_forked_off_leaves_the_processes_of_its_parent_alone(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_end_the_processes_of_its_parent(tmp_path: Path) -> None:
     code = """
 with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
     processes = active_children()
@@ -668,14 +664,14 @@ with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
 def test_workers_serve_a_client_without_a_model() -> None:
     with Workers(extractors(), "process", max_workers=1) as workers:
         until = time.perf_counter() + LONG_MS / 1e3
-        arrivals = list(workers.extract(("c", "a"), X, until))
+        arrivals = list(workers.start(("c", "a"), X).arrivals(until))
         assert [arrival.group for arrival in arrivals] == ["c", "a"]
         assert arrivals[0].values.tolist() == [3.0, 4.0]
         assert all(arrival.took_ms >= 0 and arrival.error is None for arrival in arrivals)
-        assert list(workers.extract(("a",), X, time.perf_counter())) == []
+        assert list(workers.start(("a",), X).arrivals(time.perf_counter())) == []
 
 
-def test_an_extraction_can_be_read_on_after_a_pause() -> None:
+def test_reading_an_extraction_continues_after_a_pause() -> None:
     with Workers(extractors(b=briefly_slow)) as workers:
         extraction = workers.start(("a", "b"), X)
         now = time.perf_counter()
@@ -686,7 +682,7 @@ def test_an_extraction_can_be_read_on_after_a_pause() -> None:
     assert extraction.cancel() == ()
 
 
-def test_groups_that_nobody_read_are_told_when_cancelled() -> None:
+def test_cancelling_returns_the_groups_that_were_not_read() -> None:
     with Workers(extractors()) as workers:
         extraction = workers.start(("a", "b"), X)
         assert eventually(lambda: extraction._ended)

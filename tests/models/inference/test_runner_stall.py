@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from anytime.inference import extraction
 from anytime.inference.runner import Runner
-from anytime.inference.workers import Worker, extraction
+from anytime.inference.workers import Worker
 from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
 
 DEADLINE_MS = 500.0
@@ -72,12 +73,12 @@ def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
 def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "MAX_DRAIN_S", 0.0)
     with Runner(a_model(), extractors()) as runner:
-        take = runner._failures.add
+        add = runner._add
 
-        def slow_take(*given: Any) -> Any:
+        def slow_add(*given: Any) -> Any:
             assert eventually(lambda: given[0].received == () and queued() == ["b", "c"])
             time.sleep(1.1 * DEADLINE_MS / 1e3)
-            return take(*given)
+            return add(*given)
 
         started: list[extraction.Extraction] = []
         start = runner._workers.start
@@ -89,7 +90,7 @@ def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.Monke
         def queued() -> list[str]:
             return [arrival.group for arrival in started[0]._arrived]
 
-        monkeypatch.setattr(runner._failures, "add", slow_take)
+        monkeypatch.setattr(runner, "_add", slow_add)
         monkeypatch.setattr(runner._workers, "start", noted_start)
         answer = runner.run(X, DEADLINE_MS)
     assert (answer.groups, answer.reason) == (("a",), "deadline")

@@ -88,7 +88,7 @@ def test_any_set_is_answered_by_ridge_regression_on_it_from_the_rows(names: tupl
     np.testing.assert_allclose(answer.prediction, predicted, rtol=1e-8, atol=1e-8)
     assert answer.expected.explained_variance == pytest.approx(explained, rel=1e-8)
     assert answer.expected.r2 == pytest.approx(r2, rel=1e-8)
-    assert answer.groups == tuple(MODEL.order(names))
+    assert answer.groups == MODEL.order(names)
     visit = 2.0 if {"b", "c"} & set(names) else 0.0
     assert answer.cost == pytest.approx(visit + sum(g["cost"] for g in GROUPS["groups"] if g["name"] in names))
     assert (answer.policy, answer.note) == ("arrived", None)
@@ -116,9 +116,9 @@ def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> Non
     late = MODEL.order(NAMES)[1:]
     assert answered(MODEL, late, policy="prefix").groups == ()
     answer = answered(MODEL, late)
-    assert answer.groups == tuple(late)
+    assert answer.groups == late
     assert answer.prefix == 0
-    assert answer.missing == tuple(MODEL.order(NAMES)[:1])
+    assert answer.missing == MODEL.order(NAMES)[:1]
     assert not answer.complete
 
 
@@ -127,17 +127,17 @@ def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> Non
 def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_fits(
     names: tuple[str, ...], budget: float
 ) -> None:
-    taken: list[str] = []
+    selected: list[str] = []
     for name in MODEL.order(names):
-        cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*taken, name])
-        cost += 2.0 if {"b", "c"} & {*taken, name} else 0.0
+        cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*selected, name])
+        cost += 2.0 if {"b", "c"} & {*selected, name} else 0.0
         if cost > budget:
             break
-        taken.append(name)
+        selected.append(name)
     answer = answered(MODEL, names, budget=budget)
-    assert answer.groups == tuple(taken)
+    assert answer.groups == tuple(selected)
     assert answer.cost <= budget
-    np.testing.assert_allclose(answer.prediction, ridge(tuple(taken))[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(answer.prediction, ridge(tuple(selected))[0], rtol=1e-8, atol=1e-8)
 
 
 def test_a_model_without_moments_answers_by_the_prefix_and_says_so() -> None:
@@ -198,10 +198,10 @@ def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(arrived, "MAX_SETS", 5)
     model = trained()
     expected = {names: answered(MODEL, names).prediction for names in SETS}
-    asked = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
+    requested = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda names: answered(model, names).prediction, asked))
-    assert found == [expected[names] for names in asked]
+        found = list(threads.map(lambda names: answered(model, names).prediction, requested))
+    assert found == [expected[names] for names in requested]
 
 
 # Likelihoods: one Newton step from the nearest prefix.
@@ -284,7 +284,7 @@ def test_any_set_of_a_likelihood_is_one_newton_step_from_the_nearest_prefix(kind
     is_prefix = frozenset(names) in model.needed
     assert found.approximate == (not is_prefix)
     assert answer.policy == "arrived"
-    assert answer.groups == tuple(model.order(names))
+    assert answer.groups == model.order(names)
     if is_prefix:
         there = answered(model, names, policy="prefix")
         assert (answer.prediction, answer.probabilities) == (there.prediction, there.probabilities)

@@ -1,4 +1,4 @@
-"""`anytime export`: the C and the JSON of a model answer as the model does, whatever comes, in whatever order."""
+"""`anytime export`: the C and the JSON of a model answer as the model does, for any groups in any order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.export import c_source, document
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float
@@ -49,7 +48,7 @@ def table(rows: int = 150) -> Float:
 
 
 def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") -> Model:
-    """A model of each rule by which scores become what is told."""
+    """A model for each rule that maps scores to outputs."""
     X = table()
     rng = np.random.default_rng(1)
     signal = (X - X.mean(axis=0)) / X.std(axis=0) @ rng.normal(size=(10, 3)) + rng.normal(size=(len(X), 3))
@@ -76,7 +75,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
 
 @dataclass(frozen=True)
 class Event:
-    """A group that comes, or a question."""
+    """A group that arrives, or a request for an answer."""
 
     group: str = ""
     values: tuple[float, ...] = ()
@@ -84,7 +83,7 @@ class Event:
 
 
 def lives(seed: int) -> Iterator[list[Event]]:
-    """Predictions from begin to end: groups in any order, some again, some values missing, questions between them."""
+    """Predictions from begin to end: groups in any order, some twice, some values missing, requests between them."""
     rng = np.random.default_rng(seed)
     for _ in range(20):
         events = [Event()]
@@ -97,10 +96,10 @@ def lives(seed: int) -> Iterator[list[Event]]:
         yield events
 
 
-def told_by(answer: Answer) -> list[float]:
-    """What a model tells, as the exported ones do."""
-    told: list[float] = np.ravel(answer.prediction if answer.probabilities is None else answer.probabilities).tolist()
-    return told
+def outputs_of(answer: Answer) -> list[float]:
+    """The outputs of a model, in the form of the exported ones."""
+    outputs = answer.prediction if answer.probabilities is None else answer.probabilities
+    return list(map(float, np.ravel(outputs)))
 
 
 def compiled(model: Model, folder: Path, source: str, *options: str) -> Path:
@@ -112,8 +111,8 @@ def compiled(model: Model, folder: Path, source: str, *options: str) -> Path:
     return out
 
 
-def said(path: Path, lines: list[str]) -> list[str]:
-    """What a program prints for some lines."""
+def printed(path: Path, lines: list[str]) -> list[str]:
+    """The lines that a program prints for some lines of input."""
     done = subprocess.run([path], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()
 
@@ -131,38 +130,38 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
             else:
                 lines.append(f"answer {event.budget!r}")
                 expected.append(now.answer(event.budget))
-        answers = [list(map(float, line.split())) for line in said(ask, lines) if " " in line]
+        answers = [list(map(float, line.split())) for line in printed(ask, lines) if " " in line]
         assert [int(prefix) for prefix, *_ in answers] == [answer.prefix for answer in expected]
-        for (_, *told), answer in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(told, told_by(answer), rtol=close, atol=close)
+        for (_, *outputs), answer in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
 
 
 def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, list[float]]]:
     """Answers of a program that knows the document of a model and nothing else."""
-    came: dict[int, float] = {}
+    received: dict[int, float] = {}
     groups = {group["name"]: group for group in exported["groups"]}
     for event in events:
         if event.group:
             start = groups[event.group]["start"]
             for place, value in enumerate(event.values, start):
                 mean = exported["features"][place]["mean"]
-                came[place] = 0.0 if math.isnan(value) else value - mean
+                received[place] = 0.0 if math.isnan(value) else value - mean
             continue
         usable = [
             number
             for number, prefix in enumerate(exported["prefixes"])
-            if prefix["cost"] <= event.budget and set(range(prefix["features"])) <= set(came)
+            if prefix["cost"] <= event.budget and set(range(prefix["features"])) <= set(received)
         ]
         prefix = exported["prefixes"][max(usable)]
         scores = [
-            intercept + sum(came[place] * row[r] for place, row in enumerate(prefix["coef"]))
+            intercept + sum(received[place] * row[r] for place, row in enumerate(prefix["coef"]))
             for r, intercept in enumerate(prefix["intercept"])
         ]
         yield max(usable), linked(exported, scores)
 
 
 def linked(exported: dict[str, Any], scores: list[float]) -> list[float]:
-    """What scores come to, as the document says."""
+    """The outputs for some scores, by the rules in the docstring of `export`."""
     match exported["link"], exported["classes"]:
         case "identity", None:
             return scores
@@ -189,9 +188,9 @@ def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> Non
                 now.add(event.group, event.values)
             else:
                 expected.append(now.answer(event.budget))
-        for (prefix, told), answer in zip(read(exported, events), expected, strict=True):
+        for (prefix, outputs), answer in zip(read(exported, events), expected, strict=True):
             assert prefix == answer.prefix
-            np.testing.assert_allclose(told, told_by(answer), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=1e-9, atol=1e-9)
 
 
 def test_the_document_tells_groups_in_the_order_of_the_sequence(tmp_path: Path) -> None:
@@ -207,18 +206,20 @@ def test_the_document_tells_groups_in_the_order_of_the_sequence(tmp_path: Path) 
 def test_what_c_cannot_use_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     model = trained("regression").save(tmp_path / "m.safetensors")
     ask = compiled(model, tmp_path, "ask.c")
-    base = said(ask, ["answer inf"])[0]
-    assert said(ask, ["add 0 inf inf inf inf", "answer inf", "add 99 1", "answer inf"]) == ["-1", base, "-1", base]
+    base = printed(ask, ["answer inf"])[0]
+    assert printed(ask, ["add 0 inf inf inf inf", "answer inf", "add 99 1", "answer inf"]) == ["-1", base, "-1", base]
     for budget in ("-1", "nan"):
-        assert said(ask, [f"add {group} 1 1 1 1" for group in range(4)] + [f"answer {budget}"])[4] == f"-1 {base[2:]}"
+        assert (
+            printed(ask, [f"add {group} 1 1 1 1" for group in range(4)] + [f"answer {budget}"])[4] == f"-1 {base[2:]}"
+        )
 
 
 def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
     model = trained("regression").save(tmp_path / "m.safetensors")
     ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float")
-    base = said(ask, ["answer inf"])[0]
+    base = printed(ask, ["answer inf"])[0]
     huge = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
-    assert said(ask, [*huge, "answer inf"]) == ["0"] * 4 + [f"-1 {base[2:]}"]
+    assert printed(ask, [*huge, "answer inf"]) == ["0"] * 4 + [f"-1 {base[2:]}"]
 
 
 def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
@@ -229,7 +230,9 @@ def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
     for name in model.places:
         now.add(name, (1e9 * signs[name]).tolist())
     lines = [f"add {i} {' '.join(map(repr, (1e9 * signs[name]).tolist()))}" for i, name in enumerate(model.places)]
-    assert float(said(ask, [*lines, "answer inf"])[-1].split()[1]) == pytest.approx(told_by(now.answer())[0], rel=1e-12)
+    assert float(printed(ask, [*lines, "answer inf"])[-1].split()[1]) == pytest.approx(
+        outputs_of(now.answer())[0], rel=1e-12
+    )
 
 
 def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
@@ -239,9 +242,9 @@ def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> 
         for name, width in zip(names, WIDTHS.values(), strict=True)
     ]
     model = trained("regression", {"cost_unit": "$ ${name}", "groups": groups}).save(tmp_path / "m.safetensors")
-    told = said(compiled(model, tmp_path, "ask.c"), ["names"])
-    assert told[:3] == ["m", model.version, "$ ${name}"]
-    assert told[3:] == [*model.places, *model.manifest.responses]
+    outputs = printed(compiled(model, tmp_path, "ask.c"), ["names"])
+    assert outputs[:3] == ["m", model.version, "$ ${name}"]
+    assert outputs[3:] == [*model.places, *model.manifest.responses]
 
 
 def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None:
@@ -252,11 +255,11 @@ def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None
     ]
     model = trained("regression", {"groups": groups})
     for first in names:
-        text = c_source(resequence(model, None, "m", None, Changes(first=(first,))))
-        places = list(resequence(model, None, "m", None, Changes(first=(first,))).places)
+        text = c_source(resequence(model, name="m", changes=Changes(first=(first,))))
+        places = list(resequence(model, name="m", changes=Changes(first=(first,))).places)
         constants = re.findall(r"ANYTIME_M_GROUP_(\w+),", text)
-        told = dict(zip(places, constants, strict=True))
-        assert told == {"a-b": "A_B", "a b": "A_B_2", "速度": "UNNAMED", "a b 2": "A_B_2_1"}
+        words = dict(zip(places, constants, strict=True))
+        assert words == {"a-b": "A_B", "a b": "A_B_2", "速度": "UNNAMED", "a b 2": "A_B_2_1"}
         assert places[0] == first
 
 
@@ -290,24 +293,24 @@ def test_scores_of_classes_that_are_not_finite_tell_the_base_rate(tmp_path: Path
         absurd = replace(whole.prefixes, packed=whole.prefixes.packed * 1e38)
         model = replace(whole, prefixes=absurd).save(tmp_path / "m.safetensors")
         ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float", "-Wno-overflow")
-        base = said(ask, ["answer inf"])[0]
+        base = printed(ask, ["answer inf"])[0]
         lines = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
-        assert said(ask, [*lines, "answer inf"])[-1] == f"-1 {base[2:]}"
+        assert printed(ask, [*lines, "answer inf"])[-1] == f"-1 {base[2:]}"
 
 
 def test_a_first_step_without_features_is_complete_from_the_start(tmp_path: Path) -> None:
-    model = resequence(trained("regression"), None, "m", None, Changes(first=("visit",)))
+    model = resequence(trained("regression"), name="m", changes=Changes(first=("visit",)))
     model = model.save(tmp_path / "m.safetensors")
     answers = [Prediction(model).answer(budget) for budget in (0.5, 1.0)]
     assert [(answer.prefix, answer.complete) for answer in answers] == [(0, True), (1, True)]
-    told = said(compiled(model, tmp_path, "ask.c"), ["answer 0.5", "answer 1.0"])
-    assert [int(line.split()[0]) for line in told] == [0, 1]
+    outputs = printed(compiled(model, tmp_path, "ask.c"), ["answer 0.5", "answer 1.0"])
+    assert [int(line.split()[0]) for line in outputs] == [0, 1]
 
 
 def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
     model = trained("multiclass").save(tmp_path / "m.safetensors")
     threads = compiled(model, tmp_path, "threads.c", "-pthread")
-    answers = [int(line) for line in said(threads, [])]
+    answers = [int(line) for line in printed(threads, [])]
     assert len(answers) == model.steps + 1
     assert sum(answers[1:]) > 0
 
@@ -320,12 +323,12 @@ def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
     subprocess.run([program("cc"), "-std=c11", *strict, "-c", "m.c"], cwd=tmp_path, check=True, timeout=120)
     words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
     subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
-    prefix, told = said(tmp_path / "plus", [])[0].split()
+    prefix, output = printed(tmp_path / "plus", [])[0].split()
     now = Prediction(model)
     for name, place in model.places.items():
         now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
     assert int(prefix) == model.steps
-    assert float(told) == pytest.approx(told_by(now.answer())[0], rel=1e-12)
+    assert float(output) == pytest.approx(outputs_of(now.answer())[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("to", ["json", "c"])
@@ -377,4 +380,4 @@ def test_the_c_of_the_readme_answers(tmp_path: Path) -> None:
     now = Prediction(model)
     now.add("scales", [27.5])
     answer = now.answer()
-    assert said(tmp_path / "main", []) == [f"{answer.prediction:g} after {answer.prefix} steps"]
+    assert printed(tmp_path / "main", []) == [f"{answer.prediction:g} after {answer.prefix} steps"]

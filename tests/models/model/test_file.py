@@ -113,7 +113,7 @@ def same(one: Model, other: Model) -> bool:
 
 
 def handmade_counts() -> Model:
-    """Counts by the first step of `handmade`, and by both; the second-order model of one prefix is kept."""
+    """Counts by the first step of `handmade`, and by both; with the second-order model of one prefix."""
     model = handmade()
     changes: Fields = {"task": "count", "family": "poisson", "link": "log", "prior_deviance": 3.0, "classes": None}
     steps = [step.model_copy(update={"deviance": d}) for step, d in zip(model.manifest.steps, (2.5, 1.0), strict=True)]

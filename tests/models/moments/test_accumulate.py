@@ -500,12 +500,7 @@ def test_a_column_that_is_constant_outside_a_fold_is_constant_in_that_training_p
 
 
 @quick(max_examples=60)
-@given(
-    st.sampled_from((0.1, 1 / 3, 1e8, -7.3)),
-    st.sampled_from((0.02, 0.5)),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.sampled_from((0.1, 1 / 3, 1e8, -7.3)), st.sampled_from((0.02, 0.5)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_a_constant_with_gaps_is_constant_after_any_merge(
     value: float, missing: float, begins_late: bool, seed: int
 ) -> None:

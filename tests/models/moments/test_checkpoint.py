@@ -17,7 +17,7 @@ from anytime.data.dataset import Dataset, settle_target, survey_target
 from anytime.data.formats import open_table
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
-from anytime.moments.files import KIND, Checkpoint
+from anytime.moments.files import CHECKPOINT, Checkpoint
 from anytime.moments.moments import Moments
 
 ROWS = 40_000
@@ -145,8 +145,8 @@ def test_a_damaged_checkpoint_is_refused(table: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_whose_record_cannot_be_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "pass.checkpoint"
     Checkpoint(path).save(0, [Moments.empty(1, 1, np.zeros(1))])
-    record, (_, arrays) = json.loads(read(path)), container.read(path, KIND)
-    container.write(path, KIND, json.dumps(record | change), arrays)
+    record, (_, arrays) = json.loads(read(path)), container.read(path, CHECKPOINT)
+    container.write(path, CHECKPOINT, json.dumps(record | change), arrays)
     with pytest.raises(ArtifactError, match="damaged record; remove it to start again"):
         Checkpoint(path).begin({}, 1, 1)
 

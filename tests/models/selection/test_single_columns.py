@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anytime._linalg import Factor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredSequence, sequence
+from anytime.selection import FactoredSequence, Sequence, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.greedy import Candidates, greedy
-from anytime.selection.least_squares import are_single_columns, single_columns
+from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
+from anytime.types import Float
 from models.properties import quick
 
 
@@ -32,8 +34,8 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
             return self.explained
 
     found = greedy(Search(), groups)
-    columns, factor, z = sweep.factor()
-    return FactoredSequence(found.steps, found.doubling_until, columns, found.ends, factor, z)
+    _, factor, z = sweep.factor()
+    return FactoredSequence.with_factor(found, factor, z)
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:
@@ -62,7 +64,7 @@ def test_the_short_way_comes_to_the_same(
     seed: int, width: int, responses: int, kind: str, cost_blind: bool, alpha: float
 ) -> None:
     gram, groups = problem(np.random.default_rng(seed), width, responses, kind)
-    ours = single_columns(gram, groups, alpha, cost_blind=cost_blind)
+    ours = sequence(gram, groups, "fr", alpha, cost_blind=cost_blind)
     theirs = the_long_way(gram, groups, alpha, cost_blind=cost_blind)
     np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(ours.costs, theirs.costs)
@@ -77,7 +79,7 @@ def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     gram, groups = problem(np.random.default_rng(0), 9, 1, "plain")
     taken: list[float] = []
 
-    def spied(*_: object, **__: object) -> FactoredSequence:
+    def spied(*_: object, **__: object) -> tuple[Sequence, Factor, Float]:
         taken.append(1.0)
         return single_columns(gram, groups, 0.1, cost_blind=False)
 

@@ -116,7 +116,7 @@ def test_steps_take_every_group_once_after_what_it_requires(
     groups: FeatureGroups, seed: int, cost_blind: bool, P: int
 ) -> None:
     gram = Gram.of(moments_of(*table(seed, groups, P=P)))
-    found = sequence(gram, groups, "sparse", 1e-3, cost_blind)
+    found = sequence(gram, groups, "sparse", 1e-3, cost_blind=cost_blind)
     taken: set[int] = set()
     for step in found.steps:
         for group in step.adds:

@@ -88,7 +88,7 @@ def assert_left(sweep: Sweep, problem: Design, chosen: list[int], alpha: float, 
     np.testing.assert_allclose(sweep.conditional(rows), conditional[np.ix_(columns, columns)], atol=digits)
     stacked: dict[int, Float] = {}
     for stack in sweep.classes:
-        if stack.blocks is not None:
+        if len(stack.blocks):
             stacked |= dict(zip(stack.groups.tolist(), stack.blocks, strict=True))
     if stacked:
         for g in left:

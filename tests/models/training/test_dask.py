@@ -24,8 +24,7 @@ from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
-from anytime.training.dask import Cluster
-from anytime.training.dask.design import ClusterDesign, Span, spans
+from anytime.training.dask import Cluster, ClusterDesign, Span, spans
 from anytime.training.fit import fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
@@ -284,7 +283,7 @@ def test_options_that_do_not_go_together(
         said = capsys.readouterr().err.strip()
         assert words in said
         assert "Traceback" not in said
-    monkeypatch.setattr("anytime.training.dask.cluster.CONNECT_S", 0.5)
+    monkeypatch.setattr("anytime.training.dask.CONNECT_S", 0.5)
     assert main([*command, "--backend", "dask", "--scheduler", "tcp://localhost:1"]) == 1
     assert "no Dask scheduler answers at 'tcp://localhost:1'" in capsys.readouterr().err
 

@@ -18,8 +18,8 @@ from anytime.moments.accumulate import Block, accumulate, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import Sequence, sequence
 from anytime.training.fit import Fit, fit
-from anytime.training.options import Options
-from anytime.training.penalty import GRID, Errors, choose, nested_errors, prefix_errors, split
+from anytime.training.model_selection import Errors, choose, nested_errors, prefix_errors, split
+from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
 from models.properties import quick
@@ -113,7 +113,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
     @quick(max_examples=25)
     @given(problems())
     def check(problem: Problem) -> None:
-        choice = choose(split(problem.parts()), grid, problem.order, one_se)
+        choice = choose(split(problem.parts()), grid, problem.order, one_se=one_se)
         orders = [problem.order(alpha) for alpha in grid]
         curves = [problem.errors(order, alpha) for order, alpha in zip(orders, grid, strict=True)]
         areas = np.stack([area(order, curve.folds) for order, curve in zip(orders, curves, strict=True)], axis=1)
@@ -126,6 +126,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
             # The base rate has no penalty: all errors are equal, but for rounding.
             if k > 0:
                 assert choice.alphas[k] == grid[chosen(column, one_se)]
+            assert choice.errors is not None
             assert choice.errors[k] == pytest.approx(
                 column.mean.min() if not one_se else column.mean[grid.index(choice.alphas[k])], rel=1e-7
             )
@@ -326,4 +327,5 @@ def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_the
     choice = choose(split(problem.parts()), tuple(orders), lambda alpha: orders[alpha], one_se=False)
     assert choice.alpha == 0.01
     for k, alpha in enumerate(choice.alphas):
+        assert choice.errors is not None
         assert choice.errors[k] == pytest.approx(problem.errors(choice.sequence, float(alpha)).mean[k], rel=1e-9)

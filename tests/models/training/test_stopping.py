@@ -26,14 +26,14 @@ from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
-from anytime.selection.least_squares import are_single_columns
+from anytime.selection.single_columns import are_single_columns
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.guarantee import spectral_gamma
 from anytime.training.likelihood import Observed
+from anytime.training.model_selection import HoldOut
 from anytime.training.options import Options
 from anytime.training.resequencing import Retrained, resequence
-from anytime.training.stopping import HoldOut
 from anytime.types import Float
 from models import likelihood_problems, literal
 from models.literal import Method, Problem, Rows, columns_of, longest_left
@@ -81,8 +81,8 @@ def test_the_search_stops_where_the_literal_rule_does(method: Method, cost_blind
     def check(groups: FeatureGroups, seed: int, alpha: float, epsilon: float) -> None:
         X, Y = table_of(groups, seed)
         gram = Gram.of(moments_of(X, Y))
-        whole = sequence(gram, groups, method, alpha, cost_blind, doubling)
-        found = sequence(gram, groups, method, alpha, cost_blind, doubling, epsilon)
+        whole = sequence(gram, groups, method, alpha, cost_blind=cost_blind, doubling=doubling)
+        found = sequence(gram, groups, method, alpha, cost_blind=cost_blind, doubling=doubling, epsilon=epsilon)
         order = [step.adds for step in found.steps]
         assert order == [step.adds for step in whole.steps[: len(order)]]
         check_stop(Rows(*literal.standardise(X, Y), alpha), groups, order, method, epsilon)
@@ -135,7 +135,7 @@ def test_cost_blind_omp_on_orthonormal_groups_is_group_omp(groups: FeatureGroups
     y = X @ (rng.normal(size=X.shape[1]) * rng.choice([0.1, 1.0], X.shape[1])) + 0.1 * rng.normal(size=n)
     # The paper's X'X is the identity in each group, and y as it is; ours are divided by n and by the deviation of y.
     y = (y - y.mean()) / y.std()
-    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, False, epsilon)
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, cost_blind=True, epsilon=epsilon)
     expected = group_omp(X, y, groups.slices, epsilon * math.sqrt(n))
     assert [step.adds for step in found.steps] == [(g,) for g in expected]
 
@@ -159,7 +159,7 @@ def test_likelihoods_stop_where_the_literal_rule_does(family: Family, method: Me
 
 def learned(case: likelihood_problems.Case, options: Options, hold_out: HoldOut | None = None) -> Fit:
     observed = Observed([Block(case.X, case.Y, case.weights)], case.target)
-    return fit([moments_of(case.X, case.Y, case.weights)], case.groups, options, observed, hold_out)
+    return fit([moments_of(case.X, case.Y, case.weights)], case.groups, options, observed, hold_out=hold_out)
 
 
 def test_costs_have_no_part_in_when_to_stop() -> None:
@@ -171,7 +171,7 @@ def test_costs_have_no_part_in_when_to_stop() -> None:
     # The dear group alone is longer than epsilon, but the cheap and the free one go before it.
     found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, epsilon=0.5)
     assert [step.adds for step in found.steps] == [(2,), (0,), (1,)]
-    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, True, epsilon=0.5)
+    found = sequence(Gram.of(moments_of(X, y)), groups, "omp", 0.0, cost_blind=True, epsilon=0.5)
     assert [step.adds for step in found.steps] == [(1,)]
 
 
@@ -204,7 +204,7 @@ def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, fold
     hold_out = HoldOut("held.csv", lambda models: literal_errors(models, held_X, held_y))
     parts = [moments_of(X[f::folds], y[f::folds]) for f in range(folds)]
     options = Options(alpha=1e-4 if folds == 1 else "cv")
-    whole, kept = fit(parts, groups, options), fit(parts, groups, options, None, hold_out)
+    whole, kept = fit(parts, groups, options), fit(parts, groups, options, hold_out=hold_out)
     errors = literal_errors(whole.prefixes, held_X, held_y)
     best = int(errors.argmin())
     assert 0 < best < len(whole.sequence.steps), "this table does not test anything"
@@ -236,7 +236,7 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     X, y, groups = problem()
     moments = [moments_of(X, y)]
     rising = HoldOut("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
-    stopped = fit(moments, groups, Options(epsilon=0.25), None, rising)
+    stopped = fit(moments, groups, Options(epsilon=0.25), hold_out=rising)
     alone = fit(moments, groups, Options(epsilon=0.25))
     assert 1 < len(alone.sequence.steps) < 6
     assert stopped.sequence.steps == alone.sequence.steps
@@ -245,7 +245,7 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     assert stopped.stopped.errors is not None
     assert len(stopped.stopped.errors) == len(alone.sequence.steps) + 1
     early = HoldOut("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
-    earlier = fit(moments, groups, Options(epsilon=0.25), None, early)
+    earlier = fit(moments, groups, Options(epsilon=0.25), hold_out=early)
     assert len(earlier.sequence.steps) == 1
     assert earlier.stopped is not None
     assert (earlier.stopped.rule, earlier.stopped.longest) == ("validation", None)
@@ -266,12 +266,12 @@ def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
 def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out: HoldOut | None = None) -> Fit:
     X, y, groups = problem()
     if family == "gaussian":
-        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), None, hold_out)
+        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), hold_out=hold_out)
     counts = np.maximum(np.round(y + 1), 0.0) if family == "poisson" else (y > 0).astype(np.float64)
     target = Target("count", ("y",)) if family == "poisson" else Target("binary", ("y",), ("no", "yes"))
     options = Options(alpha=1e-2, epsilon=epsilon, family=family)  # type: ignore[arg-type]
     observed = Observed([Block(X, counts[:, np.newaxis], None)], target)
-    return fit([moments_of(X, counts)], groups, options, observed, hold_out)
+    return fit([moments_of(X, counts)], groups, options, observed, hold_out=hold_out)
 
 
 def model_of(fitted: Fit, family: str = "gaussian") -> Model:
@@ -539,7 +539,7 @@ def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_
         train, held, test = np.split(rng.permutation(len(y)), [253, 380])
         hold_out = HoldOut("held", partial(squares, moments_of(X[held], y[held])))
         options = Options("omp", cost_blind=True, alpha=0.0)
-        whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, None, h) for h in (None, hold_out))
+        whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, hold_out=h) for h in (None, hold_out))
         kept.append(len(fitted.sequence.steps))
         errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])
     median = np.median(errors, axis=0)

@@ -176,7 +176,7 @@ def test_a_model_tells_what_it_is_calibrated_for(service: Running, name: str) ->
     assert (told["coverage"], told["level"], told["rows"]) == (0.9, 0.9, 99)
     assert Calibration.model_validate_json(json.dumps(told)) == found
     with Client(service.url) as client:
-        assert client.model(name).calibration == told
+        assert client.model(name).calibration == found
 
 
 def test_a_model_that_is_not_calibrated_tells_so(service: Running) -> None:

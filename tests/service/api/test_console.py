@@ -18,8 +18,7 @@ from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.console import pages
-from anytime_service.api.console.curve import curve
-from anytime_service.api.sample import sample
+from anytime_service.api.console.model_data import curve, sample
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -90,7 +89,7 @@ def test_nothing_else_is_sent(service: Running, name: str) -> None:
     assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
 
 
-def test_the_page_and_its_own_files_are_asked_for_again_and_the_library_is_kept(service: Running) -> None:
+def test_browsers_revalidate_the_page_and_its_own_files_and_cache_the_library(service: Running) -> None:
     pytest.importorskip("plotly", reason="no plotly beside the server")
     assert service.get("/").headers["cache-control"] == "no-cache"
     assert service.get("/console/console.js").headers["cache-control"] == "no-cache"
@@ -116,30 +115,30 @@ def test_without_its_package_a_library_is_a_problem_that_says_so(service: Runnin
     assert f"{pages.LIBRARIES[name][0]} is not installed" in response.json()["detail"]
 
 
-def test_a_curve_tells_every_prefix_in_training_and_held_out(service: Running) -> None:
-    told = service.get("/models/brake/curve").json()
-    assert [(point["prefix"], point["group"], point["cost"]) for point in told["points"]] == [
+def test_a_curve_has_every_prefix_in_training_and_held_out(service: Running) -> None:
+    found = service.get("/models/brake/curve").json()
+    assert [(point["prefix"], point["group"], point["cost"]) for point in found["points"]] == [
         (0, None, 0.0),
         (1, "speed", 1.0),
         (2, "hog", 5.0),
         (3, "lab", 10.0),
     ]
-    assert [point["r2"] for point in told["points"]] == pytest.approx([0.0, 0.2, 0.4, 0.6])
-    assert [point["cv_r2"] for point in told["points"]] == pytest.approx([-1.0, 0.0, 0.5, 2 / 3])  # of a variance of 1
-    assert [point["guaranteed_r2"] for point in told["points"]] == [None] * 4
-    assert told["promise"] == "No guarantee is known."
+    assert [point["r2"] for point in found["points"]] == pytest.approx([0.0, 0.2, 0.4, 0.6])
+    assert [point["cv_r2"] for point in found["points"]] == pytest.approx([-1.0, 0.0, 0.5, 2 / 3])  # of a variance of 1
+    assert [point["guaranteed_r2"] for point in found["points"]] == [None] * 4
+    assert found["promise"] == "No guarantee is known."
 
 
 def test_a_guarantee_is_a_floor_under_the_curve(model: Model) -> None:
-    told = curve(promising(model, gamma=0.5))
-    floor = [point.guaranteed_r2 for point in told.points]
+    found = curve(promising(model, gamma=0.5))
+    floor = [point.guaranteed_r2 for point in found.points]
     assert floor == pytest.approx([bound(0.5, cost, 10.0) * 0.6 for cost in (0.0, 1.0, 5.0, 10.0)])
-    assert "at least 39.35% of what the best set of groups does (Theorem 3.2, gamma = 0.5)" in told.promise
+    assert "at least 39.35% of what the best set of groups does (Theorem 3.2, gamma = 0.5)" in found.promise
 
 
 def test_a_learned_models_floor_is_under_its_curve() -> None:
-    told = curve(classification())
-    for point in told.points:
+    found = curve(classification())
+    for point in found.points:
         assert point.guaranteed_r2 is not None
         assert point.penalised_r2 is not None
         assert point.r2 is not None
@@ -147,12 +146,12 @@ def test_a_learned_models_floor_is_under_its_curve() -> None:
 
 
 def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model: Model) -> None:
-    told = curve(promising(model, doubling_gamma=0.5, doubling_until=2))
+    found = curve(promising(model, doubling_gamma=0.5, doubling_until=2))
     share = doubling_bound(0.5)
     # A quarter of 10 ms and of 5 ms buys the first step, a quarter of 1 ms buys none.
-    assert [point.guaranteed_r2 for point in told.points] == [0.0, 0.0, pytest.approx(share * 0.2), None]
-    assert "up to 5 ms" in told.promise
-    assert "Theorem 4.3" in told.promise
+    assert [point.guaranteed_r2 for point in found.points] == [0.0, 0.0, pytest.approx(share * 0.2), None]
+    assert "up to 5 ms" in found.promise
+    assert "Theorem 4.3" in found.promise
 
 
 def test_no_guarantee_says_why(model: Model) -> None:
@@ -170,10 +169,10 @@ def certifying(model: Model, *, left_out: tuple[str, ...] = ()) -> Model:
 
 
 def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
-    told = curve(certifying(model))
-    assert [point.certified_r2 for point in told.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
-    assert [point.certified_share for point in told.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
-    assert told.certified == (
+    found = curve(certifying(model))
+    assert [point.certified_r2 for point in found.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
+    assert [point.certified_share for point in found.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
+    assert found.certified == (
         "Certified: every set of groups of the same cost explains at most the upper line (training data, less the "
         "penalty), and every step explains at least 80 % of it."
     )
@@ -181,32 +180,32 @@ def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
 
 
 def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> None:
-    told = service.get("/models/brake/curve").json()
-    assert told["certified"] is None
-    assert {(point["certified_r2"], point["certified_share"]) for point in told["points"]} == {(None, None)}
+    found = service.get("/models/brake/curve").json()
+    assert found["certified"] is None
+    assert {(point["certified_r2"], point["certified_share"]) for point in found["points"]} == {(None, None)}
     assert service.get("/models/brake").json()["certificate"] is None
 
 
 def test_the_summary_has_the_certificate(model: Model, settings: Settings) -> None:
     sure = certifying(model)
     with running(create_app(ModelRegistry.of([sure]), settings), settings) as service:
-        told = service.get("/models/brake").json()["certificate"]
+        found = service.get("/models/brake").json()["certificate"]
     assert sure.manifest.certificate is not None
-    assert told == sure.manifest.certificate.model_dump(mode="json")
+    assert found == sure.manifest.certificate.model_dump(mode="json")
 
 
-def test_a_curve_without_errors_is_told_without_them(model: Model) -> None:
+def test_a_curve_without_cross_validation_errors_has_none(model: Model) -> None:
     steps = tuple(step.model_copy(update={"cv_error": None}) for step in model.manifest.steps)
     manifest = model.manifest.model_copy(update={"steps": steps, "prior_error": None})
-    told = curve(Model(manifest, model.prefixes))
-    assert all(point.cv_r2 is None and point.cv_error is None for point in told.points)
+    found = curve(Model(manifest, model.prefixes))
+    assert all(point.cv_r2 is None and point.cv_error is None for point in found.points)
 
 
 def test_a_sample_has_the_values_of_every_group_with_features_and_can_be_predicted(service: Running) -> None:
-    told = service.get("/models/brake/sample", seed=3).json()
-    assert {name: len(values) for name, values in told["groups"].items()} == {"speed": 1, "hog": 2, "lab": 1}
-    assert (told["seed"], told["correlated"]) == (3, False)
-    assert service.post({"groups": told["groups"]}).json()["complete"]
+    found = service.get("/models/brake/sample", seed=3).json()
+    assert {name: len(values) for name, values in found["groups"].items()} == {"speed": 1, "hog": 2, "lab": 1}
+    assert (found["seed"], found["correlated"]) == (3, False)
+    assert service.post({"groups": found["groups"]}).json()["complete"]
 
 
 @pytest.mark.parametrize("build", [small_model, regression])
@@ -258,7 +257,7 @@ def test_a_seed_that_cannot_be_is_a_problem(service: Running, seed: Any) -> None
     assert (response.status_code, response.json()["field"]) == (422, "seed")
 
 
-def test_a_file_is_kept_packed_only() -> None:
+def test_a_file_is_stored_packed_only() -> None:
     asset = pages.page_assets()["console.js"]
     content = (Path(pages.STATIC) / "console.js").read_bytes()
     assert gzip.decompress(asset.packed) == content

@@ -1,6 +1,6 @@
 """Models of classes and counts by a likelihood: one answer by every way, and what it says of itself.
 
-That every binding tells the library's answers is held by `test_bindings.py`, of Open Inference by `test_oip.py`.
+`test_bindings.py` and, for Open Inference, `test_oip.py` test that every binding returns the library's answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime_service.api.sample import sample
+from anytime_service.api.console.model_data import sample
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.core import solver as solving
@@ -30,16 +30,7 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.inferring import TWO_ROWS, infer, output, tensors
 from service.loops import run
-from service.serving import (
-    LIKELIHOODS,
-    VALUES,
-    Running,
-    expected,
-    likelihood_model,
-    running,
-    timeless,
-    trained_model,
-)
+from service.serving import LIKELIHOODS, VALUES, Running, expected, likelihood_model, running, timeless, trained_model
 
 LINKS = {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}
 STEPPED = ("binomial", "poisson")
@@ -51,14 +42,14 @@ def late(model: Model) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
-def test_a_model_tells_its_family_its_link_and_its_deviances(several: Running, family: str) -> None:
-    told = several.get(f"/models/{family}").json()
+def test_a_model_reports_its_family_its_link_and_its_deviances(several: Running, family: str) -> None:
+    reported = several.get(f"/models/{family}").json()
     manifest = likelihood_model(family).manifest
-    assert (told["family"], told["link"]) == (family, LINKS[family])
-    assert told["prior_deviance"] == manifest.prior_deviance
-    deviances = [told["prior_deviance"], *(step["deviance"] for step in told["steps"])]
+    assert (reported["family"], reported["link"]) == (family, LINKS[family])
+    assert reported["prior_deviance"] == manifest.prior_deviance
+    deviances = [reported["prior_deviance"], *(step["deviance"] for step in reported["steps"])]
     assert deviances == sorted(deviances, reverse=True), "steps explain more and more"
-    assert told["policies"] == (["prefix"] if family == "multinomial" else ["prefix", "arrived"])
+    assert reported["policies"] == (["prefix"] if family == "multinomial" else ["prefix", "arrived"])
     plan = several.get(f"/models/{family}/plan").json()
     assert [step["deviance"] for step in plan["steps"]] == deviances[1:]
     parameters = several.get(f"/v2/models/{family}").json()["parameters"]
@@ -66,7 +57,7 @@ def test_a_model_tells_its_family_its_link_and_its_deviances(several: Running, f
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
-def test_an_answer_tells_the_deviance_that_is_expected(several: Running, family: str) -> None:
+def test_an_answer_reports_the_expected_deviance(several: Running, family: str) -> None:
     manifest = likelihood_model(family).manifest
     for prefix, deviance in enumerate([manifest.prior_deviance, *(step.deviance for step in manifest.steps)]):
         groups = {name: VALUES[name] for name in likelihood_model(family).computed[prefix]}
@@ -121,8 +112,8 @@ def test_rows_are_ranked_where_there_is_one_score(several: Running, family: str)
         assert (reply.status_code, reply.json()["field"]) == (422, "ranking")
         return
     answer = reply.json()
-    told = answer["prediction"] if family == "poisson" else [share[1] for share in answer["probabilities"]]
-    assert answer["ranking"] == np.argsort(-np.array(told), kind="stable").tolist()
+    reported = answer["prediction"] if family == "poisson" else [share[1] for share in answer["probabilities"]]
+    assert answer["ranking"] == np.argsort(-np.array(reported), kind="stable").tolist()
     assert answer["ranking"] in ([1, 2, 0], [0, 2, 1])
 
 
@@ -137,10 +128,14 @@ def test_the_client_gets_the_librarys_answers_and_the_models_family(several: Run
                 there.add(name, values)
             here = there.answer(policy=policy)
             assert replace(answer, elapsed_ms=0.0, reason="end") == here
-        told = client.model(family)
-        assert (told.family, told.link, told.prior_deviance) == (family, LINKS[family], model.manifest.prior_deviance)
-        assert [step.deviance for step in told.steps] == [step.deviance for step in model.manifest.steps]
-        assert [step.deviance for step in client.plan(family).steps] == [step.deviance for step in told.steps]
+        reported = client.model(family)
+        assert (reported.family, reported.link, reported.prior_deviance) == (
+            family,
+            LINKS[family],
+            model.manifest.prior_deviance,
+        )
+        assert [step.deviance for step in reported.steps] == [step.deviance for step in model.manifest.steps]
+        assert [step.deviance for step in client.plan(family).steps] == [step.deviance for step in reported.steps]
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
@@ -163,13 +158,13 @@ def test_scores_that_overflow_are_never_a_nan(settings: Settings, tmp_path: Path
     groups = {name: [1e99] * len(values) for name, values in VALUES.items()}
     with running(create_app(load_registry([tmp_path]), settings), settings) as service:
         response = service.post({"groups": groups})
-        told = response.json()
+        reported = response.json()
         if family == "multinomial":  # differences of infinite scores are nothing
             assert (response.status_code, response.headers["content-type"]) == (422, MEDIA_TYPE)
-            assert "not a finite number" in told["detail"]
+            assert "not a finite number" in reported["detail"]
         else:  # an infinite score is a certain class, or the largest count
             assert response.status_code == 200
-            assert np.isfinite(told["prediction"] if family == "poisson" else told["probabilities"]).all()
+            assert np.isfinite(reported["prediction"] if family == "poisson" else reported["probabilities"]).all()
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
@@ -188,8 +183,8 @@ def test_a_model_of_least_squares_is_replaced_by_one_of_a_likelihood(
         new = new.save(file)
         assert httpx.post(f"{service.url}/models/m/reload", timeout=30).json()["version"] == new.version
         stream.say("end", "before")
-        told = stream.answer("before")
-        assert {**timeless(told)} == expected(old, {"hog": VALUES["hog"]}, policy="arrived")
+        reported = stream.answer("before")
+        assert {**timeless(reported)} == expected(old, {"hog": VALUES["hog"]}, policy="arrived")
         for policy in ("prefix", "arrived"):
             answer = service.post({"groups": late(new)}, policy=policy).json()
             assert timeless(answer) == expected(new, late(new), policy=policy)
@@ -204,20 +199,20 @@ def test_wide_sets_of_a_likelihood_are_solved_beside_the_loop_and_small_ones_at_
 
     async def main() -> None:
         solver = Solver(250.0)
-        told: list[Any] = []
+        reported: list[Any] = []
         try:
-            solver.find(model, small, told.append)
-            assert len(told) == 1, "at once"
-            solver.find(model, wide, told.append)
-            assert len(told) == 1
-            while len(told) < 2:
+            solver.find(model, small, reported.append)
+            assert len(reported) == 1, "at once"
+            solver.find(model, wide, reported.append)
+            assert len(reported) == 1
+            while len(reported) < 2:
                 await asyncio.sleep(0.001)
-            solver.find(model, frozenset({first}), told.append)
+            solver.find(model, frozenset({first}), reported.append)
         finally:
             solver.close()
-        assert [found.groups for found in told] == [small, wide, frozenset({first})]
-        assert [found.approximate for found in told] == [True, True, False]
-        assert arrived_model(model, wide) is told[1]
+        assert [found.groups for found in reported] == [small, wide, frozenset({first})]
+        assert [found.approximate for found in reported] == [True, True, False]
+        assert arrived_model(model, wide) is reported[1]
 
     assert solving.AT_ONCE < 80
     run(main())
@@ -229,10 +224,10 @@ def test_samples_vary_as_the_training_data_did_where_the_model_knows_how(several
         [[1, 2, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]]
     )
     model = correlated(family, X)
-    told = [sample(model, seed) for seed in range(2000)]
-    rows = np.array([np.concatenate([*each.groups.values()]) for each in told])
+    reported = [sample(model, seed) for seed in range(2000)]
+    rows = np.array([np.concatenate([*each.groups.values()]) for each in reported])
     seen, there = np.corrcoef(rows.T), np.corrcoef(X.T)
-    assert all(each.correlated == (family != "multinomial") for each in told)
+    assert all(each.correlated == (family != "multinomial") for each in reported)
     np.testing.assert_allclose(seen, np.eye(4) if family == "multinomial" else there, atol=0.1)
     np.testing.assert_allclose(rows.mean(axis=0), X.mean(axis=0), atol=0.2)
     values = several.get(f"/models/{family}/sample", seed=1).json()["groups"]
@@ -276,11 +271,11 @@ def test_a_public_client_of_open_inference_gets_classes_probabilities_and_counts
     groups = {name: TWO_ROWS[name] for name in late(likelihood_model(family))}
     answer = expected(likelihood_model(family), groups, rows=2, policy=policy)
     result = triton.infer(family, triton_inputs(groups), parameters={"policy": policy})
-    told = result.as_numpy("prediction").ravel()
+    reported = result.as_numpy("prediction").ravel()
     if family == "poisson":
-        np.testing.assert_array_equal(told, answer["prediction"])
+        np.testing.assert_array_equal(reported, answer["prediction"])
     else:
-        assert [text.decode() for text in told] == answer["prediction"]
+        assert [text.decode() for text in reported] == answer["prediction"]
         np.testing.assert_array_equal(result.as_numpy("probabilities"), answer["probabilities"])
     parameters = result.get_response()["parameters"]
     assert json.loads(parameters["groups"]) == answer["groups"]

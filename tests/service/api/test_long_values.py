@@ -19,8 +19,8 @@ from anytime_service.app import create_app
 from anytime_service.errors import FieldError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas import values as long_values
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.values import AT_ONCE, Pauses, UnevenRowsError, long_array, long_array_of
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, decoders
+from anytime_service.schemas.values import AT_ONCE, Pauses, UnevenRowsError, Values, read_list, read_values
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import Running, expected, packed, running, small_model, timeless, until
@@ -39,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def converted(form: Form, values: Any, width: int, content: bytes | None = None) -> Any:
-    return run(long_array(form, form.encode(values) if content is None else content, width, Pauses()))
+    return run(read_list(form, form.encode(values) if content is None else content, width, Pauses()))
 
 
 numbers = st.one_of(
@@ -109,7 +109,7 @@ def test_too_many_rows_are_refused_before_any_is_decoded(form: Form, monkeypatch
     monkeypatch.setattr(long_values, "_LISTS", {})
     content = form.encode([[0.5]] * 5_000)
     with pytest.raises(FieldError, match="there are 5000 rows; expected at most 4999") as error:
-        run(long_array_of(form, MODEL, "speed", content, 4_999, Pauses()))
+        run(read_values(form, decoders(Values)[form.name], MODEL, "speed", msgspec.Raw(content), 4_999, Pauses()))
     assert error.value.field == "rows"
 
 
@@ -126,7 +126,7 @@ def test_the_loop_has_its_turn_while_a_long_list_is_converted(form: Form) -> Non
                 await asyncio.sleep(0)
 
         counting = asyncio.create_task(count())
-        await long_array(form, content, 100, Pauses())
+        await read_list(form, content, 100, Pauses())
         counting.cancel()
         assert turns >= 10, "400,000 numbers take 50 ms at the least, and half a millisecond is a turn's"
 

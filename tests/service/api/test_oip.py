@@ -14,7 +14,7 @@ import pytest
 
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.schemas.oip_request import DATATYPES
+from anytime_service.schemas.oip import DATATYPES
 from anytime_service.settings import Settings
 from service.inferring import (
     CLASSES,

@@ -7,14 +7,13 @@ from typing import Any
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.api.stream import SUBPROTOCOL
 from anytime_service.app import create_app
 from anytime_service.http.options import PARAMETERS, PREDICTION_PARAMETERS
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
-from anytime_service.schemas.stream import BeginFrame
+from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame
 from anytime_service.settings import Settings
 from service.serving import VALUES, Running
 

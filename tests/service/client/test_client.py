@@ -1,4 +1,4 @@
-"""Promises of the clients, kept against a real server: what they return, what they refuse, what they leave behind."""
+"""Promises of the clients against a real server: answers, errors, and released resources."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def words(x: dict[str, Any]) -> Any:
 
 
 class Stuck:
-    """An extractor that works until the test lets it go."""
+    """An extractor that works until the test releases it."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -93,8 +93,8 @@ def stuck() -> Iterator[Stuck]:
 
 
 @pytest.fixture(scope="module")
-def roomy(model: Model) -> Iterator[Running]:
-    """The service with room for long deadlines and many rows, and a second model that knows its moments."""
+def server(model: Model) -> Iterator[Running]:
+    """A service with long deadlines and many rows, and a second model that stores its moments."""
     settings = Settings(port=0)
     manifest = model.manifest.model_copy(update={"name": "learned"})
     learned = Model(manifest, model.prefixes, _moments())
@@ -110,8 +110,8 @@ def classes() -> Iterator[Running]:
 
 
 @pytest.fixture
-def client(roomy: Running) -> Iterator[Client]:
-    with Client(roomy.url) as client:
+def client(server: Running) -> Iterator[Client]:
+    with Client(server.url) as client:
         yield client
 
 
@@ -144,21 +144,21 @@ def test_predict_gives_the_models_own_answer(client: Client, model: Model, budge
     expected = Prediction(model)
     for name, values in VALUES.items():
         expected.add(name, values)
-    told = expected.answer(budget)
-    assert answer.prediction == pytest.approx(told.prediction, rel=1e-12)
+    local_answer = expected.answer(budget)
+    assert answer.prediction == pytest.approx(local_answer.prediction, rel=1e-12)
     changing = {"elapsed_ms": 0.0, "reason": None, "prediction": 0.0}
-    assert replace(answer, **changing) == replace(told, **changing)  # type: ignore[arg-type]
+    assert replace(answer, **changing) == replace(local_answer, **changing)  # type: ignore[arg-type]
     assert answer.reason == ("budget" if budget is not None else "complete")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_, np.float16])
-def test_arrays_of_every_type_mean_the_numbers_that_they_hold(client: Client, model: Model, dtype: Any) -> None:
+def test_arrays_of_every_type_give_the_prediction_for_their_numbers(client: Client, model: Model, dtype: Any) -> None:
     groups = arrays(300, dtype)
     answer = client.predict(groups, model="brake")
     assert answer.prediction == pytest.approx(local(model, groups, 300), rel=1e-12)
 
 
-def test_arrays_of_any_layout_and_lists_mean_the_same(client: Client) -> None:
+def test_arrays_of_any_layout_and_lists_give_the_same_prediction(client: Client) -> None:
     groups = arrays(20)
     expected = client.predict(groups, model="brake").prediction
     layouts: list[Callable[[Any], Any]] = [np.asfortranarray, lambda a: a.tolist(), list, lambda a: a.astype(">f8")]
@@ -166,14 +166,14 @@ def test_arrays_of_any_layout_and_lists_mean_the_same(client: Client) -> None:
         assert client.predict({n: layout(a) for n, a in groups.items()}, model="brake").prediction == expected
 
 
-def test_missing_values_are_none_or_nan_in_every_form(client: Client) -> None:
+def test_missing_values_are_none_or_nan_in_arrays_and_lists(client: Client) -> None:
     hogs: list[Any] = [[None, -1.0], [np.nan, -1.0], np.array([np.nan, -1.0]), np.array([None, -1.0], dtype=object)]
     answers = [client.predict({**VALUES, "hog": values}, model="brake") for values in hogs]
     assert [answer.imputed for answer in answers] == [("h0",)] * 4
     assert len({answer.prediction for answer in answers}) == 1
 
 
-def test_rows_are_ranked_where_asked(client: Client) -> None:
+def test_rows_are_ranked_on_request(client: Client) -> None:
     answer = client.predict(arrays(50), model="brake", ranking=True)
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
     assert client.predict(arrays(50), model="brake").ranking is None
@@ -192,14 +192,14 @@ def test_no_groups_give_the_base_rate(client: Client) -> None:
 def test_many_threads_share_one_client(client: Client, model: Model) -> None:
     wrong: list[Any] = []
 
-    def ask(shift: float) -> None:
+    def predict_many(shift: float) -> None:
         for step in range(25):
             groups = {**VALUES, "speed": [shift + step]}
             got = client.predict(groups, model="brake").prediction
             if got != pytest.approx(local(model, groups), rel=1e-12):
                 wrong.append((shift, step, got))
 
-    threads = [threading.Thread(target=ask, args=(100.0 * i,)) for i in range(8)]
+    threads = [threading.Thread(target=predict_many, args=(100.0 * i,)) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -207,12 +207,12 @@ def test_many_threads_share_one_client(client: Client, model: Model) -> None:
     assert not wrong
 
 
-def test_many_tasks_share_one_client(roomy: Running, model: Model) -> None:
+def test_many_tasks_share_one_client(server: Running, model: Model) -> None:
     async def main() -> None:
-        async with AsyncClient(roomy.url) as client:
-            asked = [{**VALUES, "speed": [float(i)]} for i in range(300)]
-            answers = await asyncio.gather(*(client.predict(groups, model="brake") for groups in asked))
-            expected = [local(model, groups) for groups in asked]
+        async with AsyncClient(server.url) as client:
+            requests = [{**VALUES, "speed": [float(i)]} for i in range(300)]
+            answers = await asyncio.gather(*(client.predict(groups, model="brake") for groups in requests))
+            expected = [local(model, groups) for groups in requests]
             assert [answer.prediction for answer in answers] == pytest.approx(expected, rel=1e-12)
 
     asyncio.run(main())
@@ -225,7 +225,7 @@ def test_predict_with_a_deadline_answers_by_it(client: Client, model: Model) -> 
     assert 0 < answer.elapsed_ms < LONG_MS
 
 
-def test_a_deadline_of_0_is_the_base_rate_for_every_row(client: Client, classes: Running) -> None:
+def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client, classes: Running) -> None:
     answer = client.predict(arrays(3), deadline_ms=0, model="brake", ranking=True)
     assert (answer.prediction, answer.ranking, answer.reason) == ([BASE_RATE] * 3, [0, 1, 2], "deadline")
     assert (answer.prefix, answer.complete, answer.note) == (0, False, None)
@@ -249,13 +249,13 @@ def test_a_deadline_of_0_is_the_base_rate_for_every_row(client: Client, classes:
         ({"hog": Unreadable()}, "converting the values of group 'hog' to an array failed"),
     ],
 )
-def test_what_is_no_values_is_refused_before_it_is_sent(client: Client, groups: Any, message: str) -> None:
+def test_invalid_values_are_rejected_before_they_are_sent(client: Client, groups: Any, message: str) -> None:
     with pytest.raises(ValuesError, match=message):
         client.predict(groups, model="brake")
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"deadline_ms": -1},
         {"deadline_ms": np.inf},
@@ -267,12 +267,12 @@ def test_what_is_no_values_is_refused_before_it_is_sent(client: Client, groups: 
         {"rows": 1.5},
     ],
 )
-def test_what_cannot_be_asked_is_refused(client: Client, asked: dict[str, Any]) -> None:
-    with pytest.raises(ValuesError, match=next(iter(asked))):
-        client.predict({}, model="brake", **asked)
+def test_invalid_options_of_a_prediction_are_rejected(client: Client, options: dict[str, Any]) -> None:
+    with pytest.raises(ValuesError, match=next(iter(options))):
+        client.predict({}, model="brake", **options)
 
 
-def test_a_problem_says_what_is_wrong_and_where(client: Client) -> None:
+def test_a_problem_names_the_error_and_the_field(client: Client) -> None:
     with pytest.raises(ProblemError, match="did you mean 'brake'") as unknown:
         client.predict(VALUES, model="brakes")
     assert (unknown.value.status, unknown.value.field) == (404, "model")
@@ -288,7 +288,7 @@ def test_a_problem_says_what_is_wrong_and_where(client: Client) -> None:
     assert client.predict(VALUES, model="brake").complete  # and none of it broke anything
 
 
-def test_every_error_is_one_of_the_librarys() -> None:
+def test_every_error_is_a_branch_of_the_librarys_tree() -> None:
     for name in package.__all__:
         if name.endswith("Error"):
             assert issubclass(getattr(package, name), AnytimeError)
@@ -326,14 +326,14 @@ def test_run_computes_no_more_than_the_budget_pays_for(client: Client, stuck: St
     assert not stuck.entered.is_set()
 
 
-def test_run_with_nothing_to_compute_or_no_time_is_the_base_rate(client: Client) -> None:
+def test_run_with_nothing_to_compute_or_no_time_returns_the_base_rate(client: Client) -> None:
     broke = client.run(EXTRACTORS, VALUES, LONG_MS, budget=0.5, model="brake")
     assert (broke.prediction, broke.reason, broke.complete, broke.missing) == (BASE_RATE, "budget", True, ())
     late = client.run(EXTRACTORS, VALUES, 0, model="brake")
     assert (late.prediction, late.reason, late.complete) == (BASE_RATE, "deadline", False)
 
 
-def test_run_takes_many_rows_and_ranks_them(client: Client, model: Model) -> None:
+def test_run_accepts_many_rows_and_ranks_them(client: Client, model: Model) -> None:
     query = arrays(40, np.float32)
     answer = client.run(EXTRACTORS, query, LONG_MS, model="brake", rows=40, ranking=True)
     assert answer.prediction == pytest.approx(local(model, query, 40), rel=1e-9)
@@ -350,7 +350,7 @@ def test_run_takes_many_rows_and_ranks_them(client: Client, model: Model) -> Non
         (lambda _: Unreadable(), "to an array failed (RuntimeError: not without a gradient)"),
     ],
 )
-def test_run_goes_on_around_a_group_that_fails(client: Client, failing: Any, why: str) -> None:
+def test_run_continues_without_a_group_that_fails(client: Client, failing: Any, why: str) -> None:
     answer = client.run(but(hog=failing), VALUES, LONG_MS, model="learned")
     assert (answer.policy, set(answer.groups)) == ("arrived", {"speed", "lab"})
     assert answer.note is not None
@@ -377,7 +377,7 @@ def test_a_process_that_dies_is_a_group_that_fails(client: Client) -> None:
     assert (answer.groups, answer.reason) == (("speed",), "end")
 
 
-def test_what_cannot_go_to_a_process_is_told(client: Client) -> None:
+def test_an_input_that_is_not_picklable_is_an_extractor_error(client: Client) -> None:
     with pytest.raises(ExtractorError, match="is not picklable for a process"):
         client.run(but(lab=lambda x: x["lab"]), VALUES, LONG_MS, model="brake", worker="process")
 
@@ -396,7 +396,7 @@ def test_extractors_that_do_not_fit_the_model_are_refused(client: Client, extrac
         client.run(extractors, VALUES, LONG_MS, model="brake")
 
 
-def test_workers_are_kept_between_runs_and_four_sets_at_most(client: Client) -> None:
+def test_workers_are_cached_between_runs_for_at_most_four_sets(client: Client) -> None:
     seen = set()
     before = set(threading.enumerate())  # of other tests
 
@@ -421,14 +421,14 @@ def test_workers_are_kept_between_runs_and_four_sets_at_most(client: Client) -> 
 def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: Model) -> None:
     wrong: list[Any] = []
 
-    def ask(shift: float) -> None:
+    def predict_many(shift: float) -> None:
         for step in range(10):
             x = {**VALUES, "speed": [shift + step]}
             answer = client.run(EXTRACTORS, x, LONG_MS, model="brake")
             if answer.prediction != pytest.approx(local(model, x), rel=1e-12):
                 wrong.append(answer)
 
-    threads = [threading.Thread(target=ask, args=(100.0 * i,)) for i in range(6)]
+    threads = [threading.Thread(target=predict_many, args=(100.0 * i,)) for i in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -436,9 +436,9 @@ def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: M
     assert not wrong
 
 
-def test_a_task_that_is_cancelled_leaves_nothing_behind(roomy: Running, stuck: Stuck) -> None:
+def test_a_cancelled_task_releases_its_resources(server: Running, stuck: Stuck) -> None:
     async def main() -> None:
-        async with AsyncClient(roomy.url) as client:
+        async with AsyncClient(server.url) as client:
             extractors = but(lab=stuck)
             await client.warm_up(extractors, model="brake")
             waiting = asyncio.create_task(client.run(extractors, VALUES, LONG_MS, model="brake"))
@@ -456,7 +456,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_behind(roomy: Running, stuck: S
 # sessions, models, plans
 
 
-def test_a_session_takes_groups_over_time_and_answers_in_between(client: Client, model: Model) -> None:
+def test_a_session_accepts_groups_over_time_and_answers_in_between(client: Client, model: Model) -> None:
     with client.session(model="brake") as session:
         assert (session.model, session.version) == ("brake", model.version)
         assert session.expires_in_s is not None
@@ -491,10 +491,10 @@ def test_a_session_of_many_rows_ranks_them(client: Client, model: Model) -> None
             session.add("hog", np.zeros((4, 2)))
 
 
-def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client, roomy: Running) -> None:
+def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client, server: Running) -> None:
     with client.session(model="brake") as session:
-        with Client(roomy.url) as other:
-            other._portal.call(other._core._control.request, "DELETE", f"/sessions/{session.id}")
+        with Client(server.url) as other:
+            other._portal.call(other._async._control.request, "DELETE", f"/sessions/{session.id}")
         with pytest.raises(ProblemError) as gone:
             session.add("speed", [1.0])
         assert gone.value.status == 410
@@ -503,9 +503,9 @@ def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client
     assert unknown.value.status == 404
 
 
-def test_a_session_in_an_event_loop(roomy: Running, model: Model) -> None:
+def test_a_session_in_an_event_loop(server: Running, model: Model) -> None:
     async def main() -> None:
-        async with AsyncClient(roomy.url) as client, client.session(model="brake") as session:
+        async with AsyncClient(server.url) as client, client.session(model="brake") as session:
             await asyncio.gather(*(session.add(name, values) for name, values in VALUES.items()))
             answer = await session.predict(budget=5)
             assert answer.prediction == pytest.approx(local(model, VALUES, budget=5), rel=1e-12)
@@ -526,14 +526,14 @@ def test_models_are_listed_and_described(client: Client, service: Running) -> No
         client.model()
 
 
-def test_a_plan_tells_what_to_compute_next(client: Client) -> None:
+def test_a_plan_lists_the_groups_to_compute_next(client: Client) -> None:
     plan = client.plan("brake", budget=5, have=["speed"])
     assert (plan.prefix, [step.compute for step in plan.steps]) == (1, [("hog",)])
     with pytest.raises(ProblemError, match="did you mean 'hog'"):
         client.plan("brake", have=["hogs"])
 
 
-# what holds for both
+# both clients
 
 
 @pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Session, AsyncSession)])
@@ -552,8 +552,8 @@ def test_both_clients_have_the_same_methods_and_parameters(one: type, other: typ
     assert properties(one) == properties(other)
 
 
-def test_a_closed_client_says_so(roomy: Running) -> None:
-    client = Client(roomy.url)
+def test_every_call_of_a_closed_client_raises_closed_error(server: Running) -> None:
+    client = Client(server.url)
     session = client.session(model="brake")
     client.predict(VALUES, model="brake")
     client.close()
@@ -568,8 +568,8 @@ def test_a_closed_client_says_so(roomy: Running) -> None:
             call()
 
 
-def test_an_async_client_belongs_to_its_event_loop(roomy: Running) -> None:
-    client = AsyncClient(roomy.url)
+def test_an_async_client_belongs_to_its_event_loop(server: Running) -> None:
+    client = AsyncClient(server.url)
 
     async def use() -> None:
         await client.predict(VALUES, model="brake")
@@ -586,9 +586,9 @@ def test_an_async_client_belongs_to_its_event_loop(roomy: Running) -> None:
             first.run(use())
 
 
-def test_no_thread_and_no_process_outlives_a_client(roomy: Running) -> None:
+def test_no_thread_and_no_process_outlives_a_client(server: Running) -> None:
     before = set(threading.enumerate())
-    with Client(roomy.url) as client:
+    with Client(server.url) as client:
         client.run(EXTRACTORS, VALUES, LONG_MS, model="brake")
         client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker="process")
         assert len(multiprocessing.active_children()) >= 2
@@ -596,8 +596,8 @@ def test_no_thread_and_no_process_outlives_a_client(roomy: Running) -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_client_that_is_dropped_ends_its_thread(roomy: Running) -> None:
-    client = Client(roomy.url)
+def test_a_client_that_is_dropped_ends_its_thread(server: Running) -> None:
+    client = Client(server.url)
     client.predict(VALUES, model="brake")
     thread = client._portal._thread
     del client
@@ -605,19 +605,19 @@ def test_a_client_that_is_dropped_ends_its_thread(roomy: Running) -> None:
     assert not thread.is_alive()
 
 
-def test_a_call_that_is_under_way_when_the_client_closes_ends(roomy: Running, stuck: Stuck) -> None:
-    client = Client(roomy.url)
+def test_a_call_that_is_under_way_when_the_client_closes_ends(server: Running, stuck: Stuck) -> None:
+    client = Client(server.url)
     extractors = but(lab=stuck)
     client.warm_up(extractors, model="brake")
     ended: list[Any] = []
 
-    def ask() -> None:
+    def predict_many() -> None:
         try:
             ended.append(client.run(extractors, VALUES, LONG_MS, model="brake"))
         except ClosedError as error:
             ended.append(error)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=predict_many)
     thread.start()
     stuck.entered.wait(10)
     client.close()
@@ -627,11 +627,11 @@ def test_a_call_that_is_under_way_when_the_client_closes_ends(roomy: Running, st
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_was_forked_off_is_told_to_make_a_client_of_its_own(roomy: Running) -> None:
+def test_a_client_raises_closed_error_in_a_forked_child(server: Running) -> None:
     code = f"""
 import os, sys
 from anytime_service.client import Client, ClosedError
-client = Client({roomy.url!r})
+client = Client({server.url!r})
 client.models()
 child = os.fork()
 if not child:
@@ -648,10 +648,10 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert _python(code).returncode == 0
 
 
-def test_a_program_that_ends_without_closing_its_client_ends_quietly(roomy: Running) -> None:
+def test_a_program_that_ends_without_closing_its_client_ends_quietly(server: Running) -> None:
     code = f"""
 from anytime_service.client import Client
-client = Client({roomy.url!r})
+client = Client({server.url!r})
 print(client.run({{"speed": lambda x: [1.0], "hog": lambda x: [1.0, 1.0], "lab": lambda x: [1.0]}}, 0, 5000,
                  model="brake").complete)
 """
@@ -675,7 +675,7 @@ Client("http://127.0.0.1:1").close()
 
 
 @pytest.mark.parametrize("missing", ["httpx", "websockets", "msgspec"])
-def test_a_missing_requirement_is_told_in_one_line(missing: str) -> None:
+def test_a_missing_requirement_is_reported_in_one_line(missing: str) -> None:
     code = f"""
 import sys
 class Refuse:
@@ -698,25 +698,25 @@ except AnytimeError as error:
     "url",
     ["", "localhost:8000", "ftp://here", "http://", "http://here:port", "http://here/?a=b", "unix:", "http://[::1"],
 )
-def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+def test_an_invalid_address_is_rejected_at_once(url: str) -> None:
     with pytest.raises(ClientError, match="expected one like http://"):
         Client(url)
 
 
-def test_options_that_cannot_be_are_refused_at_once() -> None:
+def test_invalid_options_of_a_client_are_rejected_at_once() -> None:
     with pytest.raises(ClientError, match="API key"):
         Client("http://127.0.0.1:1", api_key="two words\r\n")
     with pytest.raises(ClientError, match="timeout_s"):
         Client("http://127.0.0.1:1", timeout_s=0)
 
 
-def test_the_key_is_not_shown(roomy: Running) -> None:
-    with Client(roomy.url, api_key="s3cret") as client:
+def test_the_key_is_not_shown(server: Running) -> None:
+    with Client(server.url, api_key="s3cret") as client:
         assert "s3cret" not in repr(client)
         assert "s3cret" not in repr(vars(client))
 
 
-def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+def test_an_unreachable_server_is_one_clear_error() -> None:
     with Client("http://127.0.0.1:9") as client:  # discard: nobody listens
         for call in (lambda: client.predict(VALUES), lambda: client.run(EXTRACTORS, VALUES, 5), client.models):
             with pytest.raises(ConnectionLostError, match=r"cannot connect to http://127\.0\.0\.1:9") as refused:

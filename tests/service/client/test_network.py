@@ -1,4 +1,4 @@
-"""What the clients do when the network is late, breaks, or leads to something that is no server of ours."""
+"""The clients on a slow network, on a network that breaks, and with servers of other protocols."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.models.catalogue import summary
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
@@ -52,7 +53,7 @@ def but(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
 
 
 class Loop:
-    """An event loop in a thread, for what tests put between a client and a server."""
+    """An event loop in a thread, for a proxy between a client and a server, or a fake server."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -76,9 +77,9 @@ class Loop:
 
 
 class Network:
-    """A way to a server that can be slow, be cut, and be closed.
+    """A proxy in front of a server that can be slow, cut its connections, and be closed.
 
-    `delay_s` is how long bytes of the server take; while `stalled` it takes nothing from clients; `seen` is what they
+    It delays the bytes of the server by `delay_s`. While `stalled`, it reads nothing from clients. `seen` is what they
     sent.
     """
 
@@ -103,7 +104,7 @@ class Network:
         self.port = self.server.sockets[0].getsockname()[1]
 
     def shut(self) -> None:
-        """Cut what is there, and let nobody in."""
+        """Cut the connections, and accept no more."""
         assert self.server is not None
         self.loop.loop.call_soon_threadsafe(self.server.close)
         self.cut()
@@ -191,17 +192,17 @@ class Pause:
         return x[self.group]
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     give_up = time.monotonic() + 20
-    while not holds():
+    while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.005)
 
 
-# a network that is late
+# a slow network
 
 
-def test_when_the_network_is_later_than_the_deadline_the_last_update_is_the_answer(
+def test_with_a_network_slower_than_the_deadline_the_last_update_is_the_answer(
     client: Client, network: Network
 ) -> None:
     def then_slow() -> None:
@@ -235,7 +236,7 @@ def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: 
     assert (answer.budget, answer.missing, answer.ranking) == (1, ("speed",), [0, 1, 2])
 
 
-def test_an_answer_that_comes_too_late_is_dropped_and_disturbs_nothing(client: Client, network: Network) -> None:
+def test_an_answer_that_arrives_too_late_is_dropped_without_side_effects(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.delay_s = 0.5
     assert client.predict(VALUES, deadline_ms=50).note is not None
@@ -246,28 +247,28 @@ def test_an_answer_that_comes_too_late_is_dropped_and_disturbs_nothing(client: C
     assert answer.prediction != client.predict(VALUES).prediction
 
 
-def test_the_server_is_told_a_shorter_deadline_once_the_network_is_known_to_be_slow(
+def test_the_client_sends_a_shorter_deadline_after_it_has_measured_a_slow_network(
     client: Client, network: Network
 ) -> None:
-    hold = threading.Event()
-    extractors = but(lab=Pause("lab", lambda: hold.wait(1.0)))
+    release = threading.Event()
+    extractors = but(lab=Pause("lab", lambda: release.wait(1.0)))
     client.warm_up(extractors)
     assert client.network_ms < 50
     network.delay_s = 0.08
-    first = client.run(extractors, VALUES, SHORT_MS)  # its answer comes after it is over, and teaches
+    first = client.run(extractors, VALUES, SHORT_MS)  # its answer arrives after its end, and sets the margin
     assert first.note is not None
     wait_until(lambda: client.network_ms > 60)
-    for _ in range(5):  # what it learned from one answer may be a little less than the next one takes
+    for _ in range(5):  # the delay of one answer may be a little shorter than that of the next
         second = client.run(extractors, VALUES, 600)
         if second.note is None:
             break
         time.sleep(1.0)  # the extractor at work ends
     assert (second.note, second.groups, second.reason) == (None, ("speed", "hog"), "deadline")
     assert second.elapsed_ms < 600 + GENEROUS_MS
-    hold.set()
+    release.set()
 
 
-def test_without_a_deadline_the_client_waits_for_its_own_time_out(network: Network) -> None:
+def test_without_a_deadline_the_client_waits_for_its_own_timeout(network: Network) -> None:
     with Client(network.url, timeout_s=0.5) as client:
         assert client.predict(VALUES).complete
         network.delay_s = 5.0
@@ -297,7 +298,7 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
     assert (answer.groups, answer.late_groups, answer.unused_groups) == ((), (), ("speed", "hog", "lab"))
 
 
-def test_what_a_stalled_network_does_not_take_is_bounded(
+def test_unsent_bytes_are_bounded_on_a_stalled_network(
     client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.client.transport.MAX_UNSENT_BYTES", 1_000_000)
@@ -325,7 +326,7 @@ def test_the_next_call_connects_again(client: Client, network: Network) -> None:
     assert network.connections >= 4
 
 
-def test_a_run_whose_connection_breaks_is_begun_anew_on_another(client: Client, network: Network) -> None:
+def test_a_run_whose_connection_breaks_restarts_on_a_new_connection(client: Client, network: Network) -> None:
     extractors = but(lab=Pause("lab", network.cut))
     client.warm_up(extractors)
     answer = client.run(extractors, VALUES, LONG_MS)
@@ -333,7 +334,7 @@ def test_a_run_whose_connection_breaks_is_begun_anew_on_another(client: Client, 
     assert answer.groups == ("speed", "hog", "lab")
 
 
-def test_a_run_whose_connection_is_gone_falls_back_to_the_last_update(client: Client, network: Network) -> None:
+def test_a_run_that_cannot_reconnect_falls_back_to_the_last_update(client: Client, network: Network) -> None:
     def break_off() -> None:
         time.sleep(0.2)
         network.shut()
@@ -349,7 +350,7 @@ def test_a_run_whose_connection_is_gone_falls_back_to_the_last_update(client: Cl
 
 @pytest.mark.parametrize("overload", get_args(Overload))
 @pytest.mark.parametrize("breaks", [True, False])
-def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
+def test_a_restarted_run_that_is_refused_falls_back_to_the_last_update(
     breaks: bool, overload: Overload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(port=0)
@@ -358,7 +359,7 @@ def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
         last = client.model().order()[-1]
 
         def updated() -> bool:
-            link = client._core.connection._link
+            link = client._async._connection._link
             assert link is not None
             return any(each.update is not None and each.update.prefix == 2 for each in list(link._open.values()))
 
@@ -378,7 +379,7 @@ def test_a_run_that_is_begun_anew_and_refused_falls_back_to_the_last_update(
         assert (answer.prefix, answer.missing, answer.reason) == (2, (last,), "overload")
 
 
-def test_a_prediction_that_breaks_is_sent_again_and_after_that_an_error(client: Client, network: Network) -> None:
+def test_an_interrupted_prediction_is_sent_again_and_then_raises(client: Client, network: Network) -> None:
     client.warm_up()
     network.delay_s = 0.3
     cutting = threading.Timer(0.1, network.cut)
@@ -394,7 +395,7 @@ def test_a_prediction_that_breaks_is_sent_again_and_after_that_an_error(client: 
         client.models()
 
 
-def test_a_server_that_comes_back_is_found_by_the_next_call(client: Client, network: Network) -> None:
+def test_the_next_call_reconnects_to_a_server_that_is_back(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.shut()
     for _ in range(5):
@@ -405,7 +406,7 @@ def test_a_server_that_comes_back_is_found_by_the_next_call(client: Client, netw
     assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
 
 
-def test_who_has_no_time_for_the_pause_between_attempts_is_told_at_once(client: Client, network: Network) -> None:
+def test_a_deadline_shorter_than_the_pause_between_attempts_raises_at_once(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.shut()
     for _ in range(3):
@@ -435,7 +436,7 @@ def test_a_session_survives_a_broken_connection(client: Client, network: Network
     assert session.id is None
 
 
-def test_the_key_goes_with_every_request_and_the_handshake(network: Network) -> None:
+def test_the_key_is_sent_with_every_request_and_the_handshake(network: Network) -> None:
     with Client(network.url, api_key="s3cret") as client:
         client.predict(VALUES)
         client.models()
@@ -444,7 +445,7 @@ def test_the_key_goes_with_every_request_and_the_handshake(network: Network) -> 
     assert all(b"authorization: bearer s3cret" in head.lower() for head in heads)
 
 
-def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
+def test_a_reloaded_model_is_requested_again(model: Model) -> None:
     settings = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), settings)
     with running(app, settings) as service, Client(service.url) as client:
@@ -454,39 +455,21 @@ def test_a_model_that_is_loaded_anew_is_learned_anew(model: Model) -> None:
         app.state.handler.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
-        wait_until(lambda: client._core._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
+        wait_until(lambda: client._async._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
 
 
-# something that is no server of ours
+# other servers
 
 
 OURS = (Subprotocol("anytime.v1"),)
 
-DESCRIPTION = {
-    "name": "brake",
-    "version": "v1",
-    "task": "regression",
-    "responses": ["y0"],
-    "cost_unit": "ms",
-    "total_cost": 1.0,
-    "steps": [
-        {
-            "group": "speed",
-            "adds": ["speed"],
-            "cost": 1.0,
-            "cumulative_cost": 1.0,
-            "explained_variance": 0.1,
-            "r2": 0.2,
-            "news": [],
-        }
-    ],
-    "groups": [{"name": "speed", "features": ["v"], "cost": 1.0}],
-    "news": {},
-}
+DESCRIPTION = summary(small_model(), ("v1",)).model_dump(mode="json") | {"version": "v1", "news": {}}
+for _part in (*DESCRIPTION["steps"], *DESCRIPTION["groups"], DESCRIPTION["guarantee"]):
+    _part["news"] = []
 
 
 def describe(connection: ServerConnection, request: Request) -> Response | None:
-    """What a fake server says over HTTP: every path but the stream's describes a model."""
+    """Return the reply of a fake server over HTTP: every path except the stream's describes a model."""
     return None if request.path == "/stream" else connection.respond(200, json.dumps(DESCRIPTION))
 
 
@@ -496,7 +479,7 @@ def fake(
     http: Callable[[ServerConnection, Request], Response | None] = describe,
     subprotocols: tuple[Subprotocol, ...] | None = OURS,
 ) -> Iterator[str]:
-    """A server that speaks WebSocket as a test tells it to; gives its address."""
+    """Run a WebSocket server with the behaviour `handle`, and return its address."""
 
     async def quietly(socket: ServerConnection) -> None:
         with suppress(ConnectionClosed):
@@ -534,7 +517,7 @@ async def answering(socket: ServerConnection) -> None:
             await socket.send(reply("answer", frame["id"]))
 
 
-def test_what_a_newer_server_says_besides_is_left_alone() -> None:
+def test_unknown_messages_fields_and_values_of_a_newer_server_are_accepted() -> None:
     async def newer(socket: ServerConnection) -> None:
         async for frame in frames(socket):
             if frame["type"] == "begin":
@@ -548,7 +531,7 @@ def test_what_a_newer_server_says_besides_is_left_alone() -> None:
         assert not hasattr(answer, "mood")
 
 
-def test_a_base_rate_of_another_version_than_the_description_is_learned_anew_once(
+def test_a_base_rate_of_another_version_than_the_description_is_requested_again_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("anytime_service.client.running.REFRESH_S", 0.0)
@@ -575,7 +558,7 @@ def test_a_base_rate_of_another_version_than_the_description_is_learned_anew_onc
         assert len(learned) == 2
 
 
-def test_replies_come_as_json_too() -> None:
+def test_replies_may_be_json() -> None:
     async def textual(socket: ServerConnection) -> None:
         async for frame in frames(socket):
             if frame["type"] == "begin":
@@ -596,7 +579,7 @@ def test_replies_come_as_json_too() -> None:
         msgspec.msgpack.encode({"type": "answer", "id": 0}),
     ],
 )
-def test_replies_that_make_no_sense_end_the_connection_with_an_error(content: bytes | str) -> None:
+def test_invalid_replies_end_the_connection_with_an_error(content: bytes | str) -> None:
     async def mad(socket: ServerConnection) -> None:
         async for _ in frames(socket):
             await socket.send(content)
@@ -605,7 +588,9 @@ def test_replies_that_make_no_sense_end_the_connection_with_an_error(content: by
         client.predict(VALUES)
 
 
-def test_answers_nobody_waits_for_and_frames_without_a_name_are_let_go(caplog: pytest.LogCaptureFixture) -> None:
+def test_answers_for_unknown_ids_are_ignored_and_errors_without_an_id_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def confused(socket: ServerConnection) -> None:
         async for frame in frames(socket):
             if frame["type"] == "begin":
@@ -620,7 +605,7 @@ def test_answers_nobody_waits_for_and_frames_without_a_name_are_let_go(caplog: p
     assert "no such thing" in caplog.text
 
 
-def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
+def test_memory_is_bounded_in_a_flood_of_updates() -> None:
     async def flooding(socket: ServerConnection) -> None:
         async for frame in frames(socket):
             if frame["type"] == "begin" and frame.get("updates"):
@@ -632,13 +617,13 @@ def test_a_flood_of_updates_and_problems_keeps_only_so_many() -> None:
 
     with fake(flooding) as url, Client(url) as client:
         assert client.predict(VALUES, deadline_ms=LONG_MS).reason == "deadline"
-        link = client._core.connection._link
+        link = client._async._connection._link
         assert link is not None
         assert not link._open
         assert not link._abandoned
 
 
-def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> None:
+def test_the_number_of_abandoned_predictions_is_bounded() -> None:
     async def silent(socket: ServerConnection) -> None:
         async for frame in frames(socket):
             if frame.get("overload") == "prior":  # by which the client learns the base rate
@@ -647,13 +632,13 @@ def test_predictions_that_nobody_waits_for_are_forgotten_beyond_a_number() -> No
     with fake(silent) as url, Client(url) as client:
         for _ in range(300):
             assert client.predict({}, deadline_ms=0.05).note is not None
-        link = client._core.connection._link
+        link = client._async._connection._link
         assert link is not None
         assert not link._open
         assert len(link._abandoned) <= 256
 
 
-def test_too_many_predictions_at_once_are_refused_here() -> None:
+def test_the_client_rejects_too_many_predictions_at_once() -> None:
     async def silent(socket: ServerConnection) -> None:
         async for _ in frames(socket):
             pass
@@ -661,15 +646,15 @@ def test_too_many_predictions_at_once_are_refused_here() -> None:
     async def main(url: str) -> None:
         async with AsyncClient(url, timeout_s=1.0) as client:
             outcomes = await asyncio.gather(*(client.predict({}) for _ in range(1100)), return_exceptions=True)
-            told = [outcome for outcome in outcomes if "1024 predictions are open" in str(outcome)]
-            assert len(told) == 1100 - 1024
+            rejected = [outcome for outcome in outcomes if "1024 predictions are open" in str(outcome)]
+            assert len(rejected) == 1100 - 1024
             assert all(isinstance(outcome, ClientError) for outcome in outcomes)
 
     with fake(silent) as url:
         asyncio.run(main(url))
 
 
-def test_a_server_of_another_protocol_is_no_server(server: Running) -> None:
+def test_a_server_of_another_protocol_is_rejected(server: Running) -> None:
     async def other(socket: ServerConnection) -> None:
         await socket.wait_closed()
 
@@ -684,7 +669,7 @@ def test_a_server_of_another_protocol_is_no_server(server: Running) -> None:
         assert nothing.value.status == 404
 
 
-def test_a_handshake_that_is_refused_without_a_reason_is_told_by_its_status() -> None:
+def test_a_handshake_that_is_refused_without_a_reason_is_reported_with_its_status() -> None:
     def refuse(connection: ServerConnection, request: Request) -> Response:
         return connection.respond(502, "a proxy, perhaps")
 
@@ -693,7 +678,7 @@ def test_a_handshake_that_is_refused_without_a_reason_is_told_by_its_status() ->
         client.predict(VALUES)
 
 
-def test_a_refused_handshake_tells_its_problem() -> None:
+def test_a_refused_handshake_raises_its_problem() -> None:
     def refuse(connection: ServerConnection, request: Request) -> Response:
         problem = {"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": "this key is not known"}
         response = connection.respond(401, json.dumps(problem))
@@ -710,7 +695,7 @@ def test_a_refused_handshake_tells_its_problem() -> None:
             client.models()
 
 
-def test_what_is_no_description_is_an_error() -> None:
+def test_an_invalid_description_is_an_error() -> None:
     def nonsense(connection: ServerConnection, request: Request) -> Response | None:
         return None if request.path == "/stream" else connection.respond(200, "[]")
 
@@ -718,7 +703,8 @@ def test_what_is_no_description_is_an_error() -> None:
         client.model("brake")
 
 
-def test_a_model_of_a_newer_server_is_described_as_far_as_it_is_understood() -> None:
+def test_unknown_fields_of_a_description_are_ignored() -> None:
     with fake(answering) as url, Client(url) as client:
         described = client.model("brake")
-        assert (described.order(), described.policies) == (("speed",), ("prefix",))
+        assert (described.order(), described.policies) == (("speed", "hog", "lab"), ("prefix",))
+        assert not hasattr(described, "news")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import replace
 
 import pytest
 
 from anytime.inference.prediction import Prediction
-from anytime_service.client.control import ModelDescription, described
-from anytime_service.client.engine import MAX_EVENTS, EventQueue, PredictionOptions
-from anytime_service.client.messages import Begin, encode_frame, problem_of, seconds_of
+from anytime_service.client.engine import MAX_EVENTS, EventQueue
+from anytime_service.client.messages import decode_problem, encode_values, seconds_of
 from anytime_service.client.running import KnownModel
-from anytime_service.client.throttle import LONGEST_MS, NetworkMargin
-from anytime_service.client.transport import Address
+from anytime_service.client.throttle import MAX_MARGIN_MS, NetworkMargin
+from anytime_service.client.transport import Endpoint
 from anytime_service.models.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.stream import BeginFrame, read_frame
+from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
 from service.serving import LIKELIHOODS, likelihood_model
 
 
@@ -31,34 +31,36 @@ from service.serving import LIKELIHOODS, likelihood_model
         ("wss://[::1]:7", "https://[::1]:7", "wss://[::1]:7/stream"),
     ],
 )
-def test_one_address_names_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
-    assert (Address.of(url).http, Address.of(url).stream) == (http, stream)
+def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
+    assert (Endpoint.of(url).http, Endpoint.of(url).stream) == (http, stream)
 
 
-def test_the_frames_are_those_that_the_server_reads() -> None:
-    begin = Begin(3, "m", 2, 1.5, 20.0, "arrived", updates=True, ranking=True)
-    assert read_frame(MSGPACK, encode_frame(begin), 1_000) == BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
-    assert read_frame(MSGPACK, encode_frame(Begin(0)), 1_000) == BeginFrame(0)
+def test_the_server_reads_messages_without_their_defaults() -> None:
+    begin = BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
+    assert read_frame(MSGPACK, MSGPACK.encode(begin), 1_000) == begin
+    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(0)), 1_000) == BeginFrame(0)
+    assert len(MSGPACK.encode(BeginFrame(0))) < 20
+    sent = encode_values("hog", [1.0, None])
+    group = MSGPACK.encode(PackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
+    assert read_frame(MSGPACK, group, 1_000) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_base_rate_at_hand_is_the_librarys_for_as_many_rows(family: str, rows: int) -> None:
+def test_the_cached_base_rate_is_the_librarys_for_the_same_number_of_rows(family: str, rows: int) -> None:
     model = likelihood_model(family)
-    description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
-    known = KnownModel(description, Prediction(model).answer())
-    assert known.base_rate(PredictionOptions(rows=rows)) == Prediction(model, rows).answer()
+    known = KnownModel(summary(model, ()), Prediction(model).answer())
+    assert known.base_rate(BeginFrame(0, rows=rows)) == Prediction(model, rows).answer()
 
 
-def test_what_covers_the_base_rate_covers_it_in_every_row() -> None:
+def test_interval_and_set_of_the_base_rate_are_repeated_for_every_row() -> None:
     model = likelihood_model("poisson")
-    description = described(summary(model, ()).model_dump_json().encode(), ModelDescription)
     base = replace(Prediction(model).answer(), interval=[0.0, 2.0], prediction_set=["a"])
-    found = KnownModel(description, base).base_rate(PredictionOptions(rows=2))
+    found = KnownModel(summary(model, ()), base).base_rate(BeginFrame(0, rows=2))
     assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
 
 
-def test_the_margin_would_have_had_nearly_all_of_the_last_answers_in_time() -> None:
+def test_the_margin_covers_nearly_all_recent_delays() -> None:
     margin = NetworkMargin()
     assert margin.server_deadline_ms(20.0) == 20.0
     margin.guess(3.0)
@@ -75,17 +77,17 @@ def test_the_margin_would_have_had_nearly_all_of_the_last_answers_in_time() -> N
     assert margin.ms == 0.5
 
 
-def test_the_margin_leaves_half_of_the_time_and_is_bounded() -> None:
+def test_the_margin_is_at_most_half_of_the_time_and_bounded() -> None:
     margin = NetworkMargin()
     margin.guess(1e9)
-    assert margin.ms == LONGEST_MS
+    assert margin.ms == MAX_MARGIN_MS
     assert margin.server_deadline_ms(10.0) == 5.0
     assert margin.server_deadline_ms(-1.0) == 0.0
     margin.add(-5.0)
     assert margin.ms == 0.0
 
 
-def test_events_come_in_order_and_the_clock_comes_first() -> None:
+def test_events_are_returned_in_order_until_the_deadline() -> None:
     async def main() -> None:
         box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
         asyncio.get_running_loop().call_later(0.01, box.put, 1)
@@ -118,7 +120,7 @@ def test_a_timer_that_fires_early_is_set_again() -> None:
     asyncio.run(main())
 
 
-def test_of_events_that_nobody_looks_at_only_the_last_are_kept() -> None:
+def test_the_queue_stores_only_the_latest_unread_events() -> None:
     async def main() -> None:
         box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
         for i in range(3 * MAX_EVENTS):
@@ -128,9 +130,9 @@ def test_of_events_that_nobody_looks_at_only_the_last_are_kept() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("told", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
-def test_a_problem_without_details_is_one_all_the_same(told: object) -> None:
-    problem = problem_of(told, 503, 2.0)
+@pytest.mark.parametrize("details", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
+def test_problem_details_may_be_missing(details: object) -> None:
+    problem = decode_problem(json.dumps(details).encode(), 503, 2.0)
     assert (problem.status, problem.field, problem.retry_after_s) == (503, None, 2.0)
     assert str(problem)
 
@@ -138,5 +140,5 @@ def test_a_problem_without_details_is_one_all_the_same(told: object) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"), [("2", 2.0), ("", None), ("Wed, 21 Oct 2015 07:28:00 GMT", None), ("9" * 99, None)]
 )
-def test_a_retry_after_that_is_a_number_is_told(header: str, seconds: float | None) -> None:
+def test_a_retry_after_is_read_if_it_is_a_number(header: str, seconds: float | None) -> None:
     assert seconds_of(header) == seconds

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import arrived_model
-from anytime.inference.values import Answer
-from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
+from anytime_service.core.open_prediction import OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
@@ -24,9 +23,24 @@ TRAINED = trained_model()
 """Has its moments; its sequence is lab, hog, speed."""
 HOG = frozenset({"hog"})
 EVERY_POLICY = ("prefix", "arrived")
+TRANSITIONS = {
+    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "groups"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "took"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "solved"): frozenset({State.OPEN}),
+    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
+    (State.OPEN, "drain"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
+    (State.SOLVING, "end"): frozenset({State.SOLVING}),
+    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
+    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
+}
+"""Possible next states of each legal event; other pairs of state and event are illegal."""
 EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
     "begin": lambda opened, now: opened.begin(now),
-    "group": lambda opened, now: opened.group(now, "speed", VALUES["speed"]),
     "groups": lambda opened, now: opened.groups(now, {"speed": VALUES["speed"]}),
     "took": lambda opened, now: opened.took(now, ["speed"]),
     "solved": lambda opened, now: opened.solved(now, HOG, None),
@@ -68,7 +82,7 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
     with pytest.raises(UnexpectedEventError, match=event):
         EVENTS[event](opened, 3.0)
     assert opened.state is state
-    assert opened.received == (() if state is State.NEW else ("hog",))
+    assert opened.prediction.received == (() if state is State.NEW else ("hog",))
 
 
 def test_an_illegal_event_does_not_show_in_the_answer() -> None:
@@ -159,13 +173,13 @@ def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
     assert opened.deadline(2.0).late_groups == ()
 
 
-def test_a_timer_that_fires_early_is_believed() -> None:
+def test_a_deadline_event_answers_even_if_it_is_early() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, deadline_ms=5.0)
     assert opened.deadline(4.1).reason == "deadline"
 
 
-def test_draining_answers_from_what_is_here() -> None:
+def test_draining_answers_from_the_received_groups() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0)
     opened.group(1.0, "speed", [2.0])
@@ -179,17 +193,17 @@ def test_a_refused_group_changes_nothing_and_names_its_field() -> None:
     with pytest.raises(FieldError) as error:
         opened.group(1.0, "hog", [1.0])
     assert error.value.field == "groups.hog"
-    assert (opened.state, opened.received) == (State.OPEN, ())
+    assert (opened.state, opened.prediction.received) == (State.OPEN, ())
 
 
 @pytest.mark.parametrize("before", [{}, {"lab": [0.5]}])
-def test_of_groups_that_come_together_all_are_taken_or_none(before: dict[str, list[float]]) -> None:
+def test_groups_that_arrive_together_are_accepted_all_or_none(before: dict[str, list[float]]) -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0)
     opened.groups(1.0, before)
     with pytest.raises(FieldError):
         opened.groups(2.0, {"speed": [2.0], "hog": [1.0]})
-    assert opened.received == tuple(before)
+    assert opened.prediction.received == tuple(before)
     answer = opened.groups(3.0, VALUES)
     assert answer is not None
     assert answer.groups == ("speed", "hog", "lab")
@@ -206,7 +220,7 @@ def test_of_groups_that_come_together_all_are_taken_or_none(before: dict[str, li
         {"policy": "best"},
     ],
 )
-def test_a_refused_begin_can_be_mended(wrong: dict[str, Any]) -> None:
+def test_begin_can_be_retried_after_an_error(wrong: dict[str, Any]) -> None:
     opened = OpenPrediction(MODEL)
     with pytest.raises(ValuesError):
         opened.begin(0.0, **wrong)
@@ -216,34 +230,45 @@ def test_a_refused_begin_can_be_mended(wrong: dict[str, Any]) -> None:
 
 def test_a_budget_and_a_deadline_without_end_are_refused_alike_by_every_binding() -> None:
     for wrong in ("budget", "deadline_ms"):
-        told: dict[str, Any] = {wrong: float("inf")}
+        options: dict[str, Any] = {wrong: float("inf")}
         with pytest.raises(FieldError, match="expected a number, 0 or more"):
-            OpenPrediction(MODEL).begin(0.0, **told)
+            OpenPrediction(MODEL).begin(0.0, **options)
 
 
-def test_rows_are_counted_in_the_first_values_where_they_were_not_told() -> None:
+def test_the_first_values_set_the_number_of_rows() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, rows=None)
-    assert not opened.many
+    assert opened.prediction.rows == 1
     opened.group(1.0, "speed", [[1.0], [2.0], [3.0]])
-    assert opened.many
+    assert opened.prediction.rows == 3
     with pytest.raises(FieldError, match="expected 3 x 2"):
         opened.group(2.0, "hog", [1.0, 2.0])
     with pytest.raises(ValuesError, match="expected 3"):
-        opened.expect_rows(2)
+        opened.prediction.expect_rows(2)
     opened.prepare()
     assert len(opened.drain(3.0).prediction) == 3
 
 
-def test_groups_that_come_together_have_one_number_of_rows() -> None:
+def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
+    opened = OpenPrediction(MODEL)
+    opened.begin(0.0, rows=2)
+    opened.group(1.0, "speed", [[1.0], [2.0]])
+    opened.group(1.0, "hog", [[1.0, 2.0], [3.0, 4.0]])
+    opened.prepare()
+    ready = opened.prediction._ready
+    assert ready is not None
+    assert ready[0] == opened.prediction.prefix == 2
+
+
+def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, rows=None)
     with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
         opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
-    assert (error.value.field, opened.received) == ("groups", ())
+    assert (error.value.field, opened.prediction.received) == ("groups", ())
 
 
-def test_rows_are_ranked_by_their_scores_where_asked_for() -> None:
+def test_rows_are_ranked_by_their_scores_on_request() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, rows=4, ranking=True)
     opened.group(1.0, "speed", [[1.0], [4.0], [4.0], [-2.0]])
@@ -262,13 +287,13 @@ def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
     opened.group(1.0, "speed", [100.0])
     for each in (opened, once):
         each.group(2.0, "speed", [2.0])
-    told, expected = opened.end(3.0), once.end(3.0)
-    assert told is not None
+    answer, expected = opened.end(3.0), once.end(3.0)
+    assert answer is not None
     assert expected is not None
-    assert told == replace(expected, replaced=("speed",))
+    assert answer == replace(expected, replaced=("speed",))
 
 
-def test_updates_come_when_the_answer_has_become_another() -> None:
+def test_an_update_is_returned_when_the_answer_changes() -> None:
     opened = OpenPrediction(MODEL)
     assert opened.update(0.0) is None
     opened.begin(0.0)
@@ -279,7 +304,7 @@ def test_updates_come_when_the_answer_has_become_another() -> None:
     better = opened.update(2.0)
     assert better is not None
     assert (better.prefix, better.reason, better.elapsed_ms) == (2, None, 2.0)
-    assert opened.update(3.0) is None, "told already"
+    assert opened.update(3.0) is None, "reported already"
     opened.group(4.0, "speed", [3.0])
     again = opened.update(4.0)
     assert again is not None
@@ -299,7 +324,7 @@ def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
     assert better is not None
     assert (better.policy, better.groups) == ("arrived", ("hog",))
     opened.group(3.0, "speed", VALUES["speed"])
-    assert opened.update(3.0) is None, "the prefix stands in, and is worse than what was told"
+    assert opened.update(3.0) is None, "the prefix stands in, and is worse than the reported answer"
     both = HOG | {"speed"}
     opened.solved(4.0, both, arrived_model(TRAINED, both))
     best = opened.update(4.0)
@@ -320,7 +345,7 @@ def test_an_end_under_arrived_waits_for_the_optimum() -> None:
     assert opened.unsolved is None
 
 
-def test_an_optimum_that_is_told_in_advance_is_not_waited_for() -> None:
+def test_the_end_does_not_wait_for_an_optimum_that_is_known() -> None:
     opened = reach(State.OPEN)
     assert opened.unsolved == HOG
     opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
@@ -424,12 +449,12 @@ def expected_prediction(groups: dict[str, Any], **options: Any) -> Any:
     return prediction.answer(**options).prediction
 
 
-def test_groups_that_others_share_are_heard_of() -> None:
+def test_groups_of_a_shared_prediction_count() -> None:
     shared = Prediction(MODEL)
     shared.add("speed", VALUES["speed"])
     opened = OpenPrediction(MODEL, shared)
     assert opened.begin(0.0, budget=5.0, deadline_ms=100.0) is None
-    assert opened.received == ("speed",)
+    assert opened.prediction.received == ("speed",)
     shared.add("lab", VALUES["lab"])
     assert opened.took(1.0, ["lab"]) is None
     shared.add("hog", VALUES["hog"])
@@ -438,7 +463,7 @@ def test_groups_that_others_share_are_heard_of() -> None:
     assert (answer.reason, answer.groups, answer.elapsed_ms) == ("budget", ("speed", "hog"), 2.0)
 
 
-def test_a_prediction_over_groups_that_are_all_there_is_answered_at_once() -> None:
+def test_a_prediction_whose_groups_are_all_received_is_answered_at_once() -> None:
     shared = Prediction(TRAINED)
     for name, values in VALUES.items():
         shared.add(name, values)
@@ -477,11 +502,11 @@ logs = st.builds(lambda first, rest: [first, *rest], events | beginning, st.list
 )
 
 
-def happen(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any]) -> Answer | None:
+def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any]) -> Answer | None:
     """Bring about one event of a log; what is solved is the set wanted, unless the log names another."""
     if name == "solved":
-        told, refused = arguments
-        groups = opened.unsolved or frozenset() if told is None else told
+        named, refused = arguments
+        groups = opened.unsolved or frozenset() if named is None else named
         return opened.solved(now, groups, None if refused else arrived_model(TRAINED, groups))
     answer: Answer | None = getattr(opened, name)(now, *arguments)
     return answer
@@ -489,34 +514,35 @@ def happen(opened: OpenPrediction, name: str, now: float, arguments: Iterable[An
 
 def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
     opened = OpenPrediction(TRAINED)
-    told: list[Answer | str | None] = []
+    results: list[Answer | str | None] = []
     for name, now, arguments in log:
-        before = (opened.state, opened.received, opened.unsolved, opened.deadline_at)
+        before = (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at)
         try:
-            told.append(happen(opened, name, now, arguments))
-            assert opened.state in TRANSITIONS[before[0], name]
+            results.append(apply(opened, name, now, arguments))
+            event = "groups" if name == "group" else name
+            assert opened.state in TRANSITIONS[before[0], event]
             if seen is not None:
-                seen.add((before[0], name, opened.state))
+                seen.add((before[0], event, opened.state))
         except AnytimeError as error:
-            told.append(str(error))
-            assert (opened.state, opened.received, opened.unsolved, opened.deadline_at) == before
-    return told
+            results.append(str(error))
+            assert (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at) == before
+    return results
 
 
 @quick()
 @given(logs)
 def test_the_same_log_gives_the_same_answers(log: list[Event]) -> None:
-    told = replay(log)
-    assert told == replay(log)
-    assert sum(isinstance(each, Answer) for each in told) <= 1
+    results = replay(log)
+    assert results == replay(log)
+    assert sum(isinstance(each, Answer) for each in results) <= 1
 
 
 @quick()
 @given(logs)
-def test_events_that_were_refused_might_as_well_not_have_come(log: list[Event]) -> None:
-    told = replay(log)
-    kept = [event for event, answer in zip(log, told, strict=True) if not isinstance(answer, str)]
-    assert replay(kept) == [answer for answer in told if not isinstance(answer, str)]
+def test_rejected_events_do_not_change_later_answers(log: list[Event]) -> None:
+    results = replay(log)
+    accepted = [event for event, answer in zip(log, results, strict=True) if not isinstance(answer, str)]
+    assert replay(accepted) == [answer for answer in results if not isinstance(answer, str)]
 
 
 def about_to_want_a_set_that_is_solved() -> OpenPrediction:
@@ -533,7 +559,7 @@ def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     return opened
 
 
-def test_nothing_in_the_table_is_impossible() -> None:
+def test_every_transition_of_the_table_occurs() -> None:
     """Every transition is seen in some short log."""
     steps: list[tuple[str, tuple[Any, ...]]] = [
         *(("group", (name, VALUES[name])) for name in VALUES),
@@ -558,10 +584,9 @@ def test_nothing_in_the_table_is_impossible() -> None:
     opened = OpenPrediction(TRAINED, full)
     opened.begin(0.0, policy="arrived")
     seen.add((State.NEW, "begin", opened.state))
-    for event in ("group", "groups", "took"):
+    for event, received in (("groups", {"lab": VALUES["lab"]}), ("took", ["lab"])):
         opened = about_to_want_a_set_that_is_solved()
-        told = {"group": ("lab", VALUES["lab"]), "groups": ({"lab": VALUES["lab"]},), "took": (["lab"],)}[event]
-        assert getattr(opened, event)(4.0, *told).policy == "arrived"
+        assert getattr(opened, event)(4.0, received).policy == "arrived"
         seen.add((State.SOLVING, event, opened.state))
     listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets}
     assert seen == listed
@@ -574,7 +599,7 @@ def test_nothing_in_the_table_is_impossible() -> None:
     st.integers(0, 3),
     st.sampled_from(EVERY_POLICY),
 )
-def test_what_came_decides_the_answer_not_in_which_order(
+def test_the_order_of_arrival_does_not_change_the_answer(
     order: list[str], budget: float | None, count: int, policy: Any
 ) -> None:
     opened, reference = OpenPrediction(TRAINED), Prediction(TRAINED)

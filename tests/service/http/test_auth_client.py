@@ -1,4 +1,4 @@
-"""The client and keys, against the service itself: a refused key is told, and never taken for a late network."""
+"""The client and keys, against the service itself: a refused key is an error, and never mistaken for a slow network."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from anytime_service.client import Client, ProblemError
-from anytime_service.client.control import Control
-from anytime_service.client.transport import Address, authorization
+from anytime_service.client.transport import Control, Endpoint
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running, until
 
@@ -42,21 +41,21 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize(("key", "told"), [(None, "the API key is missing"), (WRONG, "is invalid")])
-def test_a_refused_key_is_a_problem_of_every_call_at_once(
-    guarded: Running, call: Callable[[Client], Any], key: str | None, told: str
+@pytest.mark.parametrize(("key", "message"), [(None, "the API key is missing"), (WRONG, "is invalid")])
+def test_every_call_with_a_refused_key_raises_at_once(
+    guarded: Running, call: Callable[[Client], Any], key: str | None, message: str
 ) -> None:
     with Client(guarded.url, api_key=key) as client:
         for _ in range(2):
             begun = monotonic()
-            with pytest.raises(ProblemError, match=told) as refused:
+            with pytest.raises(ProblemError, match=message) as refused:
                 call(client)
             assert (refused.value.status, refused.value.type) == (401, "urn:anytime:problem:key-needed")
-            assert monotonic() - begun < 10, "no reconnecting until some time-out"
+            assert monotonic() - begun < 10, "no reconnecting until a timeout"
             assert WRONG not in str(refused.value)
 
 
-def test_a_client_with_a_key_is_answered_over_http_and_websocket(guarded: Running) -> None:
+def test_a_valid_key_works_over_http_and_websocket(guarded: Running) -> None:
     for key in (PREDICTING, HASHED, MANAGING):
         with Client(guarded.url, api_key=key) as client:
             assert client.predict(VALUES).complete
@@ -67,9 +66,9 @@ def test_a_client_with_a_key_is_answered_over_http_and_websocket(guarded: Runnin
                 assert session.predict().prefix == 1
 
 
-def test_a_key_of_insufficient_scope_raises_a_problem(guarded: Running) -> None:
+def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
     async def reload(key: str) -> None:
-        control = Control(Address.of(guarded.url), authorization(key), timeout_s=10)
+        control = Control(Endpoint.of(guarded.url, api_key=key, timeout_s=10))
         try:
             await control.request("POST", "/models/brake/reload")
         finally:
@@ -83,7 +82,7 @@ def test_a_key_of_insufficient_scope_raises_a_problem(guarded: Running) -> None:
     assert loaded.value.status == 409, "the model has no file"
 
 
-def test_a_key_removed_during_a_run_is_reported_despite_its_last_update(
+def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
@@ -100,9 +99,9 @@ def test_a_key_removed_during_a_run_is_reported_despite_its_last_update(
         Client(service.url, api_key=PREDICTING) as client,
     ):
         assert client.run(EXTRACTORS, None, deadline_ms=0).prediction == BASE_RATE
-        assert client.predict(VALUES).complete, "connected before the key goes"
+        assert client.predict(VALUES).complete, "connected before the key is removed"
         answer = client.run(EXTRACTORS | {"hog": rotate}, None, deadline_ms=1_900)
-        assert answer.reason == "draining", "what was open is answered with what had come"
+        assert answer.reason == "draining", "the open prediction is answered from the groups received"
         with pytest.raises(ProblemError, match="the API key is invalid"):
             client.predict(VALUES, deadline_ms=500)
         file.write_text(PREDICTING)

@@ -70,9 +70,7 @@ def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    "piece",
-    [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536],
-    ids=["trailers", "one trailer", "line ends"],
+    "piece", [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536], ids=["trailers", "one trailer", "line ends"]
 )
 @pytest.mark.parametrize("request_line", [b"POST /predict", b"GET /livez", b"POST /nowhere", b"POST /sessions"])
 def test_trailers_count_against_the_limit_of_heads(service: Running, request_line: bytes, piece: bytes) -> None:
@@ -160,7 +158,7 @@ def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running) -
                 flood = flood[sock.send(flood) :]
             with suppress(BlockingIOError):
                 sock.recv(1 << 20)
-            most = max(most, sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()))
+            most = max(most, sum(issubclass(type(each), RequestResponseCycle) for each in gc.get_objects()))
     assert 0 < most <= 2 * MAX_PIPELINED
 
 

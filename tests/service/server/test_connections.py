@@ -327,9 +327,7 @@ def test_a_client_that_closes_with_pipelined_requests_leaves_nothing_open(few: R
     assert few.metric("anytime_errors_total", kind="fault") == faults
 
 
-def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(
-    few: Running,
-) -> None:
+def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(few: Running) -> None:
     with few.connect() as connection:
         connection.send(waiting_on(few, 300) * 2 + b"no request\r\n\r\n")
         status, headers, answer = connection.response()

@@ -16,7 +16,7 @@ from anytime_service.http.responses import MAX_DETAIL
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from anytime_service.telemetry.logs import OnPurpose
+from anytime_service.telemetry.logs import NoiseFilter
 from drills.attacks.bodies import BOMBS, post_request
 from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, send_frames, send_handshake
 from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, get_request, send_ambiguous
@@ -149,7 +149,7 @@ def test_writing_to_a_disconnected_client_is_not_an_error() -> None:
     def kept(error: BaseException) -> bool:
         told = (type(error), error, None)
         record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "Exception in ASGI application", (), told)
-        return OnPurpose().filter(record)
+        return NoiseFilter().filter(record)
 
     assert not kept(run(fail()))
     assert kept(RuntimeError("the solver is closed"))

@@ -20,6 +20,7 @@ from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
+from anytime_service.core.open_prediction import checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
@@ -27,7 +28,6 @@ from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
-from anytime_service.sessions.store import checked_groups
 from anytime_service.settings import Settings
 from service.doors import bearer
 from service.loops import run
@@ -142,12 +142,12 @@ class Steps:
             elif kind == "delete" and name is not None:
                 await self.sessions.delete(name)
             elif kind == "rotate":
-                self.keys._several = not self.keys._several
+                self.keys.several = not self.keys.several
 
     async def event(self, kind: str, live: Any, which: int) -> None:
         if kind == "group":
             group = sorted(VALUES)[which % 3]
-            live.group(group, checked_groups(live.opened._prediction, {group: VALUES[group]})[group])
+            live.group(group, checked_groups(live.opened.prediction, {group: VALUES[group]})[group])
         elif kind == "fail":
             live.fail(ValueError())
         else:
@@ -168,9 +168,7 @@ steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integer
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
-def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(
-    told: list[tuple[str, int, int]],
-) -> None:
+def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(told: list[tuple[str, int, int]]) -> None:
     async def main() -> None:
         these = Steps()
         for kind, who, which in told:

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
 from anytime_service.api.openapi import AnytimeAPI
@@ -448,7 +448,7 @@ def test_the_first_call_of_a_client_returns_the_base_rate_if_the_server_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Client(overloaded.url) as client:
-        monkeypatch.setattr(client._core.connection.throttle, "rejects", lambda: spares)
+        monkeypatch.setattr(client._async._connection.throttle, "rejects", lambda: spares)
         answer = first(client)
         assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
         assert answer.note is not None

@@ -91,7 +91,7 @@ def test_a_parameter_that_cannot_be_is_an_error_at_the_start(parameter: str) -> 
 
 
 def test_without_its_package_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("redis", "link"):
+    for name in ("redis_store", "redis_connection"):
         monkeypatch.delitem(sys.modules, f"anytime_service.sessions.{name}", raising=False)
     for name in ("redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -55,7 +55,7 @@ def begin(replica: Running) -> str:
     return name
 
 
-def give(replica: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
+def post_groups(replica: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
     return replica.post_to(f"/sessions/{session}/groups", groups)
 
 
@@ -70,7 +70,7 @@ def requests(replica: Running, session: str) -> list[Callable[[], httpx.Response
     """Every request that is about a session."""
     return [
         lambda: replica.post_to("/sessions"),
-        lambda: give(replica, session, VALUES),
+        lambda: post_groups(replica, session, VALUES),
         lambda: replica.get(f"/sessions/{session}/predict"),
         lambda: replica.get(f"/sessions/{session}/predict", deadline_ms=5_000),
         lambda: replica.delete(f"/sessions/{session}"),
@@ -100,9 +100,7 @@ def well(replica: Running) -> bool:
     return bool(replica.get("/readyz").json() == {"status": "ok", "sessions": "redis"})
 
 
-def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
-    model: Model, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     redis = RedisServer()
     try:
         with replicas(model, redis) as (replica,):
@@ -121,7 +119,7 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
             assert replica.get("/readyz", sessions="required").status_code == 200
             assert replica.metric("anytime_session_store_up") == 1
             session = begin(replica)
-            assert give(replica, session, VALUES).json()["prefix"] == 3
+            assert post_groups(replica, session, VALUES).json()["prefix"] == 3
             away, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
             assert f"unavailable at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
             assert "is available again" in again
@@ -129,12 +127,12 @@ def test_a_replica_starts_without_redis_and_has_sessions_as_soon_as_it_is_there(
         redis.close()
 
 
-def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_what_came(
+def test_when_redis_dies_waiting_predictions_are_answered_at_their_deadlines_from_the_received_groups(
     model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b), a.stream() as stream, logged() as records:
         session = begin(a)
-        give(b, session, SPEED)
+        post_groups(b, session, SPEED)
         waiting = [wait(threads, each, session, deadline_ms=1_500) for each in (a, b)]
         stream.say("begin", "open", deadline_ms=1_500)
         stream.groups("open", SPEED)
@@ -156,12 +154,12 @@ def test_when_redis_dies_those_who_wait_are_answered_at_their_deadlines_from_wha
         assert all("the session store is unavailable" in line for line in lines)
 
 
-def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
+def test_when_redis_restarts_empty_old_sessions_are_unknown_and_new_ones_work(
     model: Model, redis: RedisServer, threads: ThreadPoolExecutor
 ) -> None:
     with replicas(model, redis, 2) as (a, b):
         session = begin(a)
-        give(b, session, SPEED)
+        post_groups(b, session, SPEED)
         waiting = wait(threads, b, session, deadline_ms=9_000)
         redis.kill()
         redis.start()
@@ -174,7 +172,7 @@ def test_when_redis_comes_back_empty_old_sessions_are_unknown_and_new_ones_work(
             assert (response.status_code, response.json()["field"]) == (404, "session")
         session = begin(b)
         waiting = wait(threads, a, session, deadline_ms=9_000)
-        give(b, session, VALUES)
+        post_groups(b, session, VALUES)
         assert timeless(waiting.result(20).json()) == expected(model, VALUES)
 
 
@@ -183,36 +181,36 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
 ) -> None:
     with replicas(model, redis, 2) as (a, b), a.stream() as stream:
         session = begin(a)
-        give(b, session, SPEED)
+        post_groups(b, session, SPEED)
         waiting = wait(threads, b, session, deadline_ms=9_000)
         redis.hang()
-        held = [threads.submit(request) for request in requests(a, session)]
+        pending = [threads.submit(request) for request in requests(a, session)]
         for name in range(5):  # while those wait for Redis
             stream.say("begin", name, deadline_ms=40)
             answer = stream.answer(name)
             assert (answer["reason"], answer["elapsed_ms"] < TIMEOUT_MS) == ("deadline", True)
-        for each in held:
+        for each in pending:
             response = each.result(20)
             refused(response)
             assert response.elapsed.total_seconds() < 3.0
         until(lambda: a.get("/readyz").json()["status"] == "degraded")
         begun = perf_counter()
         for _ in range(20):
-            assert f"no answer within {TIMEOUT_MS} ms" in refused(give(a, session, VALUES))
+            assert f"no answer within {TIMEOUT_MS} ms" in refused(post_groups(a, session, VALUES))
         assert perf_counter() - begun < 20 * TIMEOUT_MS / 1000.0, "it is known by now"
         all_else_is_well(a, model)
         redis.go_on()
         until(lambda: well(a) and well(b))
-        give(a, session, VALUES)
+        post_groups(a, session, VALUES)
         answer = waiting.result(20).json()
         assert (answer["reason"], answer["note"]) == ("complete", None), "all was read again"
         assert answer["prediction"] == expected(model, VALUES)["prediction"]
 
 
-def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: Model, redis: RedisServer) -> None:
+def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,), logged() as records:
         session, other = begin(replica), begin(replica)
-        give(replica, session, SPEED)
+        post_groups(replica, session, SPEED)
         redis.ask("CONFIG", "SET", "maxmemory", "1")
         begun, given, *_ = requests(replica, session)
         for request in (begun, given):
@@ -223,22 +221,24 @@ def test_a_redis_that_is_full_takes_no_group_and_still_answers(model: Model, red
         assert (waited["reason"], timeless(waited)) == ("deadline", expected(model, SPEED))
         assert replica.delete(f"/sessions/{other}").status_code == 204
         redis.ask("CONFIG", "SET", "maxmemory", "0")
-        assert give(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, "as before"
+        assert post_groups(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, (
+            "as before"
+        )
         assert replica.get(f"/sessions/{other}/predict").status_code == 410
 
 
-def test_a_redis_that_has_become_a_copy_of_another_is_out_of_reach(model: Model, redis: RedisServer) -> None:
+def test_a_read_only_redis_is_unavailable(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,):
         session = begin(replica)
         redis.ask("REPLICAOF", "127.0.0.1", "1")
         until(lambda: replica.get("/readyz").json()["status"] == "degraded")
-        assert "it is a read-only copy" in refused(give(replica, session, VALUES))
+        assert "it is a read-only copy" in refused(post_groups(replica, session, VALUES))
         redis.ask("REPLICAOF", "NO", "ONE")
         until(lambda: well(replica))
-        assert give(replica, session, VALUES).json()["prefix"] == 3
+        assert post_groups(replica, session, VALUES).json()["prefix"] == 3
 
 
-def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     with redis_server("--requirepass", "hunter2") as redis:
         with replicas(model, redis, user=":hunter2@") as (replica,):
             assert well(replica)
@@ -248,12 +248,12 @@ def test_a_password_opens_redis_and_is_never_shown(model: Model, capfd: pytest.C
                 ready = replica.get("/readyz").json()
                 assert ready["sessions"] == "unreachable: it refuses the user or the password"
                 assert "refuses" in refused(replica.post_to("/sessions"))
-        told = capfd.readouterr().err
-        assert told.count("it refuses the user or the password") == 2
-        assert "hunter" not in told
+        output = capfd.readouterr().err
+        assert output.count("it refuses the user or the password") == 2
+        assert "hunter" not in output
 
 
-def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redis: RedisServer) -> None:
+def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redis: RedisServer) -> None:
     page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
     redis.ask("ACL", "SETUSER", *rights.split())
@@ -261,32 +261,30 @@ def test_the_user_of_the_operating_page_may_do_what_is_needed(model: Model, redi
     with ThreadPoolExecutor(1) as threads, replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
         session, other = begin(a), begin(b)
         waiting = wait(threads, a, session, deadline_ms=9_000)
-        assert give(b, session, VALUES).json()["prefix"] == 3
+        assert post_groups(b, session, VALUES).json()["prefix"] == 3
         assert waiting.result(20).json()["reason"] == "complete"
         assert a.delete(f"/sessions/{other}").status_code == 204
         assert a.get(f"/sessions/{other}/predict").status_code == 410
         assert well(a)
 
 
-def test_a_socket_of_this_machine_leads_to_redis_too(model: Model, tmp_path: Any) -> None:
+def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) -> None:
     with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
         settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
         with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
-            assert give(replica, begin(replica), VALUES).json()["prefix"] == 3
+            assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
         assert redis.ask("DBSIZE", database=5)
 
 
-def test_in_the_midst_of_a_rollout_a_replica_without_the_version_says_so(
-    model: Model, shared_redis: RedisServer
-) -> None:
+def test_during_a_rollout_a_replica_without_the_version_reports_it(model: Model, shared_redis: RedisServer) -> None:
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     with replicas(model, shared_redis) as (old,), replicas(newer, shared_redis) as (new,):
         session = begin(old)
-        give(old, session, SPEED)
+        post_groups(old, session, SPEED)
         for response in (
             new.get(f"/sessions/{session}/predict"),
             new.get(f"/sessions/{session}/predict", deadline_ms=500),
-            give(new, session, VALUES),
+            post_groups(new, session, VALUES),
         ):
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             assert response.json()["type"].endswith("missing-version")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -94,7 +94,7 @@ def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
     run(main())
 
 
-def test_there_are_only_so_many_and_expired_ones_make_room(clock: Clock) -> None:
+def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: Clock) -> None:
     async def main() -> None:
         sessions = MemorySessions(3, ttl_s=60)
         first, second, third = [await begun(sessions) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_there_are_only_so_many_and_expired_ones_make_room(clock: Clock) -> None
     run(main())
 
 
-def test_only_so_many_ended_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REMEMBERED", 2)
 
     async def main() -> None:
@@ -133,16 +133,16 @@ def test_only_so_many_ended_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     run(main())
 
 
-def test_idle_sessions_give_their_memory_back_though_nobody_asks() -> None:
+def test_idle_sessions_release_their_memory_without_a_request() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=0.05)
-        kept = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
+        predictions = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
         async with asyncio.timeout(20):
             while len(sessions):
                 await asyncio.sleep(0.01)
         gc.collect()
-        assert not any(each() for each in kept)
-        assert sessions._sweep is None, "nothing runs when there is nothing to look after"
+        assert not any(each() for each in predictions)
+        assert sessions._timer is None, "nothing runs when there is nothing to look after"
         session = await begun(sessions)
         async with asyncio.timeout(20):
             while len(sessions):
@@ -168,8 +168,10 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
         for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
             failing = number % 3 == 0
             fail = explode if failing and broken == "the error too" else failures.append
-            tell = explode if failing else answers.append
-            live = handler.open(PredictionRequest(deadline_ms=5_000), now_ms(), tell, fail, shared=session.prediction)
+            on_answer = explode if failing else answers.append
+            live = handler.open(
+                PredictionRequest(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction
+            )
             session.join(live)
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
@@ -182,18 +184,18 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
     run(main())
 
 
-def test_closing_ends_what_runs_beside() -> None:
+def test_closing_ends_the_sweep() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
         await sessions.create(MODEL, 1)
         await sessions.close()
         await sessions.close()
-        assert sessions._sweep is None
+        assert sessions._timer is None
 
     run(main())
 
 
-def test_groups_are_taken_all_or_none() -> None:
+def test_groups_are_stored_all_or_none() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
         session = await begun(sessions, None)

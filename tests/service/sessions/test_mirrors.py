@@ -1,4 +1,4 @@
-"""Following a session: whatever order reading and messages come in, nothing is missed and nothing taken twice."""
+"""Mirrors of sessions: in whichever order snapshots and messages arrive, every group is applied exactly once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, GoneSessionError
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.sessions.mirrors import BEHIND, MAX_HELD, Mirrors
-from anytime_service.sessions.packing import Bounds, Snapshot, StoredGroup, packed, read_message
+from anytime_service.sessions.mirrors import BEHIND, MAX_PENDING, Mirrors
+from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
@@ -27,13 +27,13 @@ def mirrored(again: Callable[[str], None] = lambda _: None, account: MemoryBudge
 
 
 def message(revision: int, groups: dict[str, list[float]]) -> bytes:
-    """What a post sends to those who wait."""
-    told = [each for name, values in groups.items() for each in (name.encode(), packed_of(name, values))]
-    return b"".join(struct.pack("<I", len(each)) + each for each in (b"%d" % revision, NAME.encode(), *told))
+    """Return the message that a post publishes."""
+    pieces = [each for name, values in groups.items() for each in (name.encode(), packed_of(name, values))]
+    return b"".join(struct.pack("<I", len(each)) + each for each in (b"%d" % revision, NAME.encode(), *pieces))
 
 
 def packed_of(name: str, values: list[float]) -> bytes:
-    return packed(NAME, name, np.array([values]))
+    return pack_values(NAME, name, np.array([values]))
 
 
 class Posts:
@@ -50,7 +50,7 @@ class Posts:
         groups: dict[str, StoredGroup] = {}
         for number, (name, values) in enumerate(self.posts[:revision], start=1):
             groups[name] = StoredGroup(number, name in groups, packed_of(name, values))
-        return Snapshot(MODEL.name, MODEL.version, 1 if groups else None, revision, groups)
+        return Snapshot(SessionInfo(MODEL.name, MODEL.version, 1 if groups else None), revision, groups)
 
     def prediction(self) -> Prediction:
         prediction = Prediction(MODEL, None)
@@ -64,10 +64,10 @@ posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.
 
 @settings(max_examples=150, deadline=None)
 @given(posts, st.data())
-def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
-    told: list[tuple[str, float]], data: st.DataObject
+def test_the_order_of_snapshots_and_messages_does_not_change_the_session(
+    posted: list[tuple[str, float]], data: st.DataObject
 ) -> None:
-    store = Posts(told)
+    store = Posts(posted)
     mirrors = mirrored()
     last = len(store.posts)
     reads = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=3), label="revisions that are read")
@@ -86,7 +86,7 @@ def test_in_whichever_order_reading_and_messages_come_the_session_is_the_same(
         assert mirror.session.prediction.answer() == store.prediction().answer()
 
 
-def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None:
+def test_after_a_gap_the_session_is_read_again_and_later_messages_wait() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
@@ -100,8 +100,8 @@ def test_a_gap_has_the_session_read_again_and_what_came_after_it_waits() -> None
         assert session.prediction.replaced == {}
 
 
-def test_more_messages_than_are_held_have_the_session_read_again() -> None:
-    count = MAX_HELD + 1
+def test_too_many_pending_messages_make_the_mirror_read_the_session_again() -> None:
+    count = MAX_PENDING + 1
     store = Posts([("speed", float(number)) for number in range(count)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
@@ -112,7 +112,7 @@ def test_more_messages_than_are_held_have_the_session_read_again() -> None:
         assert mirror.apply(store.snapshot(count), MODEL).prediction.answer() == store.prediction().answer()
 
 
-def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_again() -> None:
+def test_answers_have_a_note_from_a_lost_subscription_until_the_session_is_read_again() -> None:
     unread: list[str] = []
     mirrors = mirrored(unread.append)
     mirrors.mark_all(subscribed=True)
@@ -129,7 +129,7 @@ def test_who_waits_through_a_time_without_messages_is_told_so_until_all_is_read_
         assert session.noted(answer).note is None
 
 
-def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> None:
+def test_a_message_with_the_next_revision_removes_the_note() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     mirrors = mirrored()
     mirrors.mark_all(subscribed=True)
@@ -143,7 +143,7 @@ def test_a_message_that_follows_what_is_here_shows_that_nothing_was_missed() -> 
         assert session.note is None
 
 
-def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
+def test_a_session_that_ends_while_it_is_read_is_gone() -> None:
     mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
         mirrors.receive(message(0, {}))
@@ -151,7 +151,7 @@ def test_a_session_that_ends_while_it_is_read_has_ended() -> None:
             mirror.apply(Posts([]).snapshot(0), MODEL)
 
 
-def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back() -> None:
+def test_pending_messages_count_in_the_memory_budget_and_are_released() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     account = MemoryBudget(100)
     mirrors = mirrored(account=account)
@@ -164,10 +164,10 @@ def test_messages_that_wait_for_the_reading_are_held_too_and_all_is_given_back()
         assert account.bytes == 32
     assert account.bytes == 0
     mirror.apply(store.snapshot(3), MODEL)
-    assert account.bytes == 0, "what is read too late is not kept"
+    assert account.bytes == 0, "a snapshot that arrives after the last prediction is not stored"
 
 
-def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
+def test_a_session_without_waiting_predictions_has_no_mirror() -> None:
     mirrors = mirrored()
     with mirrors.followed(NAME) as mirror:
         mirror.apply(Posts([]).snapshot(0), MODEL)
@@ -177,7 +177,7 @@ def test_nothing_is_kept_of_sessions_that_nobody_waits_for() -> None:
     assert len(mirrors) == 0
 
 
-def test_a_message_that_no_reading_confirms_is_dropped_and_not_read_for_ever() -> None:
+def test_a_false_revision_is_dropped_after_one_reading() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
@@ -194,7 +194,7 @@ def test_a_message_that_no_reading_confirms_is_dropped_and_not_read_for_ever() -
 
 
 @pytest.mark.parametrize("state", ["before the session has been read", "after a gap"])
-def test_messages_that_wait_are_not_held_beyond_the_memory_limit(state: str) -> None:
+def test_pending_messages_stay_within_the_memory_budget(state: str) -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     account = MemoryBudget(100)
@@ -238,9 +238,8 @@ def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(con
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40],
+    "content", [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40]
 )
-def test_what_is_no_message_is_an_error(content: bytes) -> None:
+def test_content_that_is_not_a_message_is_an_error(content: bytes) -> None:
     with pytest.raises(DamagedSessionError):
         read_message(content, BOUNDS)

@@ -1,4 +1,4 @@
-"""Sessions in Redis, without HTTP: several stores beside each other are the replicas."""
+"""Sessions in Redis, without HTTP: several stores in one process are the replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
@@ -29,9 +29,8 @@ from anytime_service.errors import (
 )
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
-from anytime_service.sessions.packing import MAX_KEPT, ModelVersions, packed
-from anytime_service.sessions.redis import RedisSessions
-from anytime_service.sessions.scripts import ENDED_KEY, SESSIONS_KEY, keys_of
+from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
+from anytime_service.sessions.redis_store import MAX_RETAINED, ModelVersions, RedisSessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
@@ -44,11 +43,11 @@ MAX_ROWS = 100
 
 
 class Replica:
-    """A store, and who waits at it."""
+    """A store, and the predictions that wait at it."""
 
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
         self.handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        self.models = ModelVersions(lambda: self.handler.registry, keep_s=60, max_rows=MAX_ROWS)
+        self.models = ModelVersions(lambda: self.handler.registry, retain_s=60, max_rows=MAX_ROWS)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
@@ -56,8 +55,10 @@ class Replica:
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
         async with self.store.read(name, begun + deadline_ms) as session:
-            ask = PredictionRequest(deadline_ms=deadline_ms)
-            live = self.handler.open(ask, begun, self.answers.append, self.failures.append, shared=session.prediction)
+            request = PredictionRequest(deadline_ms=deadline_ms)
+            live = self.handler.open(
+                request, begun, self.answers.append, self.failures.append, shared=session.prediction
+            )
             if not live.answered:
                 session.join(live)
         return live
@@ -94,15 +95,15 @@ async def answered(store: SessionStore, name: str) -> Answer:
         return session.prediction.answer()
 
 
-async def give(store: SessionStore, name: str, groups: dict[str, Any]) -> tuple[int, set[str]]:
+async def post_groups(store: SessionStore, name: str, groups: dict[str, Any]) -> tuple[int, set[str]]:
     prefix, replaced = await (await store.get(name)).add_groups(groups)
     return prefix, {group for group in groups if group in replaced}
 
 
 async def outcome_of(store: SessionStore, name: str, groups: dict[str, Any]) -> Any:
-    """What handing over groups leads to: what was taken, or why it was refused."""
+    """Return the result of posting groups: the prefix and the replaced groups, or the field and text of the error."""
     try:
-        return await give(store, name, groups)
+        return await post_groups(store, name, groups)
     except FieldError as refused:
         return refused.field, str(refused)
 
@@ -125,7 +126,7 @@ posts = st.lists(
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(posts, st.integers(0, 8), st.sampled_from([None, 1, 2]))
 def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
-    replicas: Callable[..., Any], told: list[tuple[int, set[str], float, int]], when: int, rows: int | None
+    replicas: Callable[..., Any], posted: list[tuple[int, set[str], float, int]], when: int, rows: int | None
 ) -> None:
     async def main() -> None:
         memory = MemorySessions(10, ttl_s=60)
@@ -134,9 +135,9 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             name = await both[0].store.create(MODEL, rows)
             so_far = await answered(memory, alone)
             waiting = False
-            due: Answer | None = None  # what who waits is answered before the end
-            for number, (place, groups, value, count) in enumerate([*told, (0, set(), 0.0, 1)]):
-                if number == min(when, len(told)):
+            due: Answer | None = None  # the answer that the waiting prediction gets before the end
+            for number, (place, groups, value, count) in enumerate([*posted, (0, set(), 0.0, 1)]):
+                if number == min(when, len(posted)):
                     await both[1].wait(name)
                     waiting, due = True, so_far if so_far.complete else None
                 values = {group: values_of(value, count)(group) for group in sorted(groups)}
@@ -151,7 +152,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             (answer,) = both[1].answers
             assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
-            assert not both[1].store.followed
+            assert not len(both[1].store._mirrors)
         await memory.close()
 
     run(main())
@@ -161,20 +162,20 @@ def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
-            await give(b.store, name, VALUES)
+            await post_groups(b.store, name, VALUES)
             await b.store.delete(name)
             for replica in (a, b):
                 for attempt in range(2):
-                    for ask in (
-                        lambda store: give(store, name, VALUES),
+                    for request in (
+                        lambda store: post_groups(store, name, VALUES),
                         lambda store: answered(store, name),
                         lambda store: store.delete(name),
                     ):
                         with pytest.raises(GoneSessionError):
-                            await ask(replica.store)
+                            await request(replica.store)
                     for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
                         with pytest.raises(UnknownSessionError) as error:
-                            await give(replica.store, other, VALUES)
+                            await post_groups(replica.store, other, VALUES)
                         assert len(str(error.value)) < 200, attempt
             assert len(a.store._known) == len(b.store._known) == 0
 
@@ -189,15 +190,15 @@ def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
             used, forgotten = await a.store.create(MODEL, 1), await a.store.create(MODEL, 1)
             for _ in range(4):
                 await asyncio.sleep(0.12)
-                await give(b.store, used, {"speed": [1.0]})
+                await post_groups(b.store, used, {"speed": [1.0]})
             assert (await answered(a.store, used)).groups == ("speed",)
             for replica in (a, b):
                 with pytest.raises(GoneSessionError):
-                    await give(replica.store, forgotten, VALUES)
+                    await post_groups(replica.store, forgotten, VALUES)
             live = await b.wait(used, 700.0)
             await asyncio.sleep(0.5)
             assert not live.answered
-            assert await give(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "somebody waits for it"
+            assert await post_groups(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "a prediction waits for it"
             await until(lambda: bool(b.answers))
             assert b.answers[0].groups == ("speed", "hog")
             await asyncio.sleep(0.5)
@@ -210,7 +211,7 @@ def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
     run(main())
 
 
-def test_there_are_only_so_many_on_all_replicas_together(replicas: Callable[..., Any]) -> None:
+def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas(most=5) as (a, b):
             begun = await asyncio.gather(
@@ -228,7 +229,7 @@ def test_there_are_only_so_many_on_all_replicas_together(replicas: Callable[...,
     run(main())
 
 
-def test_expired_sessions_make_room(replicas: Callable[..., Any]) -> None:
+def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
             for _ in range(2):
@@ -243,7 +244,7 @@ def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redi
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
-            await give(a.store, name, {"speed": [[1.0], [2.0]]})
+            await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
             before = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
             for groups in (
                 {"hog": [[1.0, 2.0]]},  # of one row, where there are two
@@ -253,18 +254,18 @@ def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redi
             ):
                 for replica in (a, b):
                     with pytest.raises(FieldError):
-                        await give(replica.store, name, groups)
+                        await post_groups(replica.store, name, groups)
             assert shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE) == before
 
     run(main())
 
 
-def test_rows_that_were_counted_elsewhere_meanwhile_are_those_of_the_session(replicas: Callable[..., Any]) -> None:
+def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             early = await b.store.get(name)  # when there were no values yet
-            await give(a.store, name, {"speed": [[1.0], [2.0]]})
+            await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
             with pytest.raises(FieldError) as error:
                 await early.add_groups({"hog": [[1.0, 2.0]]})
             assert (error.value.field, str(error.value)) == (
@@ -277,22 +278,22 @@ def test_rows_that_were_counted_elsewhere_meanwhile_are_those_of_the_session(rep
     run(main())
 
 
-def kept(name: str, group: str, values: list[list[float]]) -> bytes:
-    """A group as it is kept in a session."""
-    return b"\1\0\0\0\0\0\0\0" + packed(name, group, np.array(values))
+def stored_group(name: str, group: str, values: list[list[float]]) -> bytes:
+    """A group as it is stored in a session."""
+    return b"\1\0\0\0\0\0\0\0" + pack_values(name, group, np.array(values))
 
 
 DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
-    "cut off": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:-1]),
-    "cut off in its head": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:12]),
-    "a bit that turned": lambda name: ("g:speed", kept(name, "speed", [[1.0]])[:-1] + b"\0"),
-    "of another width": lambda name: ("g:speed", kept(name, "speed", [[1.0, 2.0]])),
-    "of another group": lambda name: ("g:hog", kept(name, "lab", [[1.0, 2.0]])),
-    "of another session": lambda _: ("g:speed", kept("another", "speed", [[1.0]])),
-    "of more rows": lambda name: ("g:speed", kept(name, "speed", [[1.0], [2.0]])),
-    "too large": lambda name: ("g:speed", kept(name, "speed", [[np.inf]])),
+    "cut off": lambda name: ("g:speed", stored_group(name, "speed", [[1.0]])[:-1]),
+    "cut off in its head": lambda name: ("g:speed", stored_group(name, "speed", [[1.0]])[:12]),
+    "a bit that turned": lambda name: ("g:speed", stored_group(name, "speed", [[1.0]])[:-1] + b"\0"),
+    "of another width": lambda name: ("g:speed", stored_group(name, "speed", [[1.0, 2.0]])),
+    "of another group": lambda name: ("g:hog", stored_group(name, "lab", [[1.0, 2.0]])),
+    "of another session": lambda _: ("g:speed", stored_group("another", "speed", [[1.0]])),
+    "of more rows": lambda name: ("g:speed", stored_group(name, "speed", [[1.0], [2.0]])),
+    "too large": lambda name: ("g:speed", stored_group(name, "speed", [[np.inf]])),
     "not written by us": lambda _: ("g:speed", b"\x80\x04\x95 a pickle"),
-    "a group that is not": lambda name: ("g:none", kept(name, "none", [[1.0]])),
+    "a group that is not": lambda name: ("g:none", stored_group(name, "none", [[1.0]])),
     "a session of other rows": lambda _: ("rows", b"7"),
     "rows that are no number": lambda _: ("rows", b"many"),
     "more rows than are allowed": lambda _: ("rows", b"101"),
@@ -306,10 +307,10 @@ DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
     "a revision that is not whole": lambda _: ("revision", b"1e300"),
     "a negative revision": lambda _: ("revision", b"-5"),
     "a revision beyond the last": lambda _: ("revision", b"4294967296"),
-    "a group newer than its session": lambda name: ("g:speed", b"\2" + kept(name, "speed", [[1.0]])[1:]),
+    "a group newer than its session": lambda name: ("g:speed", b"\2" + stored_group(name, "speed", [[1.0]])[1:]),
     "a group that came again 7 times": lambda name: (
         "g:speed",
-        b"\1\0\0\0\7\0\0\0" + kept(name, "speed", [[1.0]])[8:],
+        b"\1\0\0\0\7\0\0\0" + stored_group(name, "speed", [[1.0]])[8:],
     ),
     "a field of a megabyte": lambda _: ("junk", b"x" * 1_000_000),
     "a name of a megabyte": lambda _: ("name", b"x" * 1_000_000),
@@ -320,13 +321,13 @@ DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_what_somebody_else_wrote_is_an_error_and_never_a_number(
+def test_damaged_data_is_an_error_and_never_reaches_an_answer(
     replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             name, other = await a.store.create(MODEL, None), await a.store.create(MODEL, None)
-            await give(a.store, name, {"speed": [1.0]})
+            await post_groups(a.store, name, {"speed": [1.0]})
             await b.wait(other)
             shared_redis.ask("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
             for replica in (a, b):
@@ -341,8 +342,8 @@ def test_what_somebody_else_wrote_is_an_error_and_never_a_number(
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
-            assert (a.store.followed, b.store.followed) == (0, 1)
-            await give(a.store, other, VALUES)
+            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
+            await post_groups(a.store, other, VALUES)
             await until(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
 
@@ -356,7 +357,7 @@ def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
-            await give(a.store, name, {"speed": [1.0]})
+            await post_groups(a.store, name, {"speed": [1.0]})
             field, content = DAMAGED[damage](name)
             if field == "g:speed":
                 return  # the group's own damage, which does not keep others from being added
@@ -364,16 +365,14 @@ def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
             before = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
             for replica in (a, b):
                 with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
-                    await give(replica.store, name, {"hog": [1.0, 2.0]})
+                    await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
             assert shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE) == before
             await a.store.delete(name)
 
     run(main())
 
 
-def test_fields_that_are_missing_or_too_many_are_an_error(
-    replicas: Callable[..., Any], shared_redis: RedisServer
-) -> None:
+def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             for field in ("format", "name", "version", "rows", "revision", "too many"):
@@ -383,10 +382,10 @@ def test_fields_that_are_missing_or_too_many_are_an_error(
                     shared_redis.ask("HSET", keys_of(name)[0], *junk, database=DATABASE)
                 else:
                     shared_redis.ask("HDEL", keys_of(name)[0], field, database=DATABASE)
-                for ask in (answered(b.store, name), b.wait(name), give(b.store, name, VALUES)):
+                for request in (answered(b.store, name), b.wait(name), post_groups(b.store, name, VALUES)):
                     # A version may be empty, and is then one that is not here.
                     with pytest.raises((DamagedSessionError, MissingVersionError)):
-                        await ask
+                        await request
                 await b.store.delete(name)
             assert (a.store.trouble, b.store.trouble) == (None, None)
 
@@ -394,7 +393,7 @@ def test_fields_that_are_missing_or_too_many_are_an_error(
 
 
 @pytest.mark.parametrize("damage", ["a time that is none", "a key of another kind"])
-def test_a_damaged_list_of_waiting_replicas_is_no_reason_to_accept_half_a_post(
+def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are_damaged(
     replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
     async def main() -> None:
@@ -405,13 +404,13 @@ def test_a_damaged_list_of_waiting_replicas_is_no_reason_to_accept_half_a_post(
             if damage == "a key of another kind":
                 shared_redis.ask("SET", waiting, "something", database=DATABASE)
                 with pytest.raises(DamagedSessionError):
-                    await give(a.store, name, VALUES)
+                    await post_groups(a.store, name, VALUES)
                 assert shared_redis.ask("HKEYS", session, database=DATABASE) == [
                     b"format", b"name", b"version", b"rows", b"revision",
                 ]  # fmt: skip
             else:
                 shared_redis.ask("HSET", waiting, b.store._replica, "soon", "nobody", "nan", database=DATABASE)
-                await give(a.store, name, VALUES)
+                await post_groups(a.store, name, VALUES)
                 await until(lambda: bool(b.answers))
                 assert b.answers[0].reason == "complete"
                 await b.wait(name, 10.0)
@@ -426,40 +425,40 @@ def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_
         async with replicas(count=1) as (a,):
             name = await a.store.create(MODEL, None)
             shared_redis.ask("SET", keys_of(name)[0], "something", database=DATABASE)
-            for ask in (answered(a.store, name), give(a.store, name, VALUES)):
+            for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
                 with pytest.raises(DamagedSessionError):
-                    await ask
+                    await request
             assert a.store.trouble is None
 
     run(main())
 
 
-def test_who_waits_is_told_of_damage_and_not_of_a_number(
+def test_a_waiting_prediction_fails_when_its_session_is_damaged(
     replicas: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             await b.wait(name)
-            await give(a.store, name, {"speed": [1.0]})
-            await until(lambda: bool(next(iter(b.handler.live)).opened.received))
+            await post_groups(a.store, name, {"speed": [1.0]})
+            await until(lambda: bool(next(iter(b.handler.live)).opened.prediction.received))
             # A post that no replica would have made.
             shared_redis.ask("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
-            await give(a.store, name, {"lab": [1.0]})
+            await post_groups(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, b.store.followed, len(b.handler.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors), len(b.handler.live)) == ([], 0, 0)
 
     run(main())
 
 
-def test_a_message_of_somebody_else_is_passed_over(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+def test_a_message_of_another_program_is_ignored(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             await b.wait(name)
             shared_redis.ask("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")
-            await give(a.store, name, VALUES)
+            await post_groups(a.store, name, VALUES)
             await until(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].prefix) == ("complete", 3)
 
@@ -480,51 +479,55 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
                 pass
             shared_redis.ask("CLIENT", "KILL", "TYPE", "pubsub")
             for name in names:
-                await give(a.store, name, VALUES)
+                await post_groups(a.store, name, VALUES)
             await until(lambda: len(b.answers) == len(names))
             assert {(answer.reason, answer.prefix) for answer in b.answers} == {("complete", 3)}
             assert b.store.trouble is None
             await until(lambda: followed.note is None)  # it was read again too
             await a.store.delete(idle)
-            await until(lambda: not b.store.followed)
+            await until(lambda: not len(b.store._mirrors))
 
     run(main())
 
 
-def test_a_post_is_sent_only_where_somebody_waits(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
     async def main() -> None:
         async with replicas(count=3) as (a, b, c):
             name = await a.store.create(MODEL, None)
             await b.wait(name)
             waiting = shared_redis.ask("HKEYS", keys_of(name)[1], database=DATABASE)
             assert waiting == [b.store._replica.encode()]
-            assert (a.store.followed, b.store.followed, c.store.followed) == (0, 1, 0)
-            await give(c.store, name, VALUES)
+            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
+            await post_groups(c.store, name, VALUES)
             await until(lambda: bool(b.answers))
-            assert b.store.followed == 0
+            assert len(b.store._mirrors) == 0
 
     run(main())
 
 
-def test_values_are_held_where_somebody_waits_and_refused_where_they_do_not_fit(replicas: Callable[..., Any]) -> None:
+def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory_budget(
+    replicas: Callable[..., Any],
+) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
             held = a.handler.held
             name, other = [await b.store.create(MODEL, 1) for _ in range(2)]
             for each in (name, other):
-                await give(b.store, each, {"speed": [2.0]})
+                await post_groups(b.store, each, {"speed": [2.0]})
             await a.wait(name)
             assert held.bytes == 8
-            await give(b.store, name, {"hog": [1.0, -1.0]})
+            await post_groups(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
             held.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
-            assert (held.bytes, a.store.followed) == (24, 1), "who waited still does"
-            await give(b.store, name, {"lab": [0.5]})
+            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
+            await post_groups(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, a.store.followed, b.handler.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors), b.handler.held.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
             held.most = 32
             await a.wait(name)
@@ -540,57 +543,59 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None)
             b.handler.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, keep_s=60, max_rows=MAX_ROWS)
-            for ask in (give(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
+            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, retain_s=60, max_rows=MAX_ROWS)
+            for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
                 with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
-                    await ask
+                    await request
             a.handler.registry = ModelRegistry.of([newer])
-            assert await give(a.store, name, VALUES) == (3, set()), "it served that version when the session began"
+            assert await post_groups(a.store, name, VALUES) == (3, set()), (
+                "it served that version when the session began"
+            )
             assert (await answered(a.store, name)).version == "v1"
-            assert not b.store.followed
+            assert not len(b.store._mirrors)
 
     run(main())
 
 
-def test_models_of_before_are_kept_for_as_long_as_their_sessions_are_used() -> None:
+def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
     def version(number: int) -> Model:
         return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
 
     registry = ModelRegistry.of([version(0)])
-    kept = ModelVersions(lambda: registry, keep_s=3600, max_rows=MAX_ROWS)
-    for number in range(1, MAX_KEPT + 3):
+    versions = ModelVersions(lambda: registry, retain_s=3600, max_rows=MAX_ROWS)
+    for number in range(1, MAX_RETAINED + 3):
         registry = ModelRegistry.of([version(number)])
-        kept.notice()
-        assert kept.find("brake", "v0").version == "v0", "used each time"
-    assert len(kept) == MAX_KEPT
+        versions.notice()
+        assert versions.find("brake", "v0").version == "v0", "used each time"
+    assert len(versions) == MAX_RETAINED
     with pytest.raises(MissingVersionError):
-        kept.find("brake", "v1")
-    brief = ModelVersions(lambda: registry, keep_s=0.0, max_rows=MAX_ROWS)
+        versions.find("brake", "v1")
+    brief = ModelVersions(lambda: registry, retain_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()
     assert len(brief) == 0, str(before)
 
 
-def test_what_is_remembered_here_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anytime_service.sessions.redis.MAX_KNOWN", 3)
+def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime_service.sessions.redis_store.MAX_KNOWN", 3)
 
     async def main() -> None:
         async with replicas() as (a, b):
             names = [await a.store.create(MODEL, None) for _ in range(6)]
             for name in names:
-                await give(b.store, name, VALUES)
+                await post_groups(b.store, name, VALUES)
             assert len(a.store._known) == len(b.store._known) == 3
-            assert await give(a.store, names[0], {}) == (3, set())
+            assert await post_groups(a.store, names[0], {}) == (3, set())
 
     run(main())
 
 
-def test_only_so_many_connections_are_opened(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
             name = await a.store.create(MODEL, None)
-            await asyncio.gather(*(give(a.store, name, VALUES) for _ in range(200)))
+            await asyncio.gather(*(post_groups(a.store, name, VALUES) for _ in range(200)))
             clients = shared_redis.ask("CLIENT", "LIST").decode().splitlines()
             ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
             assert 1 < len(ours) <= 17
@@ -598,31 +603,31 @@ def test_only_so_many_connections_are_opened(replicas: Callable[..., Any], share
     run(main())
 
 
-def test_a_link_that_is_well_stays(
+def test_a_working_connection_is_not_replaced(
     replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anytime_service.sessions.link.CHECK_S", 0.02)
+    monkeypatch.setattr("anytime_service.sessions.redis_connection.CHECK_S", 0.02)
 
     async def main() -> None:
         async with replicas(count=1, timeout_ms=250.0):
             before = connections(shared_redis)
             await asyncio.sleep(0.6)
-            assert connections(shared_redis) == before + 1, "that of the one who counts"
+            assert connections(shared_redis) == before + 1, "that of the test"
 
     run(main())
 
 
 def connections(redis: RedisServer) -> int:
     """How many have been opened so far."""
-    told: dict[str, int] = redis.ask("INFO", "stats")
-    return told["total_connections_received"]
+    statistics: dict[str, int] = redis.ask("INFO", "stats")
+    return statistics["total_connections_received"]
 
 
-def test_without_anybody_who_starts_it_the_first_request_does(shared_redis: RedisServer) -> None:
+def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> None:
     async def main() -> None:
         replica = Replica(shared_redis)
         name = await replica.store.create(MODEL, 1)
-        assert await give(replica.store, name, VALUES) == (3, set())
+        assert await post_groups(replica.store, name, VALUES) == (3, set())
         await replica.store.close()
         await replica.store.close()
         again: Awaitable[Answer] = answered(replica.store, name)
@@ -647,7 +652,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
             finally:
                 shared_redis.go_on()
             await until(lambda: a.store.trouble is None)
-            assert not a.store.followed
+            assert not len(a.store._mirrors)
 
     run(main())
 
@@ -658,9 +663,9 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
     async def main() -> None:
         async with replicas(count=1) as (a,):
             name = await a.store.create(MODEL, 1)
-            await give(a.store, name, {"speed": [1.0]})
+            await post_groups(a.store, name, {"speed": [1.0]})
             for least_ms in (0.0, 2_000.0):
-                monkeypatch.setattr("anytime_service.sessions.redis.MIN_MS", least_ms)
+                monkeypatch.setattr("anytime_service.sessions.redis_store.MIN_MS", least_ms)
                 shared_redis.ask("CLIENT", "PAUSE", "100", "ALL")
                 if least_ms:
                     await a.wait(name, 5.0)
@@ -673,11 +678,11 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
     run(main())
 
 
-def test_what_is_kept_has_the_form_that_is_documented(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
             name = await a.store.create(MODEL, None)
-            await give(a.store, name, {"speed": [2.0]})
+            await post_groups(a.store, name, {"speed": [2.0]})
             fields = shared_redis.ask("HGETALL", keys_of(name)[0], database=DATABASE)
             assert fields == {
                 b"format": b"1",
@@ -685,7 +690,7 @@ def test_what_is_kept_has_the_form_that_is_documented(replicas: Callable[..., An
                 b"version": b"v1",
                 b"rows": b"1",
                 b"revision": b"1",
-                b"g:speed": kept(name, "speed", [[2.0]]),
+                b"g:speed": stored_group(name, "speed", [[2.0]]),
             }
             assert 50_000 < shared_redis.ask("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
             assert shared_redis.ask("ZCARD", SESSIONS_KEY, database=DATABASE) == 1

@@ -55,11 +55,11 @@ def begin(replica: Running, **body: Any) -> str:
     return name
 
 
-def give(replica: Running, session: str, groups: dict[str, Any]) -> dict[str, Any]:
+def post_groups(replica: Running, session: str, groups: dict[str, Any]) -> dict[str, Any]:
     took = replica.post_to(f"/sessions/{session}/groups", groups)
     assert took.status_code == 200, took.text
-    told: dict[str, Any] = took.json()
-    return told
+    reply: dict[str, Any] = took.json()
+    return reply
 
 
 def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: Any) -> Future[httpx.Response]:
@@ -70,58 +70,62 @@ def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: A
     return waiting
 
 
-def test_groups_go_to_any_replica_and_any_answers(replicas: list[Running], model: Model) -> None:
+def test_any_replica_accepts_groups_and_answers(replicas: list[Running], model: Model) -> None:
     for first in range(3):
         turn = itertools.cycle([*replicas[first:], *replicas[:first]])
         session = begin(next(turn))
         given: dict[str, Any] = {}
         for name, prefix in (("hog", 0), ("speed", 2), ("lab", 3)):
-            assert give(next(turn), session, {name: VALUES[name]}) == {"prefix": prefix, "steps": 3, "replaced": []}
+            assert post_groups(next(turn), session, {name: VALUES[name]}) == {
+                "prefix": prefix,
+                "steps": 3,
+                "replaced": [],
+            }
             given[name] = VALUES[name]
             for replica in replicas:
                 for budget in (None, 0.0, 5.0):
                     asked = {} if budget is None else {"budget": budget}
                     answer = replica.get(f"/sessions/{session}/predict", **asked).json()
                     assert timeless(answer) == expected(model, given, budget)
-        assert give(next(turn), session, {"hog": VALUES["hog"]})["replaced"] == ["hog"]
+        assert post_groups(next(turn), session, {"hog": VALUES["hog"]})["replaced"] == ["hog"]
         answer = next(turn).get("/predict", session=session).json()
         assert timeless(answer) == expected(model, VALUES) | {"replaced": ["hog"]}
 
 
-def test_who_waits_at_one_replica_is_answered_by_the_last_group_at_another(
+def test_the_last_group_at_one_replica_answers_a_prediction_at_another(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(b)
-    give(c, session, {"speed": VALUES["speed"]})
+    post_groups(c, session, {"speed": VALUES["speed"]})
     waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, c, a)]
-    give(b, session, {"lab": VALUES["lab"]})
-    give(c, session, {"hog": VALUES["hog"]})
+    post_groups(b, session, {"lab": VALUES["lab"]})
+    post_groups(c, session, {"hog": VALUES["hog"]})
     for each in waiting:
         answer = each.result(20).json()
         assert (answer["reason"], answer["elapsed_ms"] < 8_000) == ("complete", True)
         assert timeless(answer) == expected(model, VALUES)
 
 
-def test_who_waits_is_answered_at_the_deadline_from_what_came_anywhere(
+def test_the_deadline_answer_uses_groups_posted_to_any_replica(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(a)
     waiting = wait(threads, a, session, deadline_ms=600)
-    give(b, session, {"hog": VALUES["hog"]})
-    give(c, session, {"speed": VALUES["speed"]})
+    post_groups(b, session, {"hog": VALUES["hog"]})
+    post_groups(c, session, {"speed": VALUES["speed"]})
     answer = waiting.result(20).json()
     assert (answer["reason"], answer["complete"], answer["note"]) == ("deadline", False, None)
     assert timeless(answer) == expected(model, {"speed": VALUES["speed"], "hog": VALUES["hog"]})
 
 
-def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_everywhere(
+def test_deleting_at_one_replica_ends_the_session_and_answers_predictions_everywhere(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     a, b, c = replicas
     session = begin(a)
-    give(b, session, {"speed": VALUES["speed"]})
+    post_groups(b, session, {"speed": VALUES["speed"]})
     waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, b)]
     assert c.delete(f"/sessions/{session}").status_code == 204
     for each in waiting:
@@ -139,26 +143,29 @@ def test_deleting_at_one_replica_answers_those_who_wait_at_others_and_ends_it_ev
         assert replica.get("/sessions/none/predict").status_code == 404
 
 
-def test_of_posts_at_the_same_time_one_is_the_last_on_every_replica(
+def test_concurrent_posts_have_the_same_order_on_every_replica(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(replicas[0])
     waiting = wait(threads, replicas[0], session, deadline_ms=9_000)
     values = [float(number) for number in range(24)]
     posted = [
-        threads.submit(give, replicas[number % 3], session, {"speed": [value]}) for number, value in enumerate(values)
+        threads.submit(post_groups, replicas[number % 3], session, {"speed": [value]})
+        for number, value in enumerate(values)
     ]
-    told = [each.result(20) for each in posted]
-    assert sum(each["replaced"] == [] for each in told) == 1, "one was the first"
+    replies = [each.result(20) for each in posted]
+    assert sum(each["replaced"] == [] for each in replies) == 1, "one was the first"
     answers = [timeless(replica.get(f"/sessions/{session}/predict").json()) for replica in replicas]
     possible = [expected(model, {"speed": [value]}) | {"replaced": ["speed"]} for value in values]
     assert answers[0] in possible
     assert answers[1:] == answers[:1] * 2
     replicas[1].delete(f"/sessions/{session}")
-    assert timeless(waiting.result(20).json()) == answers[0], "who followed them one by one ends up with the same"
+    assert timeless(waiting.result(20).json()) == answers[0], (
+        "the prediction that received the posts one by one has the same answer"
+    )
 
 
-def test_every_replica_tells_its_probes_and_scrapers_of_the_sessions(replicas: list[Running]) -> None:
+def test_every_replica_reports_the_sessions_in_health_and_metrics(replicas: list[Running]) -> None:
     session = begin(replicas[0])
     for replica in replicas:
         assert replica.get("/readyz", sessions="required").json() == {"status": "ok", "sessions": "redis"}
@@ -167,34 +174,34 @@ def test_every_replica_tells_its_probes_and_scrapers_of_the_sessions(replicas: l
     replicas[0].delete(f"/sessions/{session}")
 
 
-def test_a_replica_that_dies_takes_no_group_with_it(
+def test_no_group_is_lost_when_a_replica_dies(
     processes: list[tuple[Command, Running]], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     (dying, taker), (_, b), (_, c) = processes
     session = begin(taker)
-    give(taker, session, {"speed": VALUES["speed"]})
+    post_groups(taker, session, {"speed": VALUES["speed"]})
     waiting = wait(threads, b, session, deadline_ms=9_000)
-    give(taker, session, {"hog": VALUES["hog"]})
+    post_groups(taker, session, {"hog": VALUES["hog"]})
     dying.process.kill()
     dying.process.wait(10)
     assert timeless(c.get(f"/sessions/{session}/predict").json()) == expected(
         model, {"speed": VALUES["speed"], "hog": VALUES["hog"]}
     )
-    give(c, session, {"lab": VALUES["lab"]})
+    post_groups(c, session, {"lab": VALUES["lab"]})
     answer = waiting.result(20).json()
     assert (answer["reason"], timeless(answer)) == ("complete", expected(model, VALUES))
 
 
-def test_a_replica_that_stops_answers_those_who_wait_there_and_the_others_go_on(
+def test_a_replica_that_stops_answers_its_predictions_and_the_others_continue(
     processes: list[tuple[Command, Running]], model: Model, threads: ThreadPoolExecutor
 ) -> None:
     _, (_, b), (stopping, c) = processes
     session = begin(c)
     at_c, at_b = (wait(threads, each, session, deadline_ms=9_000) for each in (c, b))
-    give(b, session, {"speed": VALUES["speed"]})
+    post_groups(b, session, {"speed": VALUES["speed"]})
     stopping.process.send_signal(signal.SIGTERM)
     answer = at_c.result(20).json()
     assert (answer["reason"], answer["groups"]) in (("draining", ["speed"]), ("draining", []))
     assert "ERROR" not in stopping.stopped()
-    give(b, session, VALUES)
+    post_groups(b, session, VALUES)
     assert at_b.result(20).json()["reason"] == "complete"

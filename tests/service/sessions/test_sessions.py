@@ -48,7 +48,7 @@ def begin(service: Running, **body: Any) -> str:
     return name
 
 
-def give(service: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
+def post_groups(service: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
     return service.post_to(f"/sessions/{session}/groups", groups)
 
 
@@ -112,7 +112,7 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
     assert timeless(service.get(f"/sessions/{session}/predict").json()) == expected(model, {})
     given: dict[str, Any] = {}
     for name, prefix in (("hog", 0), ("speed", 2), ("lab", 3)):
-        took = give(service, session, {name: VALUES[name]})
+        took = post_groups(service, session, {name: VALUES[name]})
         assert (took.status_code, took.json()) == (200, {"prefix": prefix, "steps": 3, "replaced": []})
         given[name] = VALUES[name]
         for budget in (None, 0.0, 1.0, 5.0, 10.0):
@@ -128,7 +128,7 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
 
 def test_a_session_can_be_named_in_the_query(service: Running) -> None:
     session = begin(service)
-    give(service, session, {"speed": [2.0]})
+    post_groups(service, session, {"speed": [2.0]})
     by_query = service.get("/predict", session=session, budget=1).json()
     assert timeless(by_query) == timeless(service.get(f"/sessions/{session}/predict", budget=1).json())
     assert refused(service.get("/predict"), 422)["field"] == "session"
@@ -137,7 +137,7 @@ def test_a_session_can_be_named_in_the_query(service: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["/predict", "/groups", ""])
-def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Running, path: str) -> None:
+def test_an_unknown_session_is_404_and_an_ended_one_410(service: Running, path: str) -> None:
     session = begin(service)
     assert end(service, session).status_code == 204
     method = {"/predict": "GET", "/groups": "POST", "": "DELETE"}[path]
@@ -154,28 +154,28 @@ def test_a_session_that_never_was_is_404_and_one_that_has_ended_410(service: Run
 
 def test_the_last_values_of_a_group_count(service: Running, model: Model) -> None:
     session = begin(service)
-    give(service, session, {"speed": [9.0], "hog": VALUES["hog"]})
-    again = give(service, session, {"speed": [2.0], "lab": VALUES["lab"]})
+    post_groups(service, session, {"speed": [9.0], "hog": VALUES["hog"]})
+    again = post_groups(service, session, {"speed": [2.0], "lab": VALUES["lab"]})
     assert again.json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}
     answer = service.get(f"/sessions/{session}/predict").json()
     assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
-    assert give(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
+    assert post_groups(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
 
 
-def test_rows_are_told_or_counted_and_ranked(service: Running, model: Model) -> None:
+def test_rows_are_given_or_counted_and_ranked(service: Running, model: Model) -> None:
     rows = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, 1], [2, 2]]}
     for session in (begin(service), begin(service, rows=3)):
-        give(service, session, rows)
+        post_groups(service, session, rows)
         answer = service.get(f"/sessions/{session}/predict", ranking="true").json()
         assert timeless(answer) == expected(model, rows, rows=3, ranking=True)
-        assert refused(give(service, session, {"lab": [[1.0]]}), 422)["field"] == "groups.lab"
-    told = begin(service, rows=3)
-    assert service.get(f"/sessions/{told}/predict").json()["prediction"] == [BASE_RATE] * 3
+        assert refused(post_groups(service, session, {"lab": [[1.0]]}), 422)["field"] == "groups.lab"
+    sized = begin(service, rows=3)
+    assert service.get(f"/sessions/{sized}/predict").json()["prediction"] == [BASE_RATE] * 3
 
 
 def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: Model) -> None:
     session = begin(service)
-    give(service, session, {"speed": [2.0]})
+    post_groups(service, session, {"speed": [2.0]})
     for groups, field in (
         ({"speed": [3.0], "hog": [1.0]}, "groups.hog"),
         ({"speed": [3.0], "none": [1.0]}, "groups.none"),
@@ -184,7 +184,7 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: M
         ({"hog": [1.0, 1e200]}, "groups.hog"),
         ({"speed": [[3.0]] * 51}, "rows"),
     ):
-        assert refused(give(service, session, groups), 422)["field"] == field
+        assert refused(post_groups(service, session, groups), 422)["field"] == field
     answer = service.get(f"/sessions/{session}/predict").json()
     assert timeless(answer) == expected(model, {"speed": [2.0]})
 
@@ -208,13 +208,13 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: M
         ("/sessions/{}/groups", b" " * 100_001, 413, None),
     ],
 )
-def test_a_body_that_cannot_be_names_the_place(
+def test_an_invalid_body_names_the_place(
     service: Running, path: str, content: bytes, status: int, field: str | None
 ) -> None:
     session = begin(service)
     response = httpx.post(service.url + path.format(session), content=content, timeout=30, verify=PLAIN)
     assert refused(response, status).get("field") == field
-    assert give(service, session, VALUES).status_code == 200
+    assert post_groups(service, session, VALUES).status_code == 200
 
 
 @BEFORE_THE_STORE
@@ -239,7 +239,7 @@ def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[
         ({"deadline": "5"}, "deadline"),
     ],
 )
-def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: dict[str, str], field: str) -> None:
+def test_an_invalid_parameter_is_named(service: Running, parameters: dict[str, str], field: str) -> None:
     session = begin(service)
     assert refused(service.get(f"/sessions/{session}/predict", **parameters), 422)["field"] == field
 
@@ -265,10 +265,10 @@ def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefi
 ) -> None:
     session = begin(service)
     asked = ask(session, deadline_ms=1_900, budget=5)
-    give(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
+    post_groups(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
     sleep(0.02)
     assert not asked.done()
-    give(service, session, {"speed": VALUES["speed"]})
+    post_groups(service, session, {"speed": VALUES["speed"]})
     answer = asked.result(20).json()
     assert (answer["reason"], answer["elapsed_ms"] < 1_500) == ("budget", True)
     assert timeless(answer) == expected(model, VALUES, 5)
@@ -277,7 +277,7 @@ def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefi
 
 def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
     session = begin(service)
-    give(service, session, {"speed": [2.0]})
+    post_groups(service, session, {"speed": [2.0]})
     begun = perf_counter()
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
     assert 0.09 < perf_counter() - begun < 1.5
@@ -289,14 +289,14 @@ def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Mode
 def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_once(service: Running) -> None:
     session = begin(service)
     assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
-    give(service, session, {"speed": [2.0]})
+    post_groups(service, session, {"speed": [2.0]})
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=1_900, budget=1).json()
     assert (answer["reason"], answer["elapsed_ms"] < 1_000) == ("budget", True)
 
 
-def test_deleting_a_session_answers_those_who_wait(service: Running, model: Model, ask: Ask) -> None:
+def test_deleting_a_session_answers_its_waiting_predictions(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
-    give(service, session, {"speed": [2.0]})
+    post_groups(service, session, {"speed": [2.0]})
     asked = [ask(session, deadline_ms=1_900) for _ in range(3)]
     assert end(service, session).status_code == 204
     for each in asked:
@@ -306,27 +306,27 @@ def test_deleting_a_session_answers_those_who_wait(service: Running, model: Mode
     refused(end(service, session), 410)
 
 
-def test_several_may_wait_at_once_each_for_its_own(service: Running, model: Model, ask: Ask) -> None:
+def test_several_predictions_wait_at_once_with_their_own_options(service: Running, model: Model, ask: Ask) -> None:
     session = begin(service)
     cheap = ask(session, deadline_ms=1_900, budget=1)
     whole = ask(session, deadline_ms=1_900)
     short = ask(session, deadline_ms=30)
     assert short.result(20).json()["groups"] == []
-    give(service, session, {"speed": VALUES["speed"]})
+    post_groups(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
-    give(service, session, VALUES)
+    post_groups(service, session, VALUES)
     answer = whole.result(20).json()
     assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
     assert answer["reason"] == "complete"
 
 
-def test_a_client_that_stops_waiting_is_forgotten(service: Running) -> None:
+def test_a_client_that_disconnects_leaves_no_prediction(service: Running) -> None:
     session = begin(service)
     with service.connect() as connection:
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         until(lambda: service.metric("anytime_open_predictions") == 1)
     until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
-    assert give(service, session, VALUES).status_code == 200
+    assert post_groups(service, session, VALUES).status_code == 200
 
 
 def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running) -> None:
@@ -339,23 +339,23 @@ def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running)
         connection.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
         assert connection.response()[0] == 413
         until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
-    assert give(service, session, VALUES).status_code == 200
+    assert post_groups(service, session, VALUES).status_code == 200
 
 
-def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> None:
+def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Running) -> None:
     session = begin(several, model="lens")
     groups = {"hog": VALUES["hog"], "speed": VALUES["speed"]}
-    give(several, session, groups)
+    post_groups(several, session, groups)
     for parameters in ({}, {"deadline_ms": 50}):
         answer = several.get(f"/sessions/{session}/predict", policy="arrived", **parameters).json()
         assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
-    give(several, session, {"lab": VALUES["lab"]})
+    post_groups(several, session, {"lab": VALUES["lab"]})
     answer = several.get(f"/sessions/{session}/predict", policy="arrived", deadline_ms=1_900).json()
     assert answer["reason"] == "complete"
     wide = trained_model("wide", width=40)
     late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[1:3]}
     session = begin(several, model="wide@wide-0")
-    give(several, session, late)
+    post_groups(several, session, late)
     answer = several.get(f"/sessions/{session}/predict", policy="arrived").json()
     assert timeless(answer) == expected(wide, late, policy="arrived")
 
@@ -368,10 +368,10 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
         waited = service.get(f"/sessions/{session}/predict", deadline_ms=600).json()
         assert waited["reason"] == "deadline", "it does not expire while someone waits"
         sleep(0.5)
-        refused(give(service, session, VALUES), 410)
+        refused(post_groups(service, session, VALUES), 410)
 
 
-def test_there_are_only_so_many_sessions(model: Model, store: Callable[[int], str]) -> None:
+def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, max_sessions=2, session_store=store(2), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         first, second = begin(service), begin(service)
@@ -380,7 +380,7 @@ def test_there_are_only_so_many_sessions(model: Model, store: Callable[[int], st
         assert response.headers["retry-after"] == "1"
         end(service, first)
         begin(service)
-        assert give(service, second, VALUES).status_code == 200
+        assert post_groups(service, second, VALUES).status_code == 200
 
 
 def test_with_several_models_a_session_names_one(several: Running) -> None:
@@ -390,7 +390,7 @@ def test_with_several_models_a_session_names_one(several: Running) -> None:
     refused(several.post_to("/sessions", {"model": "lens@none"}), 404)
 
 
-def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
+def test_a_failed_waiting_prediction_does_not_fail_the_post(
     service: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -400,15 +400,15 @@ def test_a_fault_of_one_who_waits_is_told_to_it_and_not_to_the_one_who_posts(
     asked = ask(session, deadline_ms=1_900)
     with logged() as records, monkeypatch.context() as patched:
         patched.setattr(OpenPrediction, "took", fail)
-        assert give(service, session, VALUES).status_code == 200
+        assert post_groups(service, session, VALUES).status_code == 200
         problem = refused(asked.result(20), 500)  # who waits may hear of them after who posted
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
 
 
-def test_a_session_keeps_its_groups_apart_from_others(service: Running) -> None:
+def test_sessions_do_not_share_groups(service: Running) -> None:
     first, second = begin(service), begin(service)
-    give(service, first, VALUES)
+    post_groups(service, first, VALUES)
     assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
     assert Prediction(small_model()).answer().prediction == BASE_RATE

@@ -18,14 +18,16 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
+from anytime.inference.extraction import Arrival
 from anytime.inference.prediction import Prediction, load
-from anytime.inference.workers import Arrival, Workers
+from anytime.inference.workers import Workers
 from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.client.engine import Call, PredictionOptions
+from anytime_service.client.engine import Call
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Channel
 from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.schemas.stream import BeginFrame
 from anytime_service.settings import Settings
 from service.serving import GROUPS, VALUES, Running, rows_of, running, small_model, until
 from service.slowness import SLOW_S, slow
@@ -180,16 +182,16 @@ class _Link:
     def send(self, frame: Any) -> None:
         self.sent.append(frame)
 
-    def abandon(self, _: Channel) -> None:
+    def forget(self, _: Channel) -> None:
         """Forget it."""
 
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
     async def told() -> list[Any]:
-        call, link, channel = Call(None, PredictionOptions(), 0.0), _Link(), Channel(7, 5.0, None)  # type: ignore[arg-type]
+        call, link = Call(None, BeginFrame(0), 0.0), _Link()  # type: ignore[arg-type]
+        call._channel = channel = Channel(link, 7, 5.0, None)  # type: ignore[arg-type]
         channel.answer = Prediction(small_model()).answer() if answered else None
-        call._link, call._channel = link, channel  # type: ignore[assignment]
         tell = call.late_sender()
         call.close()
         tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
@@ -202,7 +204,7 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
 
 def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
     async def told() -> None:
-        call = Call(None, PredictionOptions(), 0.0)  # type: ignore[arg-type]
+        call = Call(None, BeginFrame(0), 0.0)  # type: ignore[arg-type]
         tell = call.late_sender()
         call.close()
         tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)

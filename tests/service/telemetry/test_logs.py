@@ -30,9 +30,9 @@ from anytime_service.telemetry.context import CURRENT, RequestContext, new_ids, 
 from anytime_service.telemetry.logs import (
     MAX_LINES,
     WINDOW_S,
-    JsonLines,
-    Limited,
-    TextLines,
+    JsonFormatter,
+    RateLimitFilter,
+    TextFormatter,
     log_config,
     shown_path,
     shown_query,
@@ -51,7 +51,9 @@ def written(settings: Settings) -> Iterator[io.StringIO]:
     """What loggers of the service write in the form that is set."""
     sink = io.StringIO()
     handler = logging.StreamHandler(sink)
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines("%(levelprefix)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter() if settings.log_format == "json" else TextFormatter("%(levelprefix)s %(message)s")
+    )
     ours, server = logging.getLogger("anytime_service"), logging.getLogger("uvicorn.error")
     before = ours.level
     ours.setLevel(settings.log_level.upper())
@@ -66,9 +68,9 @@ def written(settings: Settings) -> Iterator[io.StringIO]:
 
 
 @contextmanager
-def logging_service(**told: Any) -> Iterator[tuple[Running, io.StringIO]]:
-    """A service that logs as is told, and what it logs."""
-    settings = Settings(port=0, **told)
+def logging_service(**options: Any) -> Iterator[tuple[Running, io.StringIO]]:
+    """A service with these settings, and what it logs."""
+    settings = Settings(port=0, **options)
     app = create_app(ModelRegistry.of([small_model()]), settings)
 
     async def fail() -> None:
@@ -80,8 +82,8 @@ def logging_service(**told: Any) -> Iterator[tuple[Running, io.StringIO]]:
 
 
 def lines(sink: io.StringIO) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in sink.getvalue().splitlines()]
-    return [line for line in told if line["logger"] != "uvicorn.error" or line["level"] != "info"]
+    logged = [json.loads(line) for line in sink.getvalue().splitlines()]
+    return [line for line in logged if line["logger"] != "uvicorn.error" or line["level"] != "info"]
 
 
 def correlation(headers: list[tuple[bytes, bytes]] | None = None) -> RequestContext:
@@ -89,15 +91,15 @@ def correlation(headers: list[tuple[bytes, bytes]] | None = None) -> RequestCont
 
 
 @pytest.mark.parametrize(
-    "told", ["a", "order-66/step_2", "x" * 128, "{'$?'}", "0af7651916cd43dd8448eb211c80319c"], ids=str
+    "sent", ["a", "order-66/step_2", "x" * 128, "{'$?'}", "0af7651916cd43dd8448eb211c80319c"], ids=str
 )
-def test_a_request_id_that_is_sane_is_kept(service: Running, told: str) -> None:
-    assert httpx.get(f"{service.url}/livez", headers={"x-request-id": told}).headers["x-request-id"] == told
+def test_a_valid_request_id_is_used(service: Running, sent: str) -> None:
+    assert httpx.get(f"{service.url}/livez", headers={"x-request-id": sent}).headers["x-request-id"] == sent
 
 
-@pytest.mark.parametrize("told", ["", "x" * 129, "two words", "tab\tbed", "caf\xe9"], ids=ascii)
-def test_a_request_id_that_is_not_is_replaced(service: Running, told: str) -> None:
-    response = httpx.get(f"{service.url}/livez", headers=[(b"x-request-id", told.encode("latin-1"))])
+@pytest.mark.parametrize("sent", ["", "x" * 129, "two words", "tab\tbed", "caf\xe9"], ids=ascii)
+def test_an_invalid_request_id_is_replaced(service: Running, sent: str) -> None:
+    response = httpx.get(f"{service.url}/livez", headers=[(b"x-request-id", sent.encode("latin-1"))])
     assert OURS.fullmatch(response.headers["x-request-id"])
 
 
@@ -123,7 +125,7 @@ def test_every_response_has_an_id_of_its_own(service: Running) -> None:
         assert early.response()[1]["x-request-id"] == "early"
 
 
-def test_handshakes_tell_the_id_too(service: Running) -> None:
+def test_handshakes_have_the_id_too(service: Running) -> None:
     with service.stream(additional_headers={"X-Request-Id": "of-the-stream"}) as stream:
         assert stream.wire.response is not None
         assert stream.wire.response.headers["x-request-id"] == "of-the-stream"
@@ -132,7 +134,7 @@ def test_handshakes_tell_the_id_too(service: Running) -> None:
     assert OURS.fullmatch(refused.value.response.headers["x-request-id"])
 
 
-def test_a_failure_tells_the_id_by_which_the_log_knows_it() -> None:
+def test_a_failure_has_the_id_of_its_log_line() -> None:
     with logging_service(log_format="json") as (service, sink):
         response = httpx.get(f"{service.url}/fail", headers={"x-request-id": "broken-1"})
         assert (response.status_code, response.json()["request_id"]) == (500, "broken-1")
@@ -149,17 +151,17 @@ def test_a_line_of_json_says_what_when_and_of_which_request() -> None:
     record = logging.LogRecord(
         "anytime_service", logging.WARNING, __file__, 1, "of %s\nand more \ud800", ("two",), None
     )
-    line = JsonLines().format(record)
+    line = JsonFormatter().format(record)
     assert "\n" not in line
-    told = json.loads(line)
-    assert told["message"] == "of two\nand more \ud800"
-    assert (told["level"], told["logger"]) == ("warning", "anytime_service")
-    assert abs((datetime.now(UTC) - datetime.fromisoformat(told["ts"])).total_seconds()) < 60
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["ts"])
-    assert set(told) == {"ts", "level", "logger", "message"}
+    fields = json.loads(line)
+    assert fields["message"] == "of two\nand more \ud800"
+    assert (fields["level"], fields["logger"]) == ("warning", "anytime_service")
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(fields["ts"])).total_seconds()) < 60
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", fields["ts"])
+    assert set(fields) == {"ts", "level", "logger", "message"}
     with on_behalf_of(correlation([(b"traceparent", TRACEPARENT.encode())])):
-        told = json.loads(JsonLines().format(record))
-    assert (told["request_id"], told["trace_id"], told["span_id"]) == ("the-request", TRACE, SPAN)
+        fields = json.loads(JsonFormatter().format(record))
+    assert (fields["request_id"], fields["trace_id"], fields["span_id"]) == ("the-request", TRACE, SPAN)
 
 
 def test_an_exception_is_a_field_of_its_line() -> None:
@@ -167,7 +169,7 @@ def test_an_exception_is_a_field_of_its_line() -> None:
         _ = 1 / 0
     except ZeroDivisionError:
         record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", None, sys.exc_info())
-    line = JsonLines().format(record)
+    line = JsonFormatter().format(record)
     assert "\n" not in line
     assert json.loads(line)["exception"].startswith("Traceback (most recent call last):\n")
     assert json.loads(line)["exception"].endswith("ZeroDivisionError: division by zero")
@@ -175,14 +177,14 @@ def test_an_exception_is_a_field_of_its_line() -> None:
 
 def test_a_line_of_text_ends_with_its_request() -> None:
     record = logging.LogRecord("anytime_service", logging.INFO, __file__, 1, "served", None, None)
-    lines_of_text = TextLines("%(levelprefix)s %(message)s", use_colors=False)
+    lines_of_text = TextFormatter("%(levelprefix)s %(message)s", use_colors=False)
     assert lines_of_text.format(record) == "INFO:     served"
     with on_behalf_of(correlation()):
         assert lines_of_text.format(record) == "INFO:     served [the-request]"
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("sent", "found"),
     [
         (TRACEPARENT, (TRACE, SPAN)),
         (f"01-{TRACE}-{SPAN}-00-of-the-future", (TRACE, SPAN)),
@@ -195,9 +197,9 @@ def test_a_line_of_text_ends_with_its_request() -> None:
         ("", None),
     ],
 )
-def test_traces_are_read_as_the_standard_has_them(told: str, found: tuple[str, str] | None) -> None:
-    assert trace_of(told) == found
-    headers = [(b"traceparent", told.encode())]
+def test_traces_are_read_by_the_standard(sent: str, found: tuple[str, str] | None) -> None:
+    assert trace_of(sent) == found
+    headers = [(b"traceparent", sent.encode())]
     assert correlation(headers).trace() == found
     assert correlation(headers * 2).trace() is None, "two are none"
 
@@ -267,11 +269,15 @@ def test_an_answer_is_a_line_for_those_who_debug_without_what_was_predicted() ->
     assert str(answer["prediction"]) not in [str(value) for value in line.values()]
 
 
-def test_an_answer_that_the_groups_of_another_request_bring_is_logged_for_the_one_that_asked() -> None:
+def test_an_answer_caused_by_another_request_is_logged_for_the_request_that_predicts() -> None:
     with logging_service(log_level="debug", log_format="json") as (service, sink), ThreadPoolExecutor(1) as threads:
         where = f"{service.url}/sessions/{service.post_to('/sessions').json()['id']}"
-        asked: dict[str, Any] = {"params": {"deadline_ms": 9_000}, "headers": {"x-request-id": "asker"}, "timeout": 20}
-        waiting = threads.submit(httpx.get, f"{where}/predict", **asked)
+        options: dict[str, Any] = {
+            "params": {"deadline_ms": 9_000},
+            "headers": {"x-request-id": "asker"},
+            "timeout": 20,
+        }
+        waiting = threads.submit(httpx.get, f"{where}/predict", **options)
         until(lambda: service.metric("anytime_open_predictions") == 1)
         httpx.post(f"{where}/groups", json=VALUES, headers={"x-request-id": "giver"})
         assert waiting.result(20).json()["reason"] == "complete"
@@ -322,9 +328,9 @@ def test_the_access_log_never_has_the_id_of_a_session() -> None:
         with pytest.raises(InvalidStatus), connect(f"ws://127.0.0.1:{service.port}/sessions/{name}", proxy=None):
             pass
         until(lambda: sum("WEBSOCKET" in line for line in sink.getvalue().splitlines()) == 1)
-        told = lines(sink)
+        logged = lines(sink)
     assert name not in sink.getvalue()
-    paths = [(line["method"], line["path"]) for line in told if "path" in line]
+    paths = [(line["method"], line["path"]) for line in logged if "path" in line]
     assert paths[1:5] == [
         ("POST", "/sessions/{id}/groups"),
         ("POST", "/sessions/{id}/groups"),
@@ -343,10 +349,10 @@ def test_the_levels_of_others_are_never_those_at_which_they_tell_whole_messages(
 
 def test_a_process_logs_json_alone_and_never_a_secret(tmp_path: Path) -> None:
     small_model().save(tmp_path / "m.safetensors")
-    told = {"ANYTIME_LOG_FORMAT": "JSON", "ANYTIME_LOG_LEVEL": "debug", "ANYTIME_ACCESS_LOG": "true"}
+    environment = {"ANYTIME_LOG_FORMAT": "JSON", "ANYTIME_LOG_LEVEL": "debug", "ANYTIME_ACCESS_LOG": "true"}
     secret, value = "s3cr3t-key", 123456.75
     headers = {"Authorization": f"Bearer {secret}", "X-Request-Id": "of-the-test"}
-    with command(tmp_path / "m.safetensors", **told) as (served, service):
+    with command(tmp_path / "m.safetensors", **environment) as (served, service):
         groups = {**VALUES, "speed": [value]}
         httpx.post(f"{service.url}/predict?key={secret}", json={"groups": groups}, headers=headers)
         httpx.post(f"{service.url}/predict?deadline_ms=40", json={"groups": groups}, headers=headers)
@@ -357,16 +363,12 @@ def test_a_process_logs_json_alone_and_never_a_secret(tmp_path: Path) -> None:
             stream.say("group", 1, group="speed", values=[value, value])
             stream.hear()
         served.process.send_signal(signal.SIGTERM)
-        said = served.stopped()
-    told_lines = [json.loads(line) for line in said.splitlines()]
-    assert {line["logger"] for line in told_lines} >= {
-        "anytime_service",
-        "anytime_service.access",
-        "uvicorn.error",
-    }
-    assert sum(line.get("request_id") == "of-the-test" for line in told_lines) >= 4
-    assert secret not in said
-    assert str(value) not in said
+        output = served.stopped()
+    logged = [json.loads(line) for line in output.splitlines()]
+    assert {line["logger"] for line in logged} >= {"anytime_service", "anytime_service.access", "uvicorn.error"}
+    assert sum(line.get("request_id") == "of-the-test" for line in logged) >= 4
+    assert secret not in output
+    assert str(value) not in output
 
 
 def test_the_application_may_be_used_without_an_entrance() -> None:
@@ -385,9 +387,9 @@ def test_a_client_cannot_fill_the_log_and_what_is_dropped_is_counted(tmp_path: P
                     connection.send(content)
                     assert connection.file.readline().startswith(b"HTTP/1.1 ")
         served.process.send_signal(signal.SIGTERM)
-        told = [json.loads(line) for line in served.stopped().splitlines()]
+        logged = [json.loads(line) for line in served.stopped().splitlines()]
     for words, count in (("Invalid HTTP request received.", 1000), ("Unsupported upgrade request.", 100)):
-        about = [line for line in told if words in line["message"]]
+        about = [line for line in logged if words in line["message"]]
         assert len(about) == MAX_LINES + 1
         assert [line["suppressed"] for line in about if "suppressed" in line] == [count - MAX_LINES]
 
@@ -399,7 +401,7 @@ def record_of(line: int, level: int = logging.WARNING) -> logging.LogRecord:
 def test_warnings_are_limited_by_their_place_in_the_code_and_again_let_through_after_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = Limited()
+    limited = RateLimitFilter()
     assert [limited.filter(record_of(1)) for _ in range(MAX_LINES + 3)] == [True] * MAX_LINES + [False] * 3
     assert limited.filter(record_of(2)), "another place"
     assert all(limited.filter(record_of(1, logging.INFO)) for _ in range(100)), "information is not limited"

@@ -1,4 +1,4 @@
-"""What the service measures of itself."""
+"""Metrics of the service and their exposition."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
-from anytime_service.telemetry.exposition import Exposition
-from anytime_service.telemetry.group_timings import LONGEST_MS, GroupTimings, SessionTimings
 from anytime_service.telemetry.metrics import Histograms, Metrics, memory_limit
-from service.serving import VALUES, Running, running, small_model, trained_model
+from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
+from service.serving import VALUES, Running, running, small_model, trained_model, until
 
 LIMITS = Settings(port=0)
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def told(signals: Metrics, accept: str = "") -> str:
-    """What a scrape tells."""
+def scraped(signals: Metrics) -> str:
+    """Return the text of a scrape."""
 
     async def write() -> str:
-        content, _ = await signals.exposition.write(accept)
+        content, _ = await signals.write("")
         return content.decode()
 
     return asyncio.run(write())
 
 
 def samples(parsed: Any) -> dict[tuple[str, str], float]:
-    """Every number, by name and labels."""
+    """Return the values by name and labels."""
     return {(each.name, str(sorted(each.labels.items()))): each.value for family in parsed for each in family.samples}
 
 
-def test_what_is_measured_is_told_to_prometheus(service: Running) -> None:
+def test_every_metric_is_exposed_to_prometheus(service: Running) -> None:
     service.post({"groups": {}})
     response = service.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -69,10 +68,10 @@ def test_what_is_measured_is_told_to_prometheus(service: Running) -> None:
     ):
         assert f"\n# HELP {name} " in "\n" + response.text
     assert service.metric("anytime_model_info", model="brake", version="v1") == 1.0
-    assert service.metric("anytime_loop_lag_seconds_count") > 0
+    until(lambda: service.metric("anytime_loop_lag_seconds_count") > 0)
 
 
-def test_openmetrics_is_told_to_those_who_accept_it_and_says_the_same(service: Running) -> None:
+def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Running) -> None:
     plain, other = service.scrape(), service.scrape(accept=f"{OPENMETRICS},text/plain;q=0.5")
     assert other.headers["content-type"].startswith(OPENMETRICS)
     assert other.text.count("# EOF\n") == 1
@@ -83,13 +82,13 @@ def test_openmetrics_is_told_to_those_who_accept_it_and_says_the_same(service: R
     assert len(names) > 50
 
 
-def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_ms() -> None:
+def test_the_margin_follows_the_lateness_of_previous_answers_and_is_at_most_1_ms() -> None:
     model = small_model()
     signals = Metrics().of(model)
     answer = Prediction(model).answer(reason="deadline")
     begun = signals.margin_ms
     signals.answered(replace(answer, reason="end"), None)
-    assert signals.margin_ms == begun, "answers that no deadline brought tell nothing"
+    assert signals.margin_ms == begun, "only answers at a deadline count"
     for _ in range(200):
         signals.answered(answer, 5.0)
     assert begun < signals.margin_ms <= 1.0
@@ -98,7 +97,7 @@ def test_the_margin_follows_the_lateness_of_the_answers_before_and_is_at_most_1_
     assert signals.margin_ms == 0.0
 
 
-def test_versions_of_a_model_share_their_measures_and_models_do_not() -> None:
+def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
     signals = Metrics()
     model = small_model()
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
@@ -106,16 +105,16 @@ def test_versions_of_a_model_share_their_measures_and_models_do_not() -> None:
     assert signals.of(model) is not signals.of(trained_model())
 
 
-def test_each_service_measures_for_itself() -> None:
+def test_each_service_has_its_own_metrics() -> None:
     first, second = Metrics(), Metrics()
     first.of(small_model()).dropped(3)
     late = 'anytime_groups_late_total{model="brake"} 3.0'
-    assert late in told(first)
-    assert late not in told(second)
+    assert late in scraped(first)
+    assert late not in scraped(second)
 
 
 def many() -> Metrics:
-    """Signals of many models and groups."""
+    """Return the metrics of many models and groups."""
     signals = Metrics()
     wide = trained_model("wide", width=3)
     for number in range(80):
@@ -125,25 +124,25 @@ def many() -> Metrics:
     return signals
 
 
-def test_slices_of_a_scrape_are_together_what_the_library_writes() -> None:
+def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
     signals = many()
     whole = samples(families(generate_latest(signals.registry).decode()))
-    sliced = told(signals)
-    kept = {
+    sliced = scraped(signals)
+    exposed = {
         name: value
         for name, value in whole.items()
         if name[0].startswith("anytime_") and not name[0].endswith("_created")
     }
-    assert len(kept) > 8_000
-    assert {name: value for name, value in samples(families(sliced)).items() if name in kept} == kept
+    assert len(exposed) > 8_000
+    assert {name: value for name, value in samples(families(sliced)).items() if name in exposed} == exposed
     heads = re.findall(r"^# (?:HELP|TYPE) .*$", sliced, re.MULTILINE)
     assert len(heads) == len(set(heads))
     first, last = sliced.index("anytime_group_seconds_bucket"), sliced.rindex("anytime_group_seconds_sum")
     assert "# " not in sliced[first:last], "a family's lines stand together"
 
 
-def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None:
-    async def turns_meanwhile(signals: Metrics) -> tuple[int, float, float]:
+def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
+    async def turns_during_a_scrape(signals: Metrics) -> tuple[int, float, float]:
         loop, turns, done = asyncio.get_running_loop(), [now_ms()], False
 
         def turn() -> None:
@@ -152,31 +151,26 @@ def test_a_scrape_of_many_lines_lets_the_event_loop_go_round_meanwhile() -> None
                 loop.call_soon(turn)
 
         turn()
-        await signals.exposition.write("")
+        await signals.write("")
         done = True
         return len(turns), max(b - a for a, b in pairwise(turns)), turns[-1] - turns[0]
 
-    count, longest, whole = asyncio.run(turns_meanwhile(many()))
+    count, longest, whole = asyncio.run(turns_during_a_scrape(many()))
     assert count > 50
     assert longest < whole / 3
 
 
-def test_a_family_that_nothing_was_observed_of_is_told_by_its_name_alone() -> None:
-    registry = CollectorRegistry()
-    Histograms("empty_seconds", "Nothing yet.", ["model"], (0.1, 1.0), registry)
-    text, _ = asyncio.run(Exposition(registry).write(""))
-    assert text == b"# HELP empty_seconds Nothing yet.\n# TYPE empty_seconds histogram\n"
-    with pytest.raises(ValueError, match="Duplicated"):
-        Histograms("empty_seconds", "Again.", [], (0.1,), registry)
+def test_a_family_without_members_is_exposed_by_its_name_alone() -> None:
+    assert "# TYPE anytime_prefix histogram\n# HELP " in scraped(Metrics())
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 1.0, 2.0), (-1.0, 0.0, 1.0)])
-def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
+def test_histograms_expose_what_those_of_the_library_do(bounds: tuple[float, ...]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     own = Histograms("a_seconds", "Times.", ["model"], bounds, ours)
     library = Histogram("a_seconds", "Times.", ["model"], buckets=bounds, registry=theirs)
     for value in (-2.0, -1.0, 0.0, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5):
-        own.of("m").observe(value)
+        own.labels("m").observe(value)
         library.labels("m").observe(value)
 
     def shown(registry: CollectorRegistry) -> list[tuple[Any, ...]]:
@@ -185,39 +179,41 @@ def test_histograms_are_those_of_the_library(bounds: tuple[float, ...]) -> None:
         return [tuple(each)[:3] for each in family.samples if not each.name.endswith(without)]
 
     assert shown(ours) == shown(theirs)
-    with pytest.raises(ValueError, match="has labels"):
-        own.of("m", "n")
+    with pytest.raises(ValueError, match="Duplicated"):
+        Histograms("a_seconds", "Again.", [], (0.1,), ours)
 
 
-def test_a_time_that_cannot_be_is_cut_so_that_it_does_not_drown_the_others() -> None:
+def test_an_absurd_time_counts_as_the_longest() -> None:
     signals = Metrics()
     GroupTimings(signals.of(small_model()), 0.0).received("speed", 1.0, 1e300)
-    assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in told(signals)
+    assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in scraped(signals)
 
 
-def test_sessions_that_were_not_heard_of_for_long_are_forgotten() -> None:
+def test_the_least_recently_used_session_is_removed() -> None:
     signals = Metrics()
     of_model = signals.of(small_model())
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
     timings.received("b", of_model, ("speed",), 3.0, again=False)
-    timings.received("a", of_model, ("hog",), 5.0, again=False)  # as one that another replica began
+    timings.received("a", of_model, ("hog",), 5.0, again=False)  # like a session that another replica began
     timings.received("a", of_model, ("hog",), 9.0, again=False)
     timings.end("b")
     timings.received("b", of_model, ("lab",), 9.0, again=False)
-    seconds = re.findall(r'^anytime_group_seconds_sum{group="(\w+)",model="brake"} (\S+)$', told(signals), re.MULTILINE)
+    seconds = re.findall(
+        r'^anytime_group_seconds_sum{group="(\w+)",model="brake"} (\S+)$', scraped(signals), re.MULTILINE
+    )
     assert seconds == [("speed", "0.003"), ("hog", "0.004")]
 
 
-def test_models_that_go_leave_the_list_and_keep_their_counts() -> None:
+def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts() -> None:
     signals = Metrics()
     model = small_model()
     signals.set_served([model])
     signals.of(model).dropped(1)
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     signals.set_served([newer, trained_model()])
-    text = told(signals)
+    text = scraped(signals)
     assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
         ("brake", "v2"),
         ("lens", "lens-0"),
@@ -225,7 +221,7 @@ def test_models_that_go_leave_the_list_and_keep_their_counts() -> None:
     assert 'anytime_groups_late_total{model="brake"} 1.0' in text
 
 
-def test_reloads_are_counted_by_their_outcome(tmp_path: Path) -> None:
+def test_reloads_are_counted_by_outcome(tmp_path: Path) -> None:
     file = tmp_path / "m.safetensors"
     old = small_model().save(file)
     with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
@@ -237,7 +233,9 @@ def test_reloads_are_counted_by_their_outcome(tmp_path: Path) -> None:
         file.write_bytes(b"nonsense")
         assert service.post_to("/models/brake/reload").status_code == 409
         new.save(file)
-        assert service.post_to("/models/misspelt/reload").status_code == 404, "no failure of ours"
+        assert service.post_to("/models/misspelt/reload").status_code == 404, (
+            "a mistake of the client is no failed reload"
+        )
         counted = {outcome: service.metric("anytime_reloads_total", outcome=outcome) for outcome in ("ok", "failed")}
         assert counted == {"ok": 1.0, "failed": 1.0}
 
@@ -286,7 +284,7 @@ def long_head_refused(service: Running) -> None:
         ("fault", lambda service: service.get("/fail")),
     ],
 )
-def test_problems_are_counted_once_by_their_kind(service: Running, kind: str, make: Callable[[Running], Any]) -> None:
+def test_problems_are_counted_once_by_kind(service: Running, kind: str, make: Callable[[Running], Any]) -> None:
     def counted() -> dict[str, float]:
         kinds = re.findall(r'^anytime_errors_total{kind="([\w-]+)"} (\S+)$', service.scrape().text, re.MULTILINE)
         return {name: float(value) for name, value in kinds}
@@ -297,7 +295,7 @@ def test_problems_are_counted_once_by_their_kind(service: Running, kind: str, ma
     assert {name: after[name] - before.get(name, 0.0) for name in after if after[name] != before.get(name)} == {kind: 1}
 
 
-def test_nothing_that_a_client_sends_becomes_a_label() -> None:
+def test_no_text_of_a_client_becomes_a_label() -> None:
     with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
         before = set(samples(families(service.scrape().text)))
         service.post({"groups": {"evil": [1]}}, model="evil")
@@ -332,8 +330,7 @@ def test_nothing_that_a_client_sends_becomes_a_label() -> None:
         }
 
 
-def test_the_answer_does_not_wait_for_what_is_observed(service: Running) -> None:
-    """What a model of these values answers is the same, whatever is told of times."""
+def test_reported_times_do_not_change_the_answer(service: Running) -> None:
     with service.stream() as stream:
         for took in ({}, {"took_ms": 0}, {"took_ms": 12.5}):
             stream.say("begin", str(took))
@@ -342,7 +339,7 @@ def test_the_answer_does_not_wait_for_what_is_observed(service: Running) -> None
             assert stream.answer(str(took))["complete"]
 
 
-def test_the_limit_of_memory_is_that_of_the_container_or_else_the_machines(tmp_path: Path) -> None:
+def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
     assert memory_limit(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")

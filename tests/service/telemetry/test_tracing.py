@@ -22,7 +22,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry import tracing
-from anytime_service.telemetry.logs import JsonLines
+from anytime_service.telemetry.logs import JsonFormatter
 from anytime_service.telemetry.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
 from service.commands import command
@@ -74,9 +74,7 @@ def test_a_prediction_has_a_span_in_that_of_its_request_in_the_trace_of_its_call
     service: Running, here: Collector
 ) -> None:
     answer = httpx.post(
-        f"{service.url}/predict?deadline_ms=5000",
-        json={"groups": VALUES},
-        headers={"traceparent": TRACEPARENT},
+        f"{service.url}/predict?deadline_ms=5000", json={"groups": VALUES}, headers={"traceparent": TRACEPARENT}
     ).json()
     [request] = here.named("POST /predict")
     [prediction] = here.named("predict brake")
@@ -104,7 +102,7 @@ def test_no_span_has_a_secret_of_a_query_or_a_header(service: Running, here: Col
     assert "secret" not in str(here.spans)
 
 
-def test_an_answer_at_a_deadline_tells_how_late_it_was(service: Running, here: Collector) -> None:
+def test_the_span_of_an_answer_at_a_deadline_has_its_lateness(service: Running, here: Collector) -> None:
     with service.connect() as connection:
         connection.head("deadline_ms=20", content_type="application/x-ndjson", traceparent=TRACEPARENT)
         connection.response()
@@ -162,7 +160,7 @@ def test_predictions_of_a_connection_begin_traces_of_their_own(service: Running,
     assert all(link == (connection.trace, connection.id) for span in own for link in span.links)
 
 
-def test_a_caller_who_tells_its_trace_with_the_handshake_finds_the_predictions_there(
+def test_predictions_belong_to_the_trace_that_the_caller_sends_with_the_handshake(
     service: Running, here: Collector
 ) -> None:
     with service.stream(additional_headers={"traceparent": TRACEPARENT}) as stream:
@@ -177,7 +175,7 @@ def test_a_caller_who_tells_its_trace_with_the_handshake_finds_the_predictions_t
 def test_lines_of_the_log_have_the_ids_of_our_own_span(service: Running, here: Collector) -> None:
     sink, logger = io.StringIO(), logging.getLogger("anytime_service")
     handler = logging.StreamHandler(sink)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     logger.addHandler(handler)
     logger.setLevel("DEBUG")
     try:
@@ -273,9 +271,9 @@ def test_a_collector_that_hangs_costs_spans_and_no_answer(tmp_path: Path, monkey
             assert collector.asked.is_set()
             begun = perf_counter()
             served.process.send_signal(signal.SIGTERM)
-            said = served.stopped()
+            output = served.stopped()
             assert perf_counter() - begun < 8, "nor does the end of the service wait for it"
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert served.process.returncode in (0, -signal.SIGTERM)
 
 

@@ -19,34 +19,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, FileTable, Text, damaged, required
+from anytime.data.formats.table import Batch, Table, Text, damaged, required
 from anytime.errors import TableError, listed, unusable
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = [
-    "INT64_MAX",
-    "ArrowFileTable",
-    "ArrowTable",
-    "ColumnKind",
-    "ParquetTable",
-    "decoded",
-    "kind_of",
-    "to_numpy",
-]
+__all__ = ["INT64_MAX", "ArrowFileTable", "ArrowTable", "ColumnKind", "ParquetTable", "decoded", "kind_of", "to_numpy"]
 
 INT64_MAX = int(np.iinfo(np.int64).max)
 
 
 class ColumnKind(Enum):
-    """The dtype of a column in batches."""
+    """The type of a column in batches, as Arrow names it."""
 
     BOOL = "bool"
     INT = "int64"
     FLOAT = "float64"
-    TEXT = "object"
+    TEXT = "string"
 
 
 def kind_of(arrow_type: pa.DataType) -> ColumnKind | None:
@@ -76,19 +67,12 @@ def decoded(column: pa.Array) -> pa.Array:
 
 def to_numpy(column: pa.Array, kind: ColumnKind) -> NDArray[Any]:
     """Return one column of a record batch as (rows,) of its kind's dtype; it may share memory and be read-only."""
-    pa = required("pyarrow")
-    target = {
-        ColumnKind.BOOL: pa.bool_(),
-        ColumnKind.INT: pa.int64(),
-        ColumnKind.FLOAT: pa.float64(),
-        ColumnKind.TEXT: pa.string(),
-    }[kind]
     # Unsafe, because integers past 2^53 should round when their column has gaps; ColumnKind.INT is known to fit.
-    array: NDArray[Any] = decoded(column).cast(target, safe=False).to_numpy(zero_copy_only=False)
+    array: NDArray[Any] = decoded(column).cast(kind.value, safe=False).to_numpy(zero_copy_only=False)
     return array
 
 
-class ArrowTable(FileTable):
+class ArrowTable(Table):
     """A table that pyarrow reads; it stores names, types and kinds only."""
 
     format: ClassVar[str]
@@ -98,16 +82,7 @@ class ArrowTable(FileTable):
         self._kinds: dict[str, ColumnKind] = {}
         self._culprits: dict[str, Text] = {}
         with self._reading():
-            self._types = self._open()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the file."""
-        return tuple(self._types)
-
-    def has(self, name: str) -> bool:
-        """Return whether a column is readable."""
-        return name in self._types
+            self._columns = self._types = self._open()
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
@@ -141,29 +116,24 @@ class ArrowTable(FileTable):
         """
         unsettled = []
         for name in names:
-            if name in self._kinds:
-                continue
             kind = kind_of(self._types[name])
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self._types[name], numeric=name in numeric)}")
-            if kind in (ColumnKind.BOOL, ColumnKind.INT):
-                if name not in numeric:
-                    unsettled.append(name)
-            else:
+            if kind in (ColumnKind.FLOAT, ColumnKind.TEXT):
                 self._kinds[name] = kind
+            elif name not in self._kinds and name not in numeric:
+                unsettled.append(name)
         if unsettled:
             with self._reading():
                 self._survey(unsettled)
 
-    def _survey(self, names: Sequence[str]) -> None:
+    def _survey(self, names: list[str]) -> None:
         """Determine the kind of integer and boolean columns: FLOAT if a value is missing or too large."""
         pc = required("pyarrow.compute")
         kinds = {name: kind_of(self._types[name]) or ColumnKind.FLOAT for name in names}
         for piece in self._pieces(names, rows=1 << 16):
-            for name in names:
+            for name in [name for name, kind in kinds.items() if kind is not ColumnKind.FLOAT]:
                 column = decoded(piece.column(name))
-                if kinds[name] is ColumnKind.FLOAT:
-                    continue
                 if column.null_count or (kinds[name] is ColumnKind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
                     kinds[name] = ColumnKind.FLOAT
         self._kinds |= kinds

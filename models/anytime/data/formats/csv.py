@@ -25,11 +25,7 @@ from anytime.errors import TableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CsvTable",
-    "Evidence",
-    "converted",
-]
+__all__ = ["CsvTable", "Evidence", "converted"]
 
 
 @dataclass
@@ -48,35 +44,38 @@ class Evidence:
         """Return whether the column is definitely text."""
         return self.words or (self.booleans and (self.integers or self.decimals))
 
+    @property
+    def kind(self) -> ColumnKind:
+        """Return the kind of the cells."""
+        if self.text:
+            return ColumnKind.TEXT
+        if self.booleans:
+            return ColumnKind.BOOL
+        return ColumnKind.INT if self.integers and not self.decimals and not self.gaps else ColumnKind.FLOAT
+
     def add(self, cells: pa.Array, start: int) -> None:
         """Add a piece of a column; `start` is the row of its first cell."""
         pa = required("pyarrow")
         if self.text:
             return
         self.gaps |= cells.null_count > 0
-        try:
-            floats = converted(cells, pa.float64())
-        except pa.ArrowInvalid:
+        floats = _converted_or_none(cells, pa.float64())
+        if floats is None:
             if self.first_text is None:
                 row = _first_text(cells)
                 self.first_text = Text(start + row, cells[row].as_py())
             present = _trimmed(cells).drop_null()
             self.gaps |= len(present) < len(cells)
-            if _are_booleans(present):
-                self.booleans = True
-            else:
-                self.words = True
+            are_booleans = _are_booleans(present)
+            self.booleans |= are_booleans
+            self.words |= not are_booleans
             return
         self.gaps |= floats.null_count > 0
-        if self.decimals or floats.null_count == len(floats):
-            return
-        # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
-        try:
-            converted(cells, pa.int64())
-        except pa.ArrowInvalid:
-            self.decimals = True
-        else:
-            self.integers = True
+        if not self.decimals and floats.null_count < len(floats):
+            # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
+            are_integers = _converted_or_none(cells, pa.int64()) is not None
+            self.integers |= are_integers
+            self.decimals |= not are_integers
 
 
 def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
@@ -91,6 +90,13 @@ def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:
         # Blanks around numbers are rare, so they are trimmed only after a failure.
         return _trimmed(cells).cast(target)
+
+
+def _converted_or_none(cells: pa.Array, target: pa.DataType) -> pa.Array | None:
+    try:
+        return converted(cells, target)
+    except required("pyarrow").ArrowInvalid:
+        return None
 
 
 def _trimmed(cells: pa.Array) -> pa.Array:
@@ -111,9 +117,7 @@ def _first_text(cells: pa.Array) -> int:
     low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
-        try:
-            converted(cells.slice(low, middle - low), pa.float64())
-        except pa.ArrowInvalid:
+        if _converted_or_none(cells.slice(low, middle - low), pa.float64()) is None:
             high = middle
         else:
             low = middle
@@ -185,20 +189,11 @@ class CsvTable(ArrowTable):
                     evidence.add(cells.column(name), start)
                 start += cells.num_rows
         for name, evidence in seen.items():
-            self._settle(name, evidence)
-
-    def _settle(self, name: str, evidence: Evidence) -> None:
-        pa = required("pyarrow")
-        if evidence.text:
-            self._types[name], self._kinds[name] = pa.string(), ColumnKind.TEXT
-            if evidence.first_text is not None:
+            kind = evidence.kind
+            if kind is ColumnKind.TEXT and evidence.first_text is not None:
                 self._culprits[name] = evidence.first_text
-        elif evidence.booleans:
-            self._types[name], self._kinds[name] = pa.bool_(), ColumnKind.FLOAT if evidence.gaps else ColumnKind.BOOL
-        elif evidence.integers and not evidence.decimals and not evidence.gaps:
-            self._types[name], self._kinds[name] = pa.int64(), ColumnKind.INT
-        else:
-            self._types[name], self._kinds[name] = pa.float64(), ColumnKind.FLOAT
+            self._types[name] = required("pyarrow").type_for_alias(kind.value)
+            self._kinds[name] = ColumnKind.FLOAT if kind is ColumnKind.BOOL and evidence.gaps else kind
 
     def _complaint(self, error: Exception) -> TableError:
         message = str(error)

@@ -23,12 +23,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import INT64_MAX
-from anytime.data.formats.table import ROWS, Batch, FileTable, damaged
+from anytime.data.formats.table import ROWS, Batch, Table, damaged
 from anytime.errors import TableError, listed, unusable
 
-__all__ = [
-    "NpzTable",
-]
+__all__ = ["NpzTable"]
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
 """Exceptions raised for a file that is not an archive, or is truncated."""
@@ -44,7 +42,7 @@ class _Header:
     dtype: np.dtype[Any]
 
 
-class NpzTable(FileTable):
+class NpzTable(Table):
     """An .npz file, compressed or not."""
 
     def __init__(self, path: Path) -> None:
@@ -61,22 +59,12 @@ class NpzTable(FileTable):
             name: header for name, header in headers.items() if len(header.shape) == 1 or (name == "X" and names)
         }
         # Source of each column: its array, and the column's index in a 2-D array.
-        self._sources: dict[str, tuple[str, int]] = {}
-        columns = [(name, "X", j) for j, name in enumerate(names)]
-        columns += [(name, name, 0) for name, header in self._arrays.items() if len(header.shape) == 1]
-        self._check_names([name for name, _, _ in columns])
-        self._sources = {name: (array, j) for name, array, j in columns}
+        sources = [(name, ("X", j)) for j, name in enumerate(names)]
+        sources += [(name, (name, 0)) for name, header in self._arrays.items() if len(header.shape) == 1]
+        self._check_names([name for name, _ in sources])
+        self._columns = self._sources = dict(sources)
         self._check_lengths()
         self._types: dict[str, np.dtype[Any]] = {}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of `X`, then the 1-D arrays."""
-        return tuple(self._sources)
-
-    def has(self, name: str) -> bool:
-        """Return whether a column is readable."""
-        return name in self._sources
 
     def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
         """Return the names of the columns of `X`; the array of names then is not a column itself."""
@@ -149,8 +137,7 @@ class NpzTable(FileTable):
             start = 0
             for pieces in zip(*streams, strict=True):
                 found = dict(zip(arrays, pieces, strict=True))
-                columns = {name: self._column(found, name) for name in names}
-                yield Batch(start, columns)
+                yield Batch(start, {name: self._column(found, name) for name in names})
                 start += len(pieces[0])
 
     def _column(self, found: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:

@@ -11,25 +11,22 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, FileTable, damaged, required
+from anytime.data.formats.table import Batch, Table, damaged, required
 from anytime.errors import TableError
 from anytime.types import Float
 
-__all__ = [
-    "SvmlightTable",
-]
+__all__ = ["SvmlightTable"]
 
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
 
-class SvmlightTable(FileTable):
+class SvmlightTable(Table):
     """An svmlight file, read completely when opened; batches are made dense one at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -54,11 +51,7 @@ class SvmlightTable(FileTable):
         self._labels: dict[str, NDArray[Any]] = {"target": _as_integers(target)}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Return `target`, `qid` if present, and the features that some row has."""
-        return (*self._labels, *self._places)
+        self._columns = {**self._labels, **self._places}
 
     def has(self, name: str) -> bool:
         """Return whether a column is readable: any feature is."""

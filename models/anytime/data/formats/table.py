@@ -22,21 +22,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from anytime.errors import TableError, environmental, listed, suggestion
 
-__all__ = [
-    "ROWS",
-    "Batch",
-    "FileTable",
-    "Table",
-    "Text",
-    "damaged",
-    "required",
-]
+__all__ = ["ROWS", "Batch", "Table", "Text", "damaged", "required"]
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
@@ -104,19 +96,31 @@ class Batch:
         return Batch(self.start + low, columns, self.culprits)
 
 
-class Table(Protocol):
-    """Named columns that can be read repeatedly; each read opens the file."""
+class Table(ABC):
+    """Named columns that can be read repeatedly; the base class of all formats. Each read opens the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
 
     @property
     def name(self) -> str:
         """Return the path, for messages."""
+        return str(self.path)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns, in the order of the file."""
+        return tuple(self._columns)
 
     def has(self, name: str) -> bool:
         """Return whether a column is readable; svmlight tables have features beyond `columns`, all zero."""
+        return name in self._columns
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return the rows, ascending from 0, at which reading can start without the rows before."""
+        return (0,)
 
     def batches(
         self,
@@ -141,47 +145,6 @@ class Table(Protocol):
             At the call: a column does not exist, or has a type that is neither number nor text, such as dates. Later:
             the file is damaged.
         """
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Return the rows, ascending from 0, at which reading can start without the rows before."""
-
-
-class FileTable(ABC):
-    """Base class of all formats: the checks around reading."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def name(self) -> str:
-        """Return the path, for messages."""
-        return str(self.path)
-
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the file."""
-
-    def has(self, name: str) -> bool:
-        """Return whether a column is readable."""
-        return name in self.columns
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Return the rows at which reading can start without the rows before: row 0 only."""
-        return (0,)
-
-    def batches(
-        self,
-        columns: Sequence[str],
-        rows: int = ROWS,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        numeric: Collection[str] = (),
-    ) -> Iterator[Batch]:
-        """Read some columns (at least one), at most `rows` rows at a time; see `Table`."""
         names = tuple(dict.fromkeys(columns))
         if not names:
             raise TableError(f"{self.name}: no column was requested; expected at least one")
@@ -190,9 +153,8 @@ class FileTable(ABC):
         for name in names:
             if not self.has(name):
                 raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
-        numeric_names = frozenset(numeric)
-        self._prepare(names, numeric_names)
-        return self._between(names, rows, start, stop, numeric_names)
+        self._prepare(names, frozenset(numeric))
+        return self._between(names, rows, start, stop, frozenset(numeric))
 
     def _between(
         self, names: tuple[str, ...], rows: int, start: int, stop: int | None, numeric: frozenset[str]

@@ -1,4 +1,4 @@
-"""Certificates of a sequence: each prefix's share of the best possible explained variance.
+"""Certificates of a model or a sequence: each prefix's share of the best possible explained variance.
 
 For a prefix of cost K and training F, U is an upper bound on the F of any set of groups of cost at most K, on the same
 data at the same penalty: the prefix reaches at least F/U of the best possible.
@@ -20,25 +20,20 @@ from joblib import Parallel, delayed, effective_n_jobs
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate.relaxation import SelectionProblem
-from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Found, Search, Stopped
+from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Search, Stopped
 from anytime.groups import FeatureGroups
+from anytime.model.manifest import FORMAT, Certificate
+from anytime.model.model import Model
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
-__all__ = [
-    "CertifiedPrefix",
-    "at_least",
-    "certify_prefixes",
-]
+__all__ = ["NODES", "CertifiedPrefix", "at_least", "certify", "certify_prefixes"]
+
+NODES = 200
+"""Default maximum number of nodes of the search for each prefix."""
 
 ROUNDING = 1e-6
 """Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
-
-
-def at_least(share: float) -> str:
-    """Return a share as a percentage, rounded down to at most one decimal."""
-    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
-
 
 CHAIN = 8
 """Prefixes that one process bounds in turn, in order of decreasing cost.
@@ -51,6 +46,63 @@ EXCESS_TOLERANCE = 1e-6
 
 NEAR_SHARE = 0.75
 """A budget below this share of the previous one starts from scratch too, as its relaxation differs too much."""
+
+
+def at_least(share: float) -> str:
+    """Return a share as a percentage, rounded down to at most one decimal."""
+    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
+
+
+def certify(
+    model: Model,
+    *,
+    nodes: int = NODES,
+    seconds: float | None = None,
+    n_jobs: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Model:
+    """Return the model with a certificate from the moments that it contains; its version is empty until saved.
+
+    Parameters
+    ----------
+    nodes, seconds, n_jobs : as for `certify_prefixes`.
+    progress : called with 1 for each finished prefix.
+
+    Raises
+    ------
+    TrainingError
+        The model is of a likelihood or was saved without its moments, or the limits are invalid.
+
+    Notes
+    -----
+    Sets with groups that training left out are not considered: the model's moments do not contain them.
+    """
+    manifest = model.manifest
+    if manifest.family != "gaussian":
+        raise TrainingError(
+            f"model {model.name!r} is {manifest.family}; certificates support least squares only (family gaussian)"
+        )
+    if model.moments is None:
+        raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
+    prefixes = certify_prefixes(
+        Gram.of(model.moments),
+        model.groups,
+        model.costs,
+        [0.0, *(step.explained_variance for step in manifest.steps)],
+        manifest.alpha,
+        nodes=nodes,
+        seconds=seconds,
+        n_jobs=n_jobs,
+        progress=lambda _: progress(1),
+    )
+    certificate = Certificate(
+        bounds=tuple(float(prefix.bound) for prefix in prefixes),
+        exact=tuple(bool(prefix.exact) for prefix in prefixes),
+        nodes=nodes,
+        seconds=seconds,
+    )
+    changes = {"format": FORMAT, "version": "", "certificate": certificate}
+    return replace(model, manifest=manifest.model_copy(update=changes))
 
 
 @dataclass(frozen=True)
@@ -91,10 +143,10 @@ def certify_prefixes(
     F_of_prefixes: Many[float] | Float,
     alpha: float,
     *,
-    nodes: int = 200,
+    nodes: int = NODES,
     seconds: float | None = None,
     n_jobs: int | None = None,
-    progress: Callable[[int, CertifiedPrefix], None] = lambda _, __: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> list[CertifiedPrefix]:
     """Bound the best F within the cost of each prefix of a least-squares sequence.
 
@@ -108,7 +160,7 @@ def certify_prefixes(
         distributed in proportion to the gaps of these bounds. One step of a relaxation, about 10 D^3 operations, is
         finished before the clock is checked.
     n_jobs : number of processes, as in joblib.
-    progress : called with the index of each finished prefix and its certificate.
+    progress : called with the index of each finished prefix.
 
     Raises
     ------
@@ -130,79 +182,75 @@ def certify_prefixes(
         raise TrainingError(
             f"a prefix has F {F.max():.6g}, but all groups at alpha {alpha:g} have {most:.6g}; expected F at this alpha"
         )
-    run = _Run(problem, None if seconds is None else time.monotonic() + seconds, n_jobs)
+    end = None if seconds is None else time.monotonic() + seconds
+    run = partial(_searches, problem, end=end, n_jobs=n_jobs)
     done: dict[int, CertifiedPrefix] = {}
 
-    def report(k: int, found: Found) -> None:
-        done[k] = _certified(*prefixes[k], found)
-        progress(k, done[k])
+    def report(k: int, search: Search) -> None:
+        found, solved = search.incumbent, search.stopped == "solved"
+        best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
+        done[k] = CertifiedPrefix(
+            *prefixes[k], search.bound, solved, best, found.explained, search.nodes, search.stopped
+        )
+        progress(k)
 
     order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
     searches = [Search(*prefixes[k]) for k in order]
     chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
-    unbranched = run.all(chains, [len(several) for several in chains], nodes=1)
-    unsolved: list[tuple[int, Search, float]] = []
-    for k, (search, found) in zip(order, unbranched, strict=True):
-        if found.stopped == "solved" or nodes == 1:
-            report(k, found)
+    unbranched = run(chains, [len(several) for several in chains], nodes=1)
+    unsolved: list[tuple[int, Search]] = []
+    for k, search in zip(order, unbranched, strict=True):
+        if search.stopped == "solved" or nodes == 1:
+            report(k, search)
         else:
-            unsolved.append((k, search, (found.bound - found.explained) / found.bound))
+            unsolved.append((k, search))
     # Small budgets are often solved early; the rest of their time goes to later ones.
     unsolved.reverse()
-    branched = run.all([[search] for _, search, _ in unsolved], [gap for _, _, gap in unsolved], nodes=nodes)
-    for (k, _, _), (_, found) in zip(unsolved, branched, strict=True):
-        report(k, found)
+    gaps = [(search.bound - search.incumbent.explained) / search.bound for _, search in unsolved]
+    branched = run([[search] for _, search in unsolved], gaps, nodes=nodes)
+    for (k, _), search in zip(unsolved, branched, strict=True):
+        report(k, search)
     return _shared([done[k] for k in range(len(prefixes))])
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The environment of the searches: the problem, the end time and the number of processes."""
-
-    problem: SelectionProblem
-    end: float | None
-    n_jobs: int | None
-
-    def all(self, chains: list[list[Search]], weights: Many[float], nodes: int) -> Iterator[tuple[Search, Found]]:
-        """Yield each search with its result, in this order; the chains share the remaining time by their weights."""
-        jobs = effective_n_jobs(self.n_jobs)
-        ahead = np.cumsum(weights[::-1])[::-1]
-        shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
-        parallel = Parallel(n_jobs=self.n_jobs, return_as="generator", pre_dispatch="n_jobs")
-        found: Iterator[list[tuple[Search, Found]]] = parallel(
-            delayed(_searched)(self.problem, several, nodes, self.end, share)
-            for several, share in zip(chains, shares, strict=True)
-        )
-        return chain.from_iterable(found)
+def _searches(
+    problem: SelectionProblem,
+    chains: list[list[Search]],
+    weights: Many[float],
+    *,
+    nodes: int,
+    end: float | None,
+    n_jobs: int | None,
+) -> Iterator[Search]:
+    """Yield each search after its run, in this order; the chains share the remaining time by their weights."""
+    jobs = effective_n_jobs(n_jobs)
+    ahead = np.cumsum(weights[::-1])[::-1]
+    shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")
+    finished: Iterator[list[Search]] = parallel(
+        delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
+    )
+    return chain.from_iterable(finished)
 
 
 def _searched(
     problem: SelectionProblem, several: list[Search], nodes: int, end: float | None, share: float
-) -> list[tuple[Search, Found]]:
+) -> list[Search]:
     """Run searches in turn, each starting from the result of the previous one, within a share of the remaining time."""
     begun = time.monotonic()
     allowed = None if end is None else share * max(end - begun, 0.0)
     before: Search | None = None
-    results = []
     with single_blas_thread():
         for place, search in enumerate(several, start=1):
             until = None if allowed is None else begun + allowed * place / len(several)
             begin = before.wide if before is not None and search.budget >= NEAR_SHARE * before.budget else None
-            found = search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
+            search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
             before = search
-            results.append((search, found))
-    return results
+    return several
 
 
 def _late(until: float | None) -> bool:
     return until is not None and time.monotonic() >= until
-
-
-def _certified(cost: float, F: float, found: Found) -> CertifiedPrefix:
-    best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
-    return CertifiedPrefix(
-        cost, F, found.bound, found.stopped == "solved", best, found.explained, found.nodes, found.stopped
-    )
 
 
 def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:

@@ -32,17 +32,31 @@ from anytime.evaluation.certificate.relaxation import (
 )
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "SAME_F_TOLERANCE",
-    "Found",
-    "Incumbent",
-    "Node",
-    "Nodes",
-    "Search",
-    "Stopped",
-    "filled",
-    "improved",
-]
+__all__ = ["SAME_F_TOLERANCE", "Incumbent", "Node", "Nodes", "Search", "Stopped", "filled", "improved"]
+
+Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
+"""Why a search ended: the best set is known, or a limit was reached."""
+
+SAME_F_TOLERANCE = 1e-9
+"""Relative difference below which two values of F are equal: a node with no larger bound is closed."""
+
+ROUNDING = 1e-14
+"""Values of F below this, if the variance of a response is 1, are rounding errors."""
+
+ROUNDS = 4
+"""How often a node is bounded, while its bound settles groups."""
+
+UNDECIDED = 0.25
+"""Weight of a share's distance from 0 and 1 when choosing the group to branch on; a group's value has weight 1."""
+
+FROM_SCRATCH = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
+"""Barrier values, and the maximum number of steps at each, without a starting point."""
+
+FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
+"""The same for the root, from the point of a larger budget."""
+
+FROM_PARENT = ((1e-4, 2), (1e-5, 2))
+"""The same for a node, from the point of its parent."""
 
 DROPPED = 12
 """Number of groups, those with the least loss per cost, that are dropped in turn."""
@@ -85,39 +99,14 @@ def _exchanged(problem: SelectionProblem, members: Bool, limit: float) -> Iterat
         rest = members & ~dropped
         extra = problem.extra_costs(rest)
         able = ~rest & ~dropped & problem.with_columns & (problem.cost(rest) + extra <= limit)
-        if not able.any():
+        candidates = np.flatnonzero(able)
+        if len(candidates) == 0:
             continue
         gains = np.zeros(len(members))
         gains[able] = problem.given(rest, able).gains()
         for score in (gains / np.maximum(extra, 1e-300), gains):
-            yield filled(problem, rest, _ordered(score, able), limit)
-
-
-def _ordered(score: Float, among: Bool) -> Index:
-    groups = np.flatnonzero(among)
-    return groups[np.argsort(-score[groups], kind="stable")]
-
-
-SAME_F_TOLERANCE = 1e-9
-"""Relative difference below which two values of F are equal: a node with no larger bound is closed."""
-
-ROUNDING = 1e-14
-"""Values of F below this, if the variance of a response is 1, are rounding errors."""
-
-ROUNDS = 4
-"""How often a node is bounded, while its bound settles groups."""
-
-UNDECIDED = 0.25
-"""Weight of a share's distance from 0 and 1 when choosing the group to branch on; a group's value has weight 1."""
-
-FROM_SCRATCH = ((5e-3, 8), (5e-4, 3), (1e-4, 2), (3e-5, 2), (1e-5, 2), (3e-6, 2))
-"""Barrier values, and the maximum number of steps at each, without a starting point."""
-
-FROM_NEIGHBOUR = ((1e-4, 3), (2e-5, 2), (4e-6, 2))
-"""The same for the root, from the point of a larger budget."""
-
-FROM_PARENT = ((1e-4, 2), (1e-5, 2))
-"""The same for a node, from the point of its parent."""
+            order = candidates[np.argsort(-score[candidates], kind="stable")]
+            yield filled(problem, rest, order, limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,29 +322,6 @@ class Nodes:
         return Node(part.selected, part.open, bound, split, branch)
 
 
-Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
-"""Why a search ended: the best set is known, or a limit was reached."""
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Result of a search.
-
-    Attributes
-    ----------
-    bound : no set within the budget has a larger F.
-    explained, best : F of the best known set, and the set as in `Incumbent`.
-    nodes : number of nodes that were bounded.
-    stopped : why the search ended.
-    """
-
-    bound: float
-    explained: float
-    best: Bool | None
-    nodes: int
-    stopped: Stopped
-
-
 class Search:
     """A search that can be resumed.
 
@@ -367,19 +333,24 @@ class Search:
     Attributes
     ----------
     incumbent : the best set so far.
+    bound : no set within the budget has a larger F.
+    nodes : number of nodes that were bounded.
+    stopped : why the last run ended.
     wide : a point of the relaxation, to start the search of a smaller budget from; None until there is one.
     """
 
     def __init__(self, budget: float, known: float) -> None:
         self.budget = budget
         self.incumbent = Incumbent(known)
+        self.bound = np.inf
+        self.nodes = 0
+        self.stopped: Stopped = "nodes"
         self.wide: Split | None = None
         self._heap: list[tuple[float, int, Node]] = []
-        self._bounded = 0
 
     def run(
         self, problem: SelectionProblem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None
-    ) -> Found:
+    ) -> None:
         """Continue the search until `nodes` nodes have been bounded in total, or one or two more, or the time is over.
 
         Parameters
@@ -389,24 +360,20 @@ class Search:
         begin : the `wide` of a search with a larger budget, as starting point.
         """
         bounding = Nodes(problem, self.budget, self.incumbent, late)
-        if self._bounded == 0:
+        if self.nodes == 0:
             self._push(bounding.root(begin))
             self.wide = bounding.wide
-        stopped: Stopped = "solved"
+        self.stopped = "solved"
         while self._heap and self.incumbent.beaten(-self._heap[0][0]):
-            if self._bounded >= nodes or late():
-                stopped = "nodes" if self._bounded >= nodes else "seconds"
+            if self.nodes >= nodes or late():
+                self.stopped = "nodes" if self.nodes >= nodes else "seconds"
                 break
             for child in bounding.children(heapq.heappop(self._heap)[2]):
                 self._push(child)
-        return self._found(stopped)
+        known = self.incumbent.explained
+        self.bound = known if self.stopped == "solved" else max(known, -self._heap[0][0])
 
     def _push(self, node: Node | None) -> None:
-        self._bounded += 1
+        self.nodes += 1
         if node is not None:
-            heapq.heappush(self._heap, (-node.bound, self._bounded, node))
-
-    def _found(self, stopped: Stopped) -> Found:
-        known = self.incumbent.explained
-        bound = known if stopped == "solved" else max(known, -self._heap[0][0])
-        return Found(bound, known, self.incumbent.best, self._bounded, stopped)
+            heapq.heappush(self._heap, (-node.bound, self.nodes, node))

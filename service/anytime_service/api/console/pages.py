@@ -17,7 +17,7 @@ from anytime_service.api.openapi import problem_responses
 from anytime_service.http.responses import problem_response
 from anytime_service.schemas.problem import Problem
 
-__all__ = ["LIBRARIES", "Asset", "library_asset", "page_assets", "router", "send"]
+__all__ = ["LIBRARIES", "STATIC", "Asset", "library_asset", "page_assets", "router"]
 
 STATIC = Path(__file__).with_name("static")
 
@@ -35,6 +35,25 @@ MEDIA_TYPES: Mapping[str, str] = {
     ".svg": "image/svg+xml",
 }
 """Media types by file suffix; files with other suffixes are not served."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert their own style sheets
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
+LIBRARY = {"Cache-Control": "public, max-age=604800"}
+
+router = APIRouter(tags=["console"], responses=problem_responses(500))
 
 
 @dataclass(frozen=True)
@@ -97,26 +116,6 @@ def _accepts_gzip(accepted: str) -> bool:
         if coding.strip() == "gzip":
             return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False
-
-
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert their own style sheets
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-
-PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
-LIBRARY = {"Cache-Control": "public, max-age=604800"}
-
-router = APIRouter(tags=["console"], responses=problem_responses(500))
 
 
 def _documented(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:

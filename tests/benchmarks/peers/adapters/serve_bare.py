@@ -42,9 +42,5 @@ class Linear:
 
 if __name__ == "__main__":
     uvicorn.run(
-        Linear(os.environ["PEERS_MODEL"]),
-        port=int(sys.argv[1]),
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
+        Linear(os.environ["PEERS_MODEL"]), port=int(sys.argv[1]), access_log=False, log_level="warning", lifespan="off"
     )

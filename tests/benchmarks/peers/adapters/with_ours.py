@@ -56,7 +56,7 @@ def from_gram(problem: Problem, options: dict[str, Any]) -> Timed:
     blind = bool(options.get("cost_blind"))
 
     def run() -> tuple[FactoredSequence, PrefixModels]:
-        found = sequence(gram, groups, "fr", ALPHA, blind)
+        found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
 
     return run, _read
@@ -69,7 +69,7 @@ def from_rows(problem: Problem, options: dict[str, Any]) -> Timed:
 
     def run() -> tuple[FactoredSequence, PrefixModels]:
         gram = Gram.of(moments_of(X, y, n_jobs=options["threads"]))
-        found = sequence(gram, groups, "fr", ALPHA, blind)
+        found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
 
     return run, _read
@@ -105,9 +105,4 @@ def _read(found: tuple[FactoredSequence, PrefixModels]) -> dict[str, Any]:
     }
 
 
-CALLS: dict[str, Call] = {
-    "gram": from_gram,
-    "rows": from_rows,
-    "group lasso": group_lasso,
-    "product": product,
-}
+CALLS: dict[str, Call] = {"gram": from_gram, "rows": from_rows, "group lasso": group_lasso, "product": product}

@@ -1,4 +1,4 @@
-"""Link to Redis: scripts with a time limit, one subscription, and the availability of the store.
+"""Connection to Redis: scripts with a time limit, one subscription, and the availability of the store.
 
 A request waits for Redis for at most its time limit. The command then continues in the background, since cancelling it
 would cost the connection. One task keeps the subscription. It checks once a second, and at once after a request without
@@ -34,9 +34,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
+from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
-__all__ = ["AT_A_TIME", "CHECK_S", "CONNECTIONS", "LOG_S", "Link"]
+__all__ = ["AT_A_TIME", "CHECK_S", "CONNECTIONS", "LOG_S", "LogLimit", "RedisConnection"]
 
 CONNECTIONS = 16
 """Number of connections for requests; the subscription has one more."""
@@ -45,7 +46,10 @@ CHECK_S = 1.0
 """Interval between two checks, in seconds."""
 
 LOG_S = 60.0
-"""Interval at which an identical error of Redis is logged, in seconds."""
+"""Interval at which an identical error is logged, in seconds."""
+
+MAX_LOGGED = 1_000
+"""Number of different errors to remember for that interval."""
 
 AT_A_TIME = 16
 """Messages to receive before other tasks run."""
@@ -66,8 +70,25 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 _log = logging.getLogger("anytime_service")
 
 
-class Link:
-    """One replica's link to Redis.
+class LogLimit:
+    """Limit on repeated log messages: each distinct one passes once in `LOG_S`, since a client may repeat a request."""
+
+    def __init__(self) -> None:
+        self._passed: TTLCache[float] = TTLCache(MAX_LOGGED, LOG_S * 1000.0)
+
+    def passes(self, message: str) -> bool:
+        """Return whether to log a message now."""
+        now = now_ms()
+        last_ms = self._passed.get(message)
+        if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
+            return False
+        self._passed.forget(message)
+        self._passed.add(message, now, now)
+        return True
+
+
+class RedisConnection:
+    """One replica's connection to Redis.
 
     Parameters
     ----------
@@ -107,7 +128,7 @@ class Link:
         self._scripts: dict[str, Any] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._logged, self._logged_ms = "", 0.0
+        self._log_limit = LogLimit()
         self._check_now = asyncio.Event()
         self._received = asyncio.Event()
         self._tried = asyncio.Event()
@@ -146,18 +167,10 @@ class Link:
     async def run(
         self, script: str, keys: Sequence[str], arguments: Sequence[Any], limit_ms: float | None = None
     ) -> Any:
-        """Run a script and return its reply.
+        """Run a script and return its reply; wait at most `limit_ms`, if that is shorter than `timeout_ms`.
 
-        Parameters
-        ----------
-        limit_ms : longest time to wait, if shorter than `timeout_ms`.
-
-        Raises
-        ------
-        SessionsUnreachableError
-            There was no answer in time, or Redis answered with an error; the script may still be executed.
-        DamagedSessionError
-            A key has a value of another type.
+        Raise SessionsUnreachableError if there was no answer in time, or Redis answered with an error; the script may
+        still be executed. Raise DamagedSessionError if a key has a value of another type.
         """
         known = self._scripts.get(script)
         if known is None:
@@ -171,17 +184,11 @@ class Link:
                     f"another program wrote key {keys[0][:100]!r} in Redis; begin another session by POST /sessions"
                 ) from error
             if isinstance(error, ResponseError):
-                self._log_error(error)
+                if self._log_limit.passes(str(error)):
+                    _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
             elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
                 self._check_now.set()
             raise SessionsUnreachableError(self._reason(error, wait_s)) from error
-
-    def _log_error(self, error: ResponseError) -> None:
-        """Log an error that Redis returned, the same one at most once in `LOG_S`."""
-        now = now_ms()
-        if str(error) != self._logged or now - self._logged_ms > LOG_S * 1000.0:
-            self._logged, self._logged_ms = str(error), now
-            _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
 
     async def _in_time(self, call: Coroutine[Any, Any, Any], wait_s: float) -> Any:
         """Wait for a call at most `wait_s`; it is not cancelled, since that may get lost or cost a connection."""
@@ -199,7 +206,6 @@ class Link:
             task.exception()  # retrieved: the caller has received it or has stopped waiting
 
     async def _keep_subscribed(self) -> None:
-        """Subscribe, and subscribe again after each failure."""
         failures = 0
         while True:
             connection = self._pool.make_connection()
@@ -226,7 +232,6 @@ class Link:
             await asyncio.sleep(_PAUSES.compute(failures))
 
     async def _listen(self, connection: Any) -> None:
-        """Pass on every message of the subscription."""
         for count in itertools.count(1):
             reply = await connection.read_response(timeout=3600.0)  # silence is normal; `_watch` detects a lost link
             self._received.set()
@@ -303,7 +308,6 @@ class Link:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """Return the first error of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

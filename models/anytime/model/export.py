@@ -1,8 +1,19 @@
-"""A model as one C header: declarations for C and C++, and their definitions for one file of C11.
+"""Export of a model as text, for programs and devices without this library: a JSON document or a C header.
 
-A program uses the header as `anytime.inference.prediction` is used for one row: it begins, adds groups as they are
-computed, and gets an answer at any time. The code allocates nothing and searches nothing, so an answer from the longest
-prefix takes the most time. The text of the header is a template; `c_source` inserts the model's names and numbers.
+*The document* has everything that predictions from prefixes need. A prefix has
+
+    scores = intercept + (x - mean) @ coef,
+
+where x is its first `features` values in the order of the document's features. A missing value is replaced by its mean.
+The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
+part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
+scores above 500 count as 500. For classes with the link "identity", scores are least-squares estimates of indicators:
+clip them at 0 and scale them to sum to 1 (equal shares if none is positive). A single score, with this link or with
+"logit", is that of the second of two classes.
+
+*The header* has declarations for C and C++, and their definitions for one file of C11. A program uses it as
+`anytime.inference.prediction` is used for one row: it begins, adds groups as they are computed, and gets an answer at
+any time. The code allocates nothing and searches nothing, so an answer from the longest prefix takes the most time.
 """
 
 from __future__ import annotations
@@ -11,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from string import Template
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +30,156 @@ from anytime.errors import ArtifactError
 from anytime.model.model import Model
 from anytime.types import Float, Label
 
-__all__ = [
-    "DECLARATIONS",
-    "DEFINITIONS",
-    "OUTPUT_CODE",
-    "c_source",
-]
+__all__ = ["EXPORT", "c_source", "document"]
 
-DECLARATIONS = """\
+EXPORT = 1
+"""Version of the document's form."""
+
+WIDTH = 118
+"""Maximum length of the lines of numbers in C."""
+
+PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
+"""Bytes that a C string literal needs no escape for."""
+
+
+def document(model: Model) -> dict[str, Any]:
+    """Return the document of a model; every number is finite.
+
+    Groups are in the order of the sequence and include those without features. A group is complete with prefix `step`.
+    Its features are those from `start` to before `stop`. `coef` of a prefix has a row for each of its features, and a
+    column for each score.
+    """
+    manifest, prefixes = model.manifest, model.prefixes
+    names = model.groups.features
+    groups: list[dict[str, Any]] = []
+    start = 0
+    for step, record in enumerate(manifest.steps, start=1):
+        for name in record.adds:
+            group = model.groups.groups[model.groups.positions[name]]
+            place = {"step": step, "start": start, "stop": start + len(group.features)}
+            groups.append({"name": name, "cost": group.cost, "requires": list(group.requires), **place})
+            start += len(group.features)
+    return {
+        "export": EXPORT,
+        "model": model.name,
+        "version": model.version,
+        "task": manifest.task,
+        "family": manifest.family,
+        "link": manifest.link,
+        "responses": list(manifest.responses),
+        "classes": None if manifest.classes is None else list(manifest.classes),
+        "cost_unit": model.groups.cost_unit,
+        "features": [{"name": names[column], "mean": float(prefixes.mean[column])} for column in prefixes.columns],
+        "groups": groups,
+        "prefixes": [
+            {
+                "cost": float(model.costs[prefix]),
+                "cv_error": model.expected(prefix).cv_error,
+                "features": int(prefixes.ends[prefix]),
+                "intercept": prefixes.intercept_of(prefix).tolist(),
+                "coef": prefixes.coef(prefix).tolist(),
+            }
+            for prefix in range(model.steps + 1)
+        ],
+    }
+
+
+def c_source(model: Model) -> str:
+    """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier.
+
+    Raises
+    ------
+    ArtifactError
+        The model's name contains no letter or digit.
+    """
+    manifest, prefixes = model.manifest, model.prefixes
+    if not _word(model.name):
+        raise ArtifactError(
+            f"model {model.name!r} has no name in C; expected at least one letter from A to Z or digit: rename it"
+        )
+    name = f"anytime_{_word(model.name).lower()}"
+    constants = _constants(group.name for group in model.groups.groups if group.features)
+    labels = manifest.classes or manifest.responses
+    scores = len(prefixes.intercept)
+    places = model.places
+    rule: str = manifest.link
+    if manifest.classes is not None and manifest.family == "gaussian":
+        rule = "second indicator" if scores == 1 else "indicators"
+    values = {
+        "name": name,
+        "NAME": name.upper(),
+        "HASH": model.version.upper() or "NOT_SAVED",
+        "version": _string(model.version),
+        "model": _string(model.name),
+        "unit": _string(model.groups.cost_unit),
+        "steps": model.steps,
+        "features": len(prefixes.columns),
+        "groups": len(places),
+        "scores": scores,
+        "outputs": len(labels),
+        "group_ids": _lines(f"{name.upper()}_GROUP_{constants[place]}" for place in places),
+        "group_names": _lines(map(_string, places)),
+        "output_names": _lines(_string(_text(label)) for label in labels),
+        "group_start": _lines([*(str(place.start) for place in places.values()), str(len(prefixes.columns))]),
+        "group_step": _lines(str(place.step) for place in places.values()),
+        "means": _numbers(prefixes.mean[prefixes.columns]),
+        "costs": _numbers(model.costs),
+        "ends": _lines(map(str, prefixes.ends.tolist())),
+        "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
+        "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
+        "coefs": _numbers(prefixes.packed),
+        "output_code": Template(OUTPUT_CODE[rule]).substitute(NAME=name.upper()),
+    }
+    return Template(C_HEADER).substitute(values)
+
+
+def _word(text: str) -> str:
+    """Return a name in upper-case letters, digits and single underscores."""
+    return re.sub(r"[^0-9A-Z]+", "_", text.upper()).strip("_")
+
+
+def _constants(names: Iterable[str]) -> dict[str, str]:
+    """Return a unique C word for each name, in the order of the groups file; repeated words get a number appended."""
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    times: Counter[str] = Counter()
+    for name in names:
+        word = one = _word(name) or "UNNAMED"
+        times[word] += 1
+        while one in used:
+            one = f"{word}_{times[word]}"
+            times[word] += 1
+        used.add(one)
+        found[name] = one
+    return found
+
+
+def _text(label: Label) -> str:
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def _string(text: str) -> str:
+    """Return a C string literal in UTF-8; special bytes are escaped one by one."""
+    return '"' + "".join(chr(byte) if byte in PLAIN else f"\\{byte:03o}" for byte in text.encode("utf-8")) + '"'
+
+
+def _numbers(array: Float) -> str:
+    return _lines(map(repr, array.ravel().tolist()))
+
+
+def _lines(items: Iterable[str]) -> str:
+    """Return the items of an initialiser, separated by commas and broken into lines."""
+    lines: list[str] = []
+    line = ""
+    for item in items:
+        if line and len(line) + len(item) + 2 > WIDTH:
+            lines.append(line)
+            line = ""
+        line += f"{' ' if line else ''}{item},"
+    return "\n    ".join([*lines, line])
+
+
+C_HEADER = """\
 /* An anytime-linear model for one row at a time, exported by `anytime export`.
  *
  * Include it where it is used, and in exactly one C11 file after defining ${NAME}_IMPLEMENTATION.
@@ -107,9 +261,7 @@ int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL o
 #endif
 
 #endif /* ${NAME}_H */
-"""
 
-DEFINITIONS = """
 #if defined ${NAME}_IMPLEMENTATION && !defined ${NAME}_IMPLEMENTED
 #define ${NAME}_IMPLEMENTED
 
@@ -262,110 +414,3 @@ OUTPUT_CODE = {
         output[r] = total > 0 ? output[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
 }
 """C code that maps scores to outputs, by rule."""
-
-
-WIDTH = 118
-"""Maximum length of the lines of numbers."""
-
-PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
-"""Bytes that a C string literal needs no escape for."""
-
-
-def c_source(model: Model) -> str:
-    """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier.
-
-    Raises
-    ------
-    ArtifactError
-        The model's name contains no letter or digit.
-    """
-    manifest, prefixes = model.manifest, model.prefixes
-    if not _word(model.name):
-        raise ArtifactError(
-            f"model {model.name!r} has no name in C; expected at least one letter from A to Z or digit: rename it"
-        )
-    name = f"anytime_{_word(model.name).lower()}"
-    constants = _constants(group.name for group in model.groups.groups if group.features)
-    classes = () if manifest.classes is None else manifest.classes
-    scores = len(prefixes.intercept)
-    outputs = len(classes) or scores
-    places = model.places
-    values = {
-        "name": name,
-        "NAME": name.upper(),
-        "HASH": model.version.upper() or "NOT_SAVED",
-        "version": _string(model.version),
-        "model": _string(model.name),
-        "unit": _string(model.groups.cost_unit),
-        "steps": model.steps,
-        "features": len(prefixes.columns),
-        "groups": len(places),
-        "scores": scores,
-        "outputs": outputs,
-        "group_ids": _lines(f"{name.upper()}_GROUP_{constants[place]}" for place in places),
-        "group_names": _lines(map(_string, places)),
-        "output_names": _lines(_string(_text(each)) for each in (classes or manifest.responses)),
-        "group_start": _lines([*(str(place.start) for place in places.values()), str(len(prefixes.columns))]),
-        "group_step": _lines(str(place.step) for place in places.values()),
-        "means": _numbers(prefixes.mean[prefixes.columns]),
-        "costs": _numbers(model.costs),
-        "ends": _lines(map(str, prefixes.ends.tolist())),
-        "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
-        "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
-        "coefs": _numbers(prefixes.packed),
-        "output_code": Template(OUTPUT_CODE[_kind(model)]).substitute(NAME=name.upper()),
-    }
-    return Template(DECLARATIONS + DEFINITIONS).substitute(values)
-
-
-def _kind(model: Model) -> str:
-    """Return the rule that maps scores to outputs: the link, or that of class indicators for least squares."""
-    if model.manifest.classes is None or model.manifest.family != "gaussian":
-        return model.manifest.link
-    return "second indicator" if len(model.prefixes.intercept) == 1 else "indicators"
-
-
-def _word(text: str) -> str:
-    """Return a name in upper-case letters, digits and single underscores."""
-    return re.sub(r"[^0-9A-Z]+", "_", text.upper()).strip("_")
-
-
-def _constants(names: Iterable[str]) -> dict[str, str]:
-    """Return a unique C word for each name, in the order of the groups file; repeated words get a number appended."""
-    found: dict[str, str] = {}
-    used: set[str] = set()
-    times: Counter[str] = Counter()
-    for name in names:
-        word = one = _word(name) or "UNNAMED"
-        times[word] += 1
-        while one in used:
-            one = f"{word}_{times[word]}"
-            times[word] += 1
-        used.add(one)
-        found[name] = one
-    return found
-
-
-def _text(label: Label) -> str:
-    return str(label).lower() if isinstance(label, bool) else str(label)
-
-
-def _string(text: str) -> str:
-    """Return a C string literal in UTF-8; special bytes are escaped one by one."""
-    return '"' + "".join(chr(byte) if byte in PLAIN else f"\\{byte:03o}" for byte in text.encode("utf-8")) + '"'
-
-
-def _numbers(array: Float) -> str:
-    return _lines(map(repr, array.ravel().tolist()))
-
-
-def _lines(items: Iterable[str]) -> str:
-    """Return the items of an initialiser, separated by commas and broken into lines."""
-    lines: list[str] = []
-    line = ""
-    for item in items:
-        if line and len(line) + len(item) + 2 > WIDTH:
-            lines.append(line)
-            line = ""
-        line += f"{' ' if line else ''}{item},"
-    return "\n    ".join([*lines, line])

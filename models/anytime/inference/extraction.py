@@ -18,12 +18,7 @@ from typing import Any
 
 from anytime.errors import summary
 
-__all__ = [
-    "MAX_DRAIN_S",
-    "Arrival",
-    "Extraction",
-    "computed",
-]
+__all__ = ["MAX_DRAIN_S", "Arrival", "Extraction", "computed"]
 
 MAX_DRAIN_S = 0.002
 """Seconds after its deadline during which `arrivals` still yields complete groups."""
@@ -75,7 +70,7 @@ class Extraction:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the extraction was cancelled."""
+        """Whether `cancel` was called."""
         return self.cancelled_at is not None
 
     @property
@@ -89,36 +84,25 @@ class Extraction:
         return self._ended and not self._arrived
 
     def arrivals(self, until: float) -> Iterator[Arrival]:
-        """Yield groups as they arrive, until all have arrived or the deadline expires.
+        """Yield groups as they arrive, until all have arrived or the deadline (`time.perf_counter`, in s) expires.
 
         Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall of
         this process they are in the queue, in the pipe of a worker process, or about to be returned by a thread that
-        was stalled as well.
-
-        Parameters
-        ----------
-        until : the deadline, by `time.perf_counter`, in seconds. A second call with a later deadline continues.
+        was stalled as well. A second call with a later deadline continues.
         """
-        while (arrival := self._next(until)) is not None:
+        while (arrival := self._next(until, until)) is not None:
             yield arrival
         woken = time.perf_counter()
         stall = woken - until
         grace = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
-        while (arrival := self._next_complete(woken + grace, woken + MAX_DRAIN_S)) is not None:
+        while (arrival := self._next(woken + grace, woken + MAX_DRAIN_S)) is not None:
             yield arrival
 
     def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
-        """Cancel the extraction: no further group is started, and the running extractor is abandoned.
+        """Abandon the running extractor and start no further group; return the groups that were computed and not read.
 
-        Parameters
-        ----------
-        late : called, from any thread, with each group that is computed nevertheless, now or later: its values are
-            discarded, but its duration is known.
-
-        Returns
-        -------
-        tuple of str
-            Groups that were computed and not read.
+        `late` is called, from any thread, with each group that is computed nevertheless, now or later: its values are
+        discarded, but its duration is known.
         """
         with self._changed:
             if self.cancelled_at is None:
@@ -137,10 +121,7 @@ class Extraction:
     def begin(self, stop: Callable[[], object], pending: Callable[[], bool]) -> None:
         """Connect the worker that computes this extraction; both functions are called from other threads.
 
-        Parameters
-        ----------
-        stop : called by `cancel`.
-        pending : returns whether the worker has computed a group that it has not yet put.
+        `cancel` calls `stop`; `pending` returns whether the worker has computed a group that it has not yet put.
         """
         with self._changed:
             self._stop, self._pending = stop, pending
@@ -165,29 +146,17 @@ class Extraction:
             self._stop = self._pending = None
             self._changed.notify_all()
 
-    def _next(self, until: float) -> Arrival | None:
+    def _next(self, until: float, limit: float) -> Arrival | None:
+        """Return the next group: wait until `until`, or until `limit` for a group that the worker is passing on."""
         with self._changed:
-            while True:
-                remaining = until - time.perf_counter()
-                if remaining <= 0 or self.cancelled or self.finished:
-                    return None
+            while not (self.cancelled or self.finished) and (now := time.perf_counter()) < limit:
                 if self._arrived:
                     return self._arrived.popleft()
-                self._changed.wait(min(remaining, TIMEOUT_MAX))
-
-    def _next_complete(self, grace: float, limit: float) -> Arrival | None:
-        """Return a complete group: wait until `limit` for one that the worker is passing on, else until `grace`."""
-        with self._changed:
-            while not (self.cancelled or self.finished):
-                now = time.perf_counter()
-                if now >= limit:
-                    break
-                if self._arrived:
-                    return self._arrived.popleft()
-                remaining = (limit if self._pending is not None and self._pending() else grace) - now
+                passing = until < limit and self._pending is not None and self._pending()
+                remaining = (limit if passing else until) - now
                 if remaining <= 0:
                     break
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, TIMEOUT_MAX))
         return None
 
 

@@ -1,8 +1,10 @@
-"""A bounded pool of servers, and the queue in front of them.
+"""Workers that compute feature groups in threads or processes while the caller watches the clock.
 
-Every server has a daemon thread. An extraction goes to an idle server. If all are busy, the pool starts a new one in
-the background, up to `max_workers`, and the extraction waits in the queue for the first free server. The caller that
-started the extraction watches the clock.
+`Workers(extractors, worker).start(order, x)` returns an `Extraction`; its `arrivals(until)` yields the groups as they
+arrive. Workers know no model: the runner turns arrivals into an answer, and a client of the service sends them on.
+
+Every worker has a daemon thread. An extraction goes to an idle worker. If all are busy, the pool starts a new one in
+the background, up to `max_workers`, and the extraction waits in the queue for the first free worker.
 
 A forked child process inherits the pools of its parent, but neither their threads nor their processes: it starts its
 own when it has work for them. Processes take most of a second to start, so a child should create its own pools.
@@ -15,34 +17,28 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Condition, Thread, current_thread
-from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
 from anytime.errors import ExtractorError, suggestion
-from anytime.inference.workers.extraction import Arrival, Extraction
-from anytime.inference.workers.servers import (
-    ProcessServer,
-    Server,
-    ServerLostError,
-    ThreadServer,
+from anytime.inference.extraction import Extraction, computed
+from anytime.inference.worker_process import (
+    ProcessWorker,
+    WorkerLostError,
     disown_processes,
     packed_extractors,
     packed_input,
 )
 
-__all__ = [
-    "Worker",
-    "Workers",
-]
+__all__ = ["Worker", "Workers"]
 
 Worker = Literal["thread", "process"]
 
 STARTED = {"thread": 1, "process": 2}
-"""Servers started by the constructor: a process takes most of a second to start, so there is a spare."""
+"""Workers started by the constructor: a process takes most of a second to start, so there is a spare."""
 
 GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
 """How long `close` waits for the threads: a process can be terminated, a thread inside an extractor cannot."""
@@ -50,6 +46,26 @@ GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
 _log = logging.getLogger("anytime.workers")
 
 _pools: WeakSet[Workers] = WeakSet()
+
+
+class _ThreadWorker:
+    """A worker that computes in the calling thread. No caller can stop a thread inside an extractor."""
+
+    def __init__(self, extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._extractors = extractors
+
+    def alive(self) -> bool:
+        return True
+
+    def compute(self, extraction: Extraction) -> None:
+        for arrival in computed(extraction.order, self._extractors, extraction.x, lambda: extraction.cancelled):
+            extraction.put(arrival)
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Workers:
@@ -69,7 +85,7 @@ class Workers:
     Raises
     ------
     ExtractorError
-        An extractor is not callable or not picklable, a process does not start, or an option is invalid.
+        An extractor is not picklable, a process does not start, or an option is invalid.
     """
 
     def __init__(
@@ -80,17 +96,22 @@ class Workers:
         max_workers: int = 4,
         patience_ms: float = 1000.0,
     ) -> None:
-        _check_options(extractors, worker, max_workers, patience_ms)
+        if worker not in get_args(Worker):
+            raise ExtractorError(f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}")
+        if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
+            raise ExtractorError(f"max_workers is {max_workers!r}; expected a whole number, 1 or more")
+        if not patience_ms >= 0:
+            raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")
         self.worker = worker
         self.max_workers = max_workers
-        self._make: Callable[[], Server]
+        self._make: Callable[[], ProcessWorker | _ThreadWorker]
         self._pack: Callable[[Any], Any]
         if worker == "process":
             packed = packed_extractors(extractors)
-            self._make, self._pack = lambda: ProcessServer(packed, patience_ms), packed_input
+            self._make, self._pack = lambda: ProcessWorker(packed, patience_ms), packed_input
         else:
             own = dict(extractors)
-            self._make, self._pack = lambda: ThreadServer(own), lambda x: x
+            self._make, self._pack = lambda: _ThreadWorker(own), lambda x: x
         self._closed = False
         self._renew()
         _pools.add(self)
@@ -108,9 +129,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -123,7 +142,7 @@ class Workers:
         # A garbage collection may close a pool from a thread with this lock; Condition's lock is reentrant.
         self._changed = Condition()
         self._queue: deque[Extraction] = deque()
-        self._threads: dict[Thread, Server | None] = {}
+        self._threads: dict[Thread, ProcessWorker | _ThreadWorker | None] = {}  # None while starting
         self._idle = 0
 
     def start(self, order: Sequence[str], x: Any) -> Extraction:
@@ -141,22 +160,11 @@ class Workers:
             if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.cancelled)
             self._queue.append(extraction)
-            starting = sum(server is None for server in self._threads.values())
+            starting = sum(worker is None for worker in self._threads.values())
             if len(self._queue) > self._idle + starting and self.count < self.max_workers:
                 self._grow().add_done_callback(_log_refusal)
             self._changed.notify()
         return extraction
-
-    def extract(self, order: Sequence[str], x: Any, until: float) -> Iterator[Arrival]:
-        """Yield groups of `x` as they arrive, until all have or until the deadline; then cancel.
-
-        `until` is the deadline by `time.perf_counter`.
-        """
-        extraction = self.start(order, x)
-        try:
-            yield from extraction.arrivals(until)
-        finally:
-            extraction.cancel()
 
     def close(self) -> None:
         """Stop the workers; running extractions end where they are. Idempotent."""
@@ -170,55 +178,55 @@ class Workers:
             self._changed.notify_all()
             threads = dict(self._threads)
         atexit.unregister(self.close)
-        for server in threads.values():
-            if server is not None:
-                server.abort()
+        for worker in threads.values():
+            if worker is not None:
+                worker.abort()
         until = time.monotonic() + GRACE_SECONDS[self.worker]
         for thread in threads:
             if thread is not current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _grow(self) -> Future[None]:
-        """Start a server in its own thread, with the lock held; the future completes when it is ready, or fails."""
+        """Start a worker in its own thread, with the lock held; the future completes when it is ready, or fails."""
         started: Future[None] = Future()
-        thread = Thread(target=self._attend, args=(started,), name="anytime-worker", daemon=True)
+        thread = Thread(target=self._run_thread, args=(started,), name="anytime-worker", daemon=True)
         self._threads[thread] = None
         thread.start()
         return started
 
-    def _attend(self, started: Future[None]) -> None:
-        """Run one thread: create a server, give it one extraction after another, and replace it when it is lost."""
+    def _run_thread(self, started: Future[None]) -> None:
+        """Run one thread: create a worker, give it one extraction after another, and replace it when it is lost."""
         try:
-            server = self._make()
+            worker = self._make()
         except BaseException as error:  # reported by the future
             with self._changed:
                 del self._threads[current_thread()]
             started.set_exception(error)
             return
         with self._changed:
-            self._threads[current_thread()] = server
+            self._threads[current_thread()] = worker
         started.set_result(None)
         lost = True
         try:
-            lost = self._serve(server)
+            lost = self._serve(worker)
         finally:
             with self._changed:
                 del self._threads[current_thread()]
                 if lost and not self._closed:
                     self._grow().add_done_callback(_log_refusal)
-            server.close()
+            worker.close()
 
-    def _serve(self, server: Server) -> bool:
-        """Compute extractions until the pool closes (False) or the server is lost (True)."""
+    def _serve(self, worker: ProcessWorker | _ThreadWorker) -> bool:
+        """Compute extractions until the pool closes (False) or the worker is lost (True)."""
         while (extraction := self._next()) is not None:
-            if not server.alive():  # it died between two extractions; this one did not cause it
+            if not worker.alive():  # it died between two extractions; this one did not cause it
                 with self._changed:
                     self._queue.appendleft(extraction)
                     self._changed.notify()
                 return True
             try:
-                server.compute(extraction)
-            except ServerLostError as error:
+                worker.compute(extraction)
+            except WorkerLostError as error:
                 if not self._closed:
                     _log.warning("a worker is replaced: %s", error)
                 return True
@@ -227,19 +235,18 @@ class Workers:
         return False
 
     def _next(self) -> Extraction | None:
+        """Wait for an extraction; return None when the pool closes."""
         with self._changed:
             self._idle += 1
             try:
                 while not self._closed:
-                    if self._queue:
-                        extraction = self._queue.popleft()
-                        if not extraction.cancelled:
-                            return extraction
-                        continue
-                    self._changed.wait()
+                    if not self._queue:
+                        self._changed.wait()
+                    elif not (extraction := self._queue.popleft()).cancelled:
+                        return extraction
             finally:
                 self._idle -= 1
-            return None
+        return None
 
 
 def _renew_pools() -> None:
@@ -258,17 +265,3 @@ def _log_refusal(started: Future[None]) -> None:
     error = started.exception()
     if error is not None:
         _log.warning("a worker did not start: %s", error)
-
-
-def _check_options(
-    extractors: Mapping[str, Callable[[Any], Any]], worker: str, max_workers: int, patience_ms: float
-) -> None:
-    if worker not in get_args(Worker):
-        raise ExtractorError(f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}")
-    for group, extractor in extractors.items():
-        if not callable(extractor):
-            raise ExtractorError(f"the extractor of group {group!r} is {type(extractor).__name__}; expected a callable")
-    if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
-        raise ExtractorError(f"max_workers is {max_workers!r}; expected a whole number, 1 or more")
-    if not patience_ms >= 0:
-        raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")

@@ -1,41 +1,52 @@
-"""Choice of the penalties: one that orders the groups, and one for the coefficients of each prefix.
+"""Model selection: the penalties by cross-validation, and the number of steps by a validation table.
 
 The order is learned at every penalty of the grid. The penalty whose curve of cross-validated error has the smallest
 area over the cost axis determines the order. On that order each prefix gets the penalty with its own smallest error.
 These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
 separate order in every fold.
+
+A validation table selects the number of steps with the smallest error there (Lozano, Swirszcz and Abe, Group-OMP,
+NIPS 2009, section 4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed
 
-from anytime._linalg import factorise, single_blas_thread
+from anytime._linalg import factorise
 from anytime.errors import TrainingError
-from anytime.model.prefixes import staircase
+from anytime.groups import COST_TOLERANCE
+from anytime.model.prefixes import PrefixModels, staircase
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import Sequence
+from anytime.training.options import Options
 from anytime.types import Float, Index
 
 __all__ = [
-    "GRID",
     "Choice",
     "Errors",
     "Fold",
+    "HeldBest",
     "HeldOut",
+    "HoldOut",
+    "check_steps",
     "choose",
+    "cross_validated",
     "nested_errors",
     "prefix_errors",
+    "shortened",
     "split",
     "with_rows",
 ]
 
+S = TypeVar("S", bound=Sequence)
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -77,8 +88,22 @@ class Fold:
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
         """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
-        with single_blas_thread():
-            return np.array([_errors(self, columns, ends, alpha) for alpha in alphas])
+        return np.array([self._errors(columns, ends, alpha) for alpha in alphas])
+
+    def _errors(self, columns: Index, ends: Index, alpha: float) -> Float:
+        """Return the mean squared error of each prefix, (steps + 1,): sum_p (yy - 2 q'w + w'S w) in target units."""
+        C, q = self.train.penalised(alpha, columns)
+        factor = factorise(C, np.diagonal(C))
+        W = staircase(factor, factor.forward(q), ends)
+        S, held_q = self.held.S[np.ix_(columns, columns)], self.held.q[columns]
+        steps, D, P = W.shape
+        flat = W.transpose(1, 0, 2).reshape(D, steps * P)
+        slope = (S @ flat).reshape(D, steps, P) - 2 * held_q[:, np.newaxis, :]
+        errors = self.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
+        # A mean of squares is negative only by rounding.
+        per_response: Float = np.maximum(errors, 0.0) * np.square(self.train.y_scale)
+        mean: Float = per_response.mean(axis=1)
+        return mean
 
 
 @dataclass(frozen=True)
@@ -146,34 +171,6 @@ def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alp
     return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
 
 
-def _errors(fold: Fold, columns: Index, ends: Index, alpha: float) -> Float:
-    """Return the mean squared error of each prefix, (steps + 1,): sum_p (yy - 2 q'w + w'S w) in target units."""
-    C, q = fold.train.penalised(alpha, columns)
-    factor = factorise(C, np.diagonal(C))
-    W = staircase(factor, factor.forward(q), ends)
-    S, held_q = fold.held.S[np.ix_(columns, columns)], fold.held.q[columns]
-    steps, D, P = W.shape
-    flat = W.transpose(1, 0, 2).reshape(D, steps * P)
-    slope = (S @ flat).reshape(D, steps, P) - 2 * held_q[:, np.newaxis, :]
-    errors = fold.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
-    # A mean of squares is negative only by rounding.
-    per_response: Float = np.maximum(errors, 0.0) * np.square(fold.train.y_scale)
-    mean: Float = per_response.mean(axis=1)
-    return mean
-
-
-GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
-"""The default penalties: 20 values from 1e-7 to 10."""
-
-
-Known: TypeAlias = dict[tuple[bytes, bytes], dict[int, Float]]
-"""For each order, errors (K, steps + 1) by index of the penalty."""
-
-
-S = TypeVar("S", bound=Sequence)
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[S]):
     """Result of the cross-validation.
@@ -183,21 +180,59 @@ class Choice(Generic[S]):
     alpha : the penalty that ordered the groups.
     sequence : the order at that penalty.
     alphas : (steps + 1,) the penalty of each prefix.
-    errors : (steps + 1,) cross-validated error of each prefix at its penalty.
+    errors : (steps + 1,) cross-validated error of each prefix at its penalty; None without folds.
     """
 
     alpha: float
     sequence: S
     alphas: Float
-    errors: Float
+    errors: Float | None
+
+    def upto(self, steps: int) -> Choice[S]:
+        """Return the choice for the first steps only."""
+        return Choice(
+            self.alpha,
+            self.sequence.upto(steps),
+            self.alphas[: steps + 1],
+            None if self.errors is None else self.errors[: steps + 1],
+        )
+
+
+def cross_validated(
+    problem: T,
+    folds: Many[HeldOut[T]],
+    orders: Callable[[T], Callable[[float], S]],
+    options: Options,
+    *,
+    every: int = 1,
+    rises: int | None = None,
+    horizon: float | None = None,
+) -> Choice[S]:
+    """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
+
+    Parameters
+    ----------
+    orders : given a problem, how to learn its sequence at a penalty.
+    every, rises, horizon : as in `choose`.
+    """
+    order = orders(problem)
+    if not folds:
+        alpha = options.grid[0]
+        sequence = order(alpha)
+        return Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
+    choice = choose(folds, options.grid, order, one_se=options.one_se, every=every, rises=rises, horizon=horizon)
+    if not options.nested:
+        return choice
+    errors = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
+    return replace(choice, errors=errors)
 
 
 def choose(
     folds: Many[HeldOut[object]],
     grid: Many[float],
     order: Callable[[float], S],
-    one_se: bool,
     *,
+    one_se: bool,
     every: int = 1,
     rises: int | None = None,
     horizon: float | None = None,
@@ -219,24 +254,31 @@ def choose(
         A prefix has an infinite error at every penalty.
     """
     weights = np.array([fold.weight for fold in folds])
-    known: Known = {}
+    known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
+
+    def errors_of(sequence: S, indices: Many[int]) -> Float:
+        """Return errors (K, indices, steps + 1) at some penalties; equal orders share theirs."""
+        # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
+        found = known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
+        new = [i for i in indices if i not in found]
+        if new:
+            errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
+            found.update({i: errors[:, j] for j, i in enumerate(new)})
+        return np.stack([found[i] for i in indices], axis=1)
+
     sequences: dict[int, S] = {}
     areas: dict[int, Float] = {}
     for i in reversed(range(0, len(grid), every)):
         sequences[i] = order(grid[i])
-        _learn(known, folds, sequences[i], grid, [i])
-        areas[i] = _area(sequences[i], known[_key(sequences[i])][i], horizon)
+        areas[i] = _area(sequences[i], errors_of(sequences[i], [i])[:, 0], horizon)
         if rises is not None and _risen(areas, weights) >= rises:
             break
     candidates = sorted(sequences)
     area = Errors(np.stack([areas[i] for i in candidates], axis=1), weights)
     best = candidates[int(_pick(area, one_se))]
-    chosen = sequences[best]
-    _learn(known, folds, chosen, grid, range(len(grid)))
-    of_order = known[_key(chosen)]
-    errors = Errors(np.stack([of_order[i] for i in range(len(grid))], axis=1), weights)
+    errors = Errors(errors_of(sequences[best], range(len(grid))), weights)
     own = _pick(errors, one_se)
-    return Choice(grid[best], chosen, np.asarray(grid)[own], _finite(errors.mean[own, np.arange(len(own))]))
+    return Choice(grid[best], sequences[best], np.asarray(grid)[own], _finite(errors.mean[own, np.arange(len(own))]))
 
 
 def _risen(areas: dict[int, Float], weights: Float) -> int:
@@ -244,26 +286,6 @@ def _risen(areas: dict[int, Float], weights: Float) -> int:
     means = [float(np.average(area, weights=weights)) for area in areas.values()]
     falls = [k for k in range(1, len(means)) if means[k] <= means[k - 1]]
     return len(means) - 1 - max(falls, default=0)
-
-
-def _learn(
-    known: Known,
-    folds: Many[HeldOut[object]],
-    sequence: Sequence,
-    grid: Many[float],
-    indices: Many[int],
-) -> None:
-    """Add the errors of an order at some penalties, unless an equal order has them already."""
-    of_order = known.setdefault(_key(sequence), {})
-    new = [i for i in indices if i not in of_order]
-    if new:
-        errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
-        of_order.update({i: errors[:, j] for j, i in enumerate(new)})
-
-
-def _key(sequence: Sequence) -> tuple[bytes, bytes]:
-    """Return what the errors of a sequence depend on: the order of its columns, and the ends of its prefixes."""
-    return sequence.columns.tobytes(), sequence.ends.tobytes()
 
 
 def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
@@ -276,7 +298,7 @@ def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
     return area
 
 
-def _pick(errors: Errors, one_se: bool) -> np.typing.NDArray[np.intp]:
+def _pick(errors: Errors, one_se: bool) -> Index:
     """Return the index of the best penalty on the first axis of the mean, or of the largest within a standard error."""
     mean = errors.mean
     best = mean.argmin(axis=0)
@@ -298,7 +320,7 @@ def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], seque
     for fold in folds:
         own = order(fold.train)
         errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
-        reached = np.searchsorted(own.costs, sequence.costs * (1 + 1e-9), side="right") - 1
+        reached = np.searchsorted(own.costs, sequence.costs * (1 + COST_TOLERANCE), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate excludes them
         total += fold.weight * errors[place, reached]
     return _finite(total / sum(fold.weight for fold in folds))
@@ -313,3 +335,75 @@ def _finite(errors: Float) -> Float:
             "overflows; fix such rows, or set alpha to a number and train without folds"
         )
     return errors
+
+
+def check_steps(sequence: Sequence, epsilon: float | None) -> None:
+    """Raise TrainingError if a sequence stopped before its first step."""
+    if not sequence.steps:
+        raise TrainingError(
+            f"epsilon is {epsilon:g}, and no group's projection of the responses is longer: the longest is "
+            f"{sequence.longest:.4g}; choose a smaller epsilon"
+        )
+
+
+EQUAL = 1e-12
+"""Errors that differ by less than this share of the base rate's are equal, and the shorter prefix is chosen."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBest:
+    """Result on a validation table.
+
+    Attributes
+    ----------
+    name : name of the table.
+    errors : (steps + 1,) error of every prefix of the complete sequence.
+    steps : number of steps selected.
+    """
+
+    name: str
+    errors: Float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class HoldOut:
+    """Rows that choose the number of steps.
+
+    Attributes
+    ----------
+    name : name of the table.
+    errors : mean error (steps + 1,) of prefix models on its rows: of squares, or of deviances for a likelihood.
+    """
+
+    name: str
+    errors: Callable[[PrefixModels], Float]
+
+    def best(self, models: PrefixModels) -> HeldBest:
+        """Return the shortest prefix with the smallest error.
+
+        Raises
+        ------
+        TrainingError
+            The shortest prefix is the base rate, so no step remains.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # the error of a prefix may overflow on some row
+            errors = self.errors(models)
+        errors = np.where(np.isnan(errors), np.inf, errors)
+        steps = int(np.flatnonzero(errors <= errors.min() + EQUAL * errors[0])[0])
+        if steps == 0:
+            raise TrainingError(
+                f"on {self.name} the base rate is the best prefix (error {errors[0]:.4g}), so no step remains; "
+                "use more rows, other groups, or no validation"
+            )
+        return HeldBest(self.name, errors, steps)
+
+
+def shortened(
+    choice: Choice[S], prefixes: PrefixModels, hold_out: HoldOut | None
+) -> tuple[Choice[S], PrefixModels, HeldBest | None]:
+    """Return the steps that a hold-out selects, and its result."""
+    if hold_out is None:
+        return choice, prefixes, None
+    held = hold_out.best(prefixes)
+    return choice.upto(held.steps), prefixes.upto(held.steps), held

@@ -1,4 +1,4 @@
-"""What computing groups took, as the service learns it on each binding."""
+"""Times of groups, as the service records them on each binding."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chunk(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_what_a_client_tells_counts_and_else_the_time_since_what_came_before(fresh: Running, form: Form) -> None:
+def test_the_reported_time_counts_and_else_the_time_since_the_previous_event(fresh: Running, form: Form) -> None:
     with fresh.stream(form) as stream:
         stream.say("begin", 1)
         until(lambda: fresh.metric("anytime_open_predictions") == 1)
@@ -63,7 +63,7 @@ def test_what_a_client_tells_counts_and_else_the_time_since_what_came_before(fre
     assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.005") == 0
 
 
-def test_groups_that_come_too_late_teach_their_cost_too(fresh: Running) -> None:
+def test_late_groups_are_timed_too(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1, deadline_ms=1)
         stream.answer(1)
@@ -83,7 +83,7 @@ def test_groups_that_come_too_late_teach_their_cost_too(fresh: Running) -> None:
     assert fresh.metric("anytime_groups_late_total", model="brake") == 3
 
 
-def test_a_group_sent_again_teaches_only_what_the_client_tells_of_it(fresh: Running) -> None:
+def test_a_group_that_is_sent_twice_is_timed_only_by_the_client(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1)
         stream.say("group", 1, group="speed", values=[1.0], took_ms=4)
@@ -95,7 +95,7 @@ def test_a_group_sent_again_teaches_only_what_the_client_tells_of_it(fresh: Runn
     assert seconds(fresh) == pytest.approx(0.01)
 
 
-def test_a_group_that_is_refused_teaches_nothing(fresh: Running) -> None:
+def test_a_refused_group_is_not_timed(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1)
         stream.say("group", 1, group="speed", values=[1.0, 2.0], took_ms=4)
@@ -107,7 +107,7 @@ def test_a_group_that_is_refused_teaches_nothing(fresh: Running) -> None:
     assert count(fresh) == 0
 
 
-def test_lines_teach_their_costs_those_after_the_answer_too(fresh: Running) -> None:
+def test_lines_are_timed_also_after_the_answer(fresh: Running) -> None:
     with fresh.connect() as connection:
         connection.head("budget=1", content_type="application/x-ndjson")
         content = line("speed", took_ms=2) + line("hog", took_ms=9)
@@ -127,7 +127,7 @@ def test_lines_teach_their_costs_those_after_the_answer_too(fresh: Running) -> N
     assert fresh.metric("anytime_groups_late_total", model="brake") == 3
 
 
-def test_a_flood_of_late_lines_teaches_no_more_than_the_model_has_groups(fresh: Running) -> None:
+def test_at_most_as_many_late_lines_are_timed_as_the_model_has_groups(fresh: Running) -> None:
     content = line("speed", took_ms=1) * 2_000
     with fresh.connect() as connection:
         connection.head("deadline_ms=0", content_type="application/x-ndjson")
@@ -138,7 +138,7 @@ def test_a_flood_of_late_lines_teaches_no_more_than_the_model_has_groups(fresh: 
     assert count(fresh) == len(VALUES)
 
 
-def test_a_session_teaches_by_groups_that_come_one_at_a_time(fresh: Running) -> None:
+def test_groups_of_a_session_are_timed_if_they_arrive_one_at_a_time(fresh: Running) -> None:
     where = fresh.post_to("/sessions").json()["id"]
 
     def hand_over(*names: str) -> None:
@@ -150,13 +150,13 @@ def test_a_session_teaches_by_groups_that_come_one_at_a_time(fresh: Running) -> 
     assert count(fresh) == 1, "sent again, it may not have been computed again"
     assert seconds(fresh) >= PAUSE_S * 0.9
     hand_over("hog", "lab")
-    assert (count(fresh, "hog"), count(fresh, "lab")) == (0, 0), "of two together no time can be told for each"
+    assert (count(fresh, "hog"), count(fresh, "lab")) == (0, 0), "the single times of groups in one request are unknown"
     httpx.delete(f"{fresh.url}/sessions/{where}")
     assert fresh.post_to(f"/sessions/{where}/groups", {"hog": VALUES["hog"]}).status_code == 410
     assert count(fresh, "hog") == 0
 
 
-def test_a_body_that_comes_whole_tells_no_times(fresh: Running) -> None:
+def test_groups_in_a_complete_body_are_not_timed(fresh: Running) -> None:
     assert fresh.post({"groups": {"speed": VALUES["speed"]}}).status_code == 200
     body = {"inputs": [{"name": "hog", "datatype": "FP64", "shape": [1, 2], "data": VALUES["hog"]}]}
     assert fresh.post_to("/v2/models/brake/infer", body).status_code == 200

@@ -1,32 +1,37 @@
-"""A model's curve for the console: R² of each prefix in training and cross-validation, with bounds."""
+"""What the console shows of a model: R² of each prefix with its bounds, and a synthetic row for trying the model."""
 
 from __future__ import annotations
 
-import numpy as np
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+import math
+from typing import Annotated
 
-from anytime.evaluation.certificate import at_least
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from scipy.special import ndtri
+
+from anytime.evaluation.certificate.certify import at_least
 from anytime.model.model import Model
 from anytime.training.guarantee import bound, doubling_bound
+from anytime.types import Float
 from anytime_service.api.control import Registry
 from anytime_service.api.openapi import problem_responses
 
-__all__ = [
-    "CurvePoint",
-    "ModelCurve",
-    "curve",
-    "router",
-]
+__all__ = ["CurvePoint", "ModelCurve", "Sample", "curve", "router", "sample"]
+
+WIDEST = 1000
+"""Maximum number of features that are drawn jointly: the factorisation costs the cube of their number."""
+
+RIDGE = 1e-6
+"""Added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns."""
+
+DIGITS = 2
+"""Decimals after the first digit of a feature's deviation: few enough for a person to read and type."""
 
 router = APIRouter(tags=["models"], responses=problem_responses(500))
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class CurvePoint(_View):
+class CurvePoint(BaseModel, frozen=True):
     """A prefix: its cost and its explained shares.
 
     `r2` is R² on the training data. `cv_r2` is R² on held-out rows: 1 - cv_error/variance of the response; for several
@@ -49,7 +54,7 @@ class CurvePoint(_View):
     certified_share: float | None
 
 
-class ModelCurve(_View):
+class ModelCurve(BaseModel, frozen=True):
     """The curve of a model, starting at the base rate.
 
     `promise` describes the guarantee behind `guaranteed_r2`. `certified` summarises `certified_r2`; it is None if the
@@ -70,26 +75,50 @@ async def model_curve(name: str, registry: Registry) -> ModelCurve:
     return curve(registry.get(name))
 
 
+class Sample(BaseModel, frozen=True):
+    """A synthetic row: the values of every group that has features, in the format of a prediction request.
+
+    `correlated` is whether the features are drawn with the correlations of the training data, or independently.
+    """
+
+    model: str
+    version: str
+    seed: int
+    correlated: bool
+    groups: dict[str, tuple[float, ...]]
+
+
+Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
+
+
+# Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
+@router.get("/models/{name}/sample", responses=problem_responses(404, 422))
+def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
+    """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
+    return sample(registry.get(name), seed)
+
+
 def curve(model: Model) -> ModelCurve:
     """Return a model's curve."""
     steps = model.manifest.steps
-    lower, upper = _floor(model), _ceiling(model)
-    shares = model.certified_shares
-    points = [
-        CurvePoint(
-            prefix=prefix,
-            group=steps[prefix - 1].group if prefix else None,
-            cost=float(model.costs[prefix]),
-            r2=model.expected(prefix).r2,
-            cv_r2=_held_out(model, prefix),
-            cv_error=model.expected(prefix).cv_error,
-            penalised_r2=_penalised(model, prefix),
-            guaranteed_r2=lower[prefix],
-            certified_r2=upper[prefix],
-            certified_share=None if shares is None else shares[prefix],
+    lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
+    points = []
+    for prefix in range(model.steps + 1):
+        expected = model.expected(prefix)
+        points.append(
+            CurvePoint(
+                prefix=prefix,
+                group=steps[prefix - 1].group if prefix else None,
+                cost=float(model.costs[prefix]),
+                r2=expected.r2,
+                cv_r2=_held_out(model, prefix),
+                cv_error=expected.cv_error,
+                penalised_r2=_penalised(model, prefix),
+                guaranteed_r2=lower[prefix],
+                certified_r2=upper[prefix],
+                certified_share=None if shares is None else shares[prefix],
+            )
         )
-        for prefix in range(model.steps + 1)
-    ]
     return ModelCurve(
         model=model.name,
         version=model.version,
@@ -104,9 +133,8 @@ def _held_out(model: Model, prefix: int) -> float | None:
     expected, null = model.expected(prefix), model.manifest.prior_deviance
     if expected.cv_error is None or expected.r2 is None:
         return None
-    return 1.0 - expected.cv_error / (
-        float(np.mean(np.square(model.prefixes.response_scale))) if null is None else null
-    )
+    variance = float(np.mean(np.square(model.prefixes.response_scale))) if null is None else null
+    return 1.0 - expected.cv_error / variance
 
 
 def _penalised(model: Model, prefix: int) -> float | None:
@@ -171,3 +199,49 @@ def _guarantee_text(model: Model) -> str:
             f"(Theorem 4.3, gamma = {guarantee.doubling_gamma:.3g})."
         )
     return f"No guarantee: {guarantee.why}." if guarantee.why else "No guarantee is known."
+
+
+def sample(model: Model, seed: int) -> Sample:
+    """Draw a row from a normal distribution, with the training correlations if the model has them.
+
+    A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with probability m.
+    """
+    groups, mean, scale = model.groups, model.prefixes.mean, model.prefixes.scale
+    z = np.random.default_rng(seed).standard_normal(len(mean))
+    correlations = _correlations(model) if len(mean) <= WIDEST else None
+    if correlations is not None:
+        z = np.linalg.cholesky(correlations + RIDGE * np.eye(len(z))) @ z
+    constant = set(model.manifest.redundant.constant)
+    row: list[float] = []
+    for feature, m, s, deviate in zip(groups.features, mean.tolist(), scale.tolist(), z.tolist(), strict=True):
+        if feature in constant:
+            row.append(m)
+        elif 0 < m < 1 and math.isclose(s * s, m * (1 - m), rel_tol=1e-6):
+            row.append(float(deviate > ndtri(1 - m)))
+        else:
+            row.append(round(m + s * deviate, max(0, DIGITS - math.floor(math.log10(s)))))
+    values = {
+        group.name: tuple(row[columns])
+        for group, columns in zip(groups.groups, groups.slices, strict=True)
+        if group.features
+    }
+    known = correlations is not None
+    return Sample(model=model.name, version=model.version, seed=seed, correlated=known, groups=values)
+
+
+def _correlations(model: Model) -> Float | None:
+    """Return the correlations (D, D) of the features in training; None if the model does not have them.
+
+    At the base rate of a likelihood all rows have the same curvature, so the second derivatives are a multiple of the
+    correlations.
+    """
+    moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
+    if moments is not None:
+        D = len(scale)
+        covariance: Float = moments.imputed().scatter[:D, :D] / moments.weight
+        return covariance / np.outer(scale, scale)
+    if stored is None or stored.prefixes[0] > 0:
+        return None
+    H = stored.at(0).H
+    correlations: Float = H[1:, 1:] / H[0, 0]
+    return correlations

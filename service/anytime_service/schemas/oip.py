@@ -1,29 +1,33 @@
-"""Requests of the Open Inference Protocol v2: a tensor for each group, in the JSON or as bytes after it.
+"""Messages of the Open Inference Protocol v2: requests, replies and metadata.
 
-A tensor has the shape (rows, features), or (features,) for one row. Its datatype defines how its bytes are decoded.
-Numbers in JSON are not rounded to the datatype. Integer datatypes and BOOL accept only whole numbers in their range. A
-missing value is null in JSON and NaN in bytes.
+A request has a tensor for each group, in the JSON or as bytes after it. A tensor has the shape (rows, features), or
+(features,) for one row. Its datatype defines how its bytes are decoded. Numbers in JSON are not rounded to the
+datatype. Integer datatypes and BOOL accept only whole numbers in their range. A missing value is null in JSON and NaN
+in bytes.
+
+A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a list is JSON
+in a string.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
+from anytime._version import __version__
 from anytime.errors import suggestion
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, located, read
+from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import Pauses, Values, is_long, long_array
-from anytime_service.version import release
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, read_list
 
 __all__ = [
     "DATATYPES",
@@ -43,7 +47,6 @@ __all__ = [
     "InferServerState",
     "InferTensor",
     "InferTensorKind",
-    "Inference",
     "Scalar",
     "Tensor",
     "check_outputs",
@@ -52,7 +55,6 @@ __all__ = [
     "infer_problem",
     "json_text",
     "model_metadata",
-    "output_names",
     "overload_of",
     "read_infer",
     "server_metadata",
@@ -72,11 +74,18 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 }
 """Datatypes of inputs, and the NumPy types of their bytes."""
 
-_RANGES: Mapping[str, tuple[int, int]] = {
-    name: (0, 1) if name == "BOOL" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    for name, dtype in DATATYPES.items()
-    if dtype.kind != "f"
-}
+EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
+"""Extensions of the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
+
+PLATFORM = "anytime_safetensors"
+
+_PARAMETERS = (
+    *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "reason", "policy"),
+    *("approximate", "elapsed_ms", "late_groups", "note"),
+)
+"""Fields of an answer that a reply has as parameters."""
+
+Scalar: TypeAlias = str | bool | int | float
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -103,9 +112,7 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DATATYPES)})]
     parameters: InferInputParameters | None = None
     # Decoded after the rest has been checked; long data is decoded in pieces.
-    data: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))] = msgspec.field(
-        default_factory=lambda: msgspec.Raw(b"null")
-    )
+    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
 class InferOutputParameters(_Parameters, frozen=True):
@@ -166,19 +173,12 @@ class _Parametrised(msgspec.Struct, frozen=True):
     parameters: _Overload | None = None
 
 
-_DATA = msgspec.json.Decoder(Values)
 _REQUEST = msgspec.json.Decoder(InferRequest)
 _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes) -> InferRequest:
-    """Return the decoded JSON of a request.
-
-    Raises
-    ------
-    MalformedBodyError
-        The content is not JSON, or not an inference request; the error names the place.
-    """
+    """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, if it is invalid."""
     request: InferRequest = read(JSON, _REQUEST, content)
     return request
 
@@ -186,10 +186,7 @@ def read_infer(content: bytes) -> InferRequest:
 def overload_of(content: bytes) -> Any:
     """Return the parameter `overload` in the JSON of a request, None without it; ignore the rest.
 
-    Raises
-    ------
-    MalformedBodyError
-        The content is not JSON, or its parameters are not an object; the error names the place.
+    Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
     request: _Parametrised = read(JSON, _PARAMETRISED, content)
     return None if request.parameters is None else request.parameters.overload
@@ -214,23 +211,14 @@ class Tensor:
     size: int | None
     data: msgspec.Raw
 
-    def from_bytes(self, content: bytes) -> np.ndarray[Any, Any]:
-        """Return the values of the bytes after the JSON, (rows, features), NaN where missing.
-
-        Raises
-        ------
-        FieldError
-            A BOOL is neither 0 nor 1.
-        """
+    def from_bytes(self, content: bytes) -> Array:
+        """Return the values of the bytes after the JSON, (rows, features); raise FieldError if a BOOL is not 0 or 1."""
         array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self.rows, self.features)
         if self.datatype == "BOOL":
             self._check_range(array)
-        with np.errstate(invalid="ignore"):
-            array = array.astype(np.float64)
-        array[np.isnan(array)] = np.nan  # bytes may encode a signalling NaN
         return array
 
-    async def from_json(self, pauses: Pauses) -> np.ndarray[Any, Any]:
+    async def from_json(self, pauses: Pauses) -> Array:
         """Return the values of the JSON, (rows, features), NaN where missing; yield to the event loop if they are long.
 
         Raises
@@ -240,29 +228,24 @@ class Tensor:
         FieldError
             The number of values does not match the shape, or a value is out of the datatype's range.
         """
-        shape = (self.rows, self.features)
+        where, expected = f"{self.place}.data", f"expected {self.rows} x {self.features} numbers, nested or flat"
         try:
-            if is_long(JSON, memoryview(self.data)):
-                array = await long_array(JSON, bytes(self.data), self.features, pauses)
-            else:
-                array = np.array(_DATA.decode(self.data), dtype=np.float64)
+            array = await read_list(JSON, self.data, self.features, pauses)
         except msgspec.ValidationError as error:
-            message, place = located(error)
-            where = f"{self.place}.data{place}"
-            raise MalformedBodyError(f"{where}: {message}", where) from error
+            message, item = located(error)
+            raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
         except ValueError as error:
-            raise FieldError(
-                f"{self.place}.data", f"{self.place}.data is ragged; expected {_numbers(shape)}"
-            ) from error
+            raise FieldError(where, f"{where} is ragged; {expected}") from error
+        shape = (self.rows, self.features)
         if array.shape not in (shape, (self.rows * self.features,)):
-            got = " x ".join(map(str, array.shape))
-            raise FieldError(f"{self.place}.data", f"{self.place}.data is {got}; expected {_numbers(shape)}")
-        if self.datatype in _RANGES:
+            raise FieldError(where, f"{where} is {' x '.join(map(str, array.shape))}; {expected}")
+        if DATATYPES[self.datatype].kind != "f":
             self._check_range(array[~np.isnan(array)])
         return array.reshape(shape)
 
-    def _check_range(self, array: np.ndarray[Any, Any]) -> None:
-        low, high = _RANGES[self.datatype]
+    def _check_range(self, array: Array) -> None:
+        limits = np.iinfo(DATATYPES[self.datatype])
+        low, high = (0, 1) if self.datatype == "BOOL" else (limits.min, limits.max)
         wrong = array[(array < low) | (array > high) | (array != np.trunc(array))]
         if wrong.size:
             raise FieldError(
@@ -275,11 +258,8 @@ class Tensor:
 def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
     """Return the inputs of a request, checked against the model except for their values.
 
-    Raises
-    ------
-    FieldError
-        An input is not a group of the model, is repeated, or has an invalid datatype, shape or size; the error's field
-        names the place.
+    Raise FieldError, which names the place, if an input is not a group of the model, is repeated, or has an invalid
+    datatype, shape or size.
     """
     tensors = tuple(_tensor(model, f"inputs[{number}]", each, max_rows) for number, each in enumerate(request.inputs))
     first: dict[str, Tensor] = {}
@@ -337,25 +317,14 @@ def _check_name(model: Model, place: str, name: str) -> None:
 def _rows(place: str, shape: list[int], features: int, max_rows: int) -> int:
     if shape == [features]:
         return 1
+    where = f"{place}.shape"
     if len(shape) != 2 or shape[1] != features or shape[0] < 1:
-        raise FieldError(
-            f"{place}.shape", f"{place}.shape is {str(shape)[:100]}; expected [rows, {features}], rows being 1 or more"
-        )
+        raise FieldError(where, f"{where} is {str(shape)[:100]}; expected [rows, {features}], rows being 1 or more")
     if shape[0] > max_rows:
         raise FieldError(
-            f"{place}.shape",
-            f"{place}.shape has {shape[0]} rows; expected at most {max_rows}; send more rows in several predictions",
+            where, f"{where} has {shape[0]} rows; expected at most {max_rows}; send more rows in several predictions"
         )
     return shape[0]
-
-
-def _numbers(shape: tuple[int, int]) -> str:
-    return f"{shape[0]} x {shape[1]} numbers, nested or flat"
-
-
-Scalar: TypeAlias = str | bool | int | float
-
-_NUMPY = {"FP64": "<f8", "INT64": "<i8", "BOOL": "?"}
 
 
 class InferProblem(Problem, frozen=True, kw_only=True):
@@ -384,35 +353,6 @@ class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
-    """An encoded reply: `json_bytes` bytes of JSON followed by tensors as bytes; None if no tensors follow."""
-
-    content: bytes
-    json_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """An output before its encoding."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    values: Sequence[Scalar]
-
-    def as_json(self) -> InferTensor:
-        return InferTensor(self.name, self.datatype, self.shape, data=self.values)
-
-    def as_bytes(self) -> tuple[InferTensor, bytes]:
-        if self.datatype == "BYTES":
-            texts = [str(value).encode() for value in self.values]
-            content = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-        else:
-            content = np.array(self.values, _NUMPY[self.datatype]).tobytes()
-        return InferTensor(self.name, self.datatype, self.shape, {"binary_data_size": len(content)}), content
-
-
 def json_text(values: Sequence[Any]) -> str:
     """Return a list as JSON text, because a parameter has to be a scalar."""
     return msgspec.json.encode(values).decode()
@@ -423,27 +363,11 @@ def infer_problem(problem: Problem) -> InferProblem:
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
-def output_names(model: Model) -> list[str]:
-    """Return the names of the outputs that a model provides."""
-    names = ["prediction"]
-    if model.manifest.classes is not None:
-        names.append("probabilities")
-    if model.manifest.calibration is not None:
-        names.append("interval" if model.manifest.classes is None else "prediction_set")
-    if len(model.prefixes.intercept) == 1:
-        names.append("ranking")
-    return names
-
-
 def check_outputs(model: Model, request: InferRequest) -> None:
-    """Check that the model provides the requested outputs.
-
-    Raises
-    ------
-    FieldError
-        A requested output does not exist, or is requested twice; the error's field names the place.
-    """
-    known, seen = output_names(model), set()
+    """Raise FieldError, which names the place, if a requested output does not exist or is requested twice."""
+    known, seen = [kind.name for kind in _output_kinds(model)], set[str]()
+    if len(model.prefixes.intercept) == 1:
+        known.append("ranking")
     for number, output in enumerate(request.outputs or ()):
         field, name = f"outputs[{number}].name", output.name
         if name not in known:
@@ -465,116 +389,74 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
     return "FP64" if kinds <= {int, float} else "BYTES"
 
 
-def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> Inference:
-    """Return an encoded answer.
+def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[bytes, int | None]:
+    """Return an encoded answer, and the number of bytes of its JSON if outputs follow it as bytes, else None.
 
-    Parameters
-    ----------
-    model : the model that answered.
-    request : the request; None if the deadline expired before its JSON was received.
-
-    Raises
-    ------
-    FieldError
-        The prediction or its interval overflowed and is not finite.
+    Raise FieldError if the prediction or its interval is not finite. `request` is None if the deadline expired before
+    its JSON was received.
     """
-    outputs = _outputs(model, answer)
-    tensors: list[InferTensor] = []
-    blobs: list[bytes] = []
-    for name, binary in _wanted(outputs, request).items():
-        if name not in outputs:  # only prefixes are calibrated, not other sets of groups
-            continue
-        if binary:
-            tensor, blob = outputs[name].as_bytes()
-            blobs.append(blob)
-        else:
-            tensor = outputs[name].as_json()
-        tensors.append(tensor)
-    reply = InferReply(
-        answer.model, tensors, _parameters(answer), answer.version, None if request is None else request.id
-    )
+    check_finite(answer, "inputs")
+    request = request or InferRequest([])
+    everything = bool((request.parameters or InferParameters()).binary_data_output)
+    tensors = _outputs(model, answer)
+    binary = {each.name: (each.parameters or InferOutputParameters()).binary_data for each in request.outputs or ()}
+    # A requested output may be absent: only prefixes are calibrated, not other sets of groups.
+    outputs = [tensors[name] for name in binary or tensors if name in tensors]
+    contents: list[bytes] = []
+    for number, tensor in enumerate(outputs):
+        as_bytes = binary.get(tensor.name)
+        if everything if as_bytes is None else as_bytes:
+            contents.append(_binary(tensor))
+            size: dict[str, Scalar] = {"binary_data_size": len(contents[-1])}
+            outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
+    reply = InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id)
     head = msgspec.json.encode(reply)
-    return Inference(b"".join((head, *blobs)), len(head) if blobs else None)
+    return b"".join((head, *contents)), len(head) if contents else None
 
 
-def _wanted(outputs: Iterable[str], request: InferRequest | None) -> dict[str, bool]:
-    """Return the names of the outputs to send, and whether to send each as bytes."""
-    everything = request is not None and request.parameters is not None and bool(request.parameters.binary_data_output)
-    if request is None or not request.outputs:
-        return dict.fromkeys(outputs, everything)
-    wanted: dict[str, bool] = {}
-    for output in request.outputs:
-        encode_as_bytes = None if output.parameters is None else output.parameters.binary_data
-        wanted[output.name] = everything if encode_as_bytes is None else encode_as_bytes
-    return wanted
+def _binary(tensor: InferTensor) -> bytes:
+    """Return the data of a tensor as bytes; each text of BYTES follows its length."""
+    values = tensor.data or ()
+    if tensor.datatype == "BYTES":
+        texts = [str(value).encode() for value in values]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    return np.array(values, DATATYPES[tensor.datatype]).tobytes()
 
 
-def _outputs(model: Model, answer: Answer) -> dict[str, _Output]:
+def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
     classes = model.manifest.classes
     numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
-    if not np.isfinite(numbers).all():
-        raise FieldError("inputs", "the values are too large: the prediction is not a finite number")
     width = len(model.manifest.responses if classes is None else classes)
     shape, flat = [numbers.size // width, width], numbers.ravel().tolist()
+    several = isinstance(answer.prediction, list)
     if classes is None:
-        outputs = [_Output("prediction", "FP64", shape, flat)]
+        tensors = [InferTensor("prediction", "FP64", shape, data=flat)]
     else:
         datatype = class_datatype(classes)
-        labels = answer.prediction if isinstance(answer.prediction, list) else [answer.prediction]
+        labels = answer.prediction if several else [answer.prediction]
         chosen = [str(label) for label in labels] if datatype == "BYTES" else labels
-        outputs = [
-            _Output("prediction", datatype, [len(chosen), 1], chosen),
-            _Output("probabilities", "FP64", shape, flat),
+        tensors = [
+            InferTensor("prediction", datatype, [len(chosen), 1], data=chosen),
+            InferTensor("probabilities", "FP64", shape, data=flat),
         ]
-    outputs += _calibrated_outputs(answer, classes, shape)
-    if answer.ranking is not None:
-        outputs.append(_Output("ranking", "INT64", [len(answer.ranking)], list(answer.ranking)))
-    return {output.name: output for output in outputs}
-
-
-def _calibrated_outputs(answer: Answer, classes: Sequence[Scalar] | None, shape: list[int]) -> list[_Output]:
-    """Return the interval, or the indicators of the prediction set, if the prefix that answered is calibrated."""
     if answer.interval is not None:
-        ends = np.asarray(answer.interval, dtype=np.float64)
-        if not np.isfinite(ends).all():
-            raise FieldError("inputs", "the values are too large: the interval is not a finite number")
-        return [_Output("interval", "FP64", [*shape, 2], ends.ravel().tolist())]
-    if answer.prediction_set is None or classes is None:
-        return []
-    sets = answer.prediction_set if isinstance(answer.prediction, list) else [answer.prediction_set]
-    members = [label in each for each in sets for label in classes]
-    return [_Output("prediction_set", "BOOL", shape, members)]
+        ends = np.asarray(answer.interval, dtype=np.float64).ravel().tolist()
+        tensors.append(InferTensor("interval", "FP64", [*shape, 2], data=ends))
+    if answer.prediction_set is not None and classes is not None:
+        sets = answer.prediction_set if several else [answer.prediction_set]
+        members = [label in each for each in sets for label in classes]
+        tensors.append(InferTensor("prediction_set", "BOOL", shape, data=members))
+    if answer.ranking is not None:
+        tensors.append(InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking))
+    return {tensor.name: tensor for tensor in tensors}
 
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
-    expected = answer.expected
-    parameters: dict[str, Scalar | None] = {
-        "prefix": answer.prefix,
-        "steps": answer.steps,
-        "groups": json_text(answer.groups),
-        "cost": answer.cost,
-        "budget": answer.budget,
-        "complete": answer.complete,
-        "missing": json_text(answer.missing),
-        "imputed": json_text(answer.imputed),
-        "reason": answer.reason,
-        "policy": answer.policy,
-        "approximate": answer.approximate,
-        "expected_r2": expected.r2,
-        "expected_explained_variance": expected.explained_variance,
-        "expected_cv_error": expected.cv_error,
-        "expected_deviance": expected.deviance,
-        "elapsed_ms": answer.elapsed_ms,
-        "late_groups": json_text(answer.late_groups),
-        "note": answer.note,
-    }
+    """Return the fields of an answer that are not outputs and are known."""
+    fields = {name: getattr(answer, name) for name in _PARAMETERS}
+    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+    parameters = {name: json_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
-"""Extensions of the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
-
-PLATFORM = "anytime_safetensors"
 
 
 class InferServer(msgspec.Struct, frozen=True):
@@ -626,7 +508,7 @@ class InferModel(msgspec.Struct, frozen=True):
 
 def server_metadata() -> InferServer:
     """Return the server metadata."""
-    return InferServer("anytime", release(), EXTENSIONS)
+    return InferServer("anytime", __version__, EXTENSIONS)
 
 
 def model_metadata(model: Model, versions: list[str]) -> InferModel:
@@ -635,7 +517,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
         name=model.name,
         versions=versions,
         platform=PLATFORM,
-        inputs=_inputs(model),
+        inputs=_input_kinds(model),
         outputs=_output_kinds(model),
         parameters={
             "task": model.manifest.task,
@@ -648,7 +530,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
     )
 
 
-def _inputs(model: Model) -> list[InferTensorKind]:
+def _input_kinds(model: Model) -> list[InferTensorKind]:
     kinds: list[InferTensorKind] = []
     for name, place in model.places.items():
         group = model.groups.groups[model.groups.positions[name]]

@@ -1,4 +1,7 @@
-"""Sessions in Redis: every replica accepts groups and answers; `scripts` describes the stored data."""
+"""Sessions in Redis: every replica accepts groups and answers; `redis_format` describes the stored data.
+
+`ModelVersions` finds the version of a model that a session began with, also after this replica has reloaded the model.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import math
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
+from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import (
     DamagedSessionError,
     FieldError,
@@ -24,22 +29,10 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account, MemoryBudget
-from anytime_service.limits.queues import TTLCache
-from anytime_service.sessions.link import Link
-from anytime_service.sessions.mirrors import LOST, Mirrors, prediction_of
-from anytime_service.sessions.packing import (
-    Bounds,
-    ModelVersions,
-    SessionInfo,
-    Snapshot,
-    damaged,
-    packed,
-    pieces,
-    read_info,
-    read_rows,
-    read_snapshot,
-)
-from anytime_service.sessions.scripts import (
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.sessions.mirrors import LOST, Mirrors
+from anytime_service.sessions.redis_connection import LogLimit, RedisConnection
+from anytime_service.sessions.redis_format import (
     ADD_GROUPS,
     CHECK,
     CREATE,
@@ -49,11 +42,21 @@ from anytime_service.sessions.scripts import (
     FORMAT,
     READ,
     SESSIONS_KEY,
+    Bounds,
+    SessionInfo,
+    Snapshot,
+    damaged,
     keys_of,
+    pack_values,
+    pieces,
+    prediction_of,
+    read_info,
+    read_rows,
+    read_snapshot,
 )
-from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, checked_groups, gone, unknown
+from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
-__all__ = ["MAX_KNOWN", "MIN_MS", "RedisSession", "RedisSessions"]
+__all__ = ["MAX_KNOWN", "MAX_RETAINED", "MIN_MS", "ModelVersions", "RedisSession", "RedisSessions"]
 
 MIN_MS = 20.0
 """Least time to read a session in ms, even if its deadline is sooner: an answer late by a round trip beats none."""
@@ -61,40 +64,97 @@ MIN_MS = 20.0
 MAX_KNOWN = 10_000
 """Number of sessions whose models are cached, so that posting groups takes one round trip."""
 
+MAX_RETAINED = 8
+"""Number of retained versions that are no longer served; the least recently used one is removed first."""
+
 _READING = 4
 """Number of sessions that are read again concurrently."""
-
-_REPORTED, _REPORTED_MS = 1_000, 60_000.0
-"""Number of messages about damaged data to remember, and for how long in ms: each is logged once in that time."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger("anytime_service")
 
 
-class RedisSession:
-    """A session that accepts groups, see `OpenSession`."""
+class ModelVersions:
+    """The served models, and versions from before a reload for as long as this replica uses their sessions.
 
-    def __init__(self, store: RedisSessions, name: str, model: Model, rows: int | None) -> None:
-        self.id = name
-        self.model = model
-        self._store = store
-        self._rows = rows
+    Parameters
+    ----------
+    registry : returns the registry of the models that are served now.
+    retain_s : time after the last use of its sessions for which a version is retained.
+    max_rows : largest number of rows of a session.
+
+    Attributes
+    ----------
+    bounds : largest possible sizes of sessions of the models.
+    """
+
+    def __init__(self, registry: Callable[[], ModelRegistry], retain_s: float, max_rows: int) -> None:
+        self._registry = registry
+        self._max_rows = max_rows
+        self._retain_ms = retain_s * 1000.0
+        self._seen: ModelRegistry | None = None
+        self._served: dict[tuple[str, str], Model] = {}
+        self._retained: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
+        self.notice()
+
+    def __len__(self) -> int:
+        return len(self._retained)
+
+    def find(self, name: str, version: str) -> Model:
+        """Return a model in one version; raise MissingVersionError if this replica does not have it."""
+        self.notice()
+        model = self._served.get((name, version))
+        if model is not None:
+            return model
+        if (name, version) not in self._retained:
+            raise MissingVersionError(
+                f"the session began with model {name[:200]!r} in version {version[:40]!r}, which this replica does not "
+                "have; use another replica, load that version here too, or begin a new session"
+            )
+        model, _ = self._retained.pop((name, version))
+        self._retained[name, version] = model, now_ms()
+        return model
+
+    def notice(self) -> None:
+        """Update the versions after a reload, and remove those that no session has used for `retain_s`."""
+        registry, now = self._registry(), now_ms()
+        if registry is not self._seen:
+            self._seen = registry
+            before, self._served = self._served, {(model.name, model.version): model for model in registry.every()}
+            self._retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
+            models = (*self._served.values(), *(model for model, _ in self._retained.values()))
+            self.bounds = Bounds.of(models, self._max_rows)
+        while self._retained:
+            key, (_, used_ms) = next(iter(self._retained.items()))  # the least recently used first
+            if len(self._retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
+                break
+            del self._retained[key]
+
+
+@dataclass(frozen=True)
+class RedisSession:
+    """A session that accepts groups, see `OpenSession`; `rows` is None until its number of rows is known."""
+
+    store: RedisSessions
+    id: str
+    model: Model
+    rows: int | None
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         """Add groups; all are validated before they are sent to Redis, and none is sent if one is invalid."""
-        arrays = checked_groups(Prediction(self.model, self._rows), values)
+        arrays = checked_groups(Prediction(self.model, self.rows), values)
         rows = len(next(iter(arrays.values()))) if arrays else 0
-        pairs = [each for name, array in arrays.items() for each in (name, packed(self.id, name, array))]
-        store, bounds = self._store, self._store.bounds
+        pairs = [each for name, array in arrays.items() for each in (name, pack_values(self.id, name, array))]
+        store, bounds = self.store, self.store.bounds
         with store.reporting():
-            status, *reply = await store.ask(ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
+            status, *reply = await store.run(ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
             if status == b"rows":
                 known = read_rows(self.id, reply[0], bounds.rows)
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
-        if arrays and self._rows is None:
-            store.learn_rows(self.id, self.model, rows)
+        if arrays and self.rows is None:
+            store.remember(self.id, SessionInfo(self.model.name, self.model.version, rows))
         replaced, fields = (pieces(each, 2 * bounds.fields) for each in reply)
         return AcceptedGroups(_prefix(self.model, fields), {name.decode() for name in replaced})
 
@@ -131,9 +191,9 @@ class RedisSessions:
         self._known: OrderedDict[str, SessionInfo] = OrderedDict()
         self._unread: dict[str, None] = {}
         self._has_unread = asyncio.Event()
-        self._reported: TTLCache[None] = TTLCache(_REPORTED, _REPORTED_MS)
+        self._log_limit = LogLimit()
         self._mirrors = Mirrors(self._reread, lambda: self.bounds, held, self._report)
-        self._link = Link(
+        self._connection = RedisConnection(
             url,
             timeout_ms,
             f"anytime:replica:{self._replica}",
@@ -154,43 +214,38 @@ class RedisSessions:
     @property
     def trouble(self) -> str | None:
         """Return why Redis is unavailable; None if it is available."""
-        return self._link.trouble
-
-    @property
-    def followed(self) -> int:
-        """Return the number of sessions that this replica mirrors because predictions wait for them."""
-        return len(self._mirrors)
+        return self._connection.trouble
 
     async def start(self) -> None:
-        """Try to connect; after a failure the link tries again in the background."""
-        await self._link.start()
+        """Try to connect; after a failure, retry in the background."""
+        await self._connection.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._link.close()
+        await self._connection.close()
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session, see `SessionStore.create`; limit and shares apply to all replicas together."""
         name = secrets.token_urlsafe(16)
         owner, share = ("", self.limit) if account is None else (account.owner, account.share(self.limit))
         arguments = (self.limit, FORMAT, model.name, model.version, rows or 0, owner, share)
-        status, count, *owned = await self._link.call(CREATE, keys_of(name), (name, self._ttl_ms, *arguments))
+        status, count, *owned = await self._connection.call(CREATE, keys_of(name), (name, self._ttl_ms, *arguments))
         self._count = int(count)
         if status == b"share" and account is not None:
             raise account.share_error(int(owned[0]), self.limit, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions, the limit; delete unused sessions")
-        self._remember(name, SessionInfo(model.name, model.version, rows))
+        self.remember(name, SessionInfo(model.name, model.version, rows))
         return name
 
     async def get(self, name: str) -> OpenSession:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
-        known = self._known.get(name)
-        if known is None:
+        info = self._known.get(name)
+        if info is None:
             with self.reporting():
-                _, *fields = await self.ask(DESCRIBE, name, self.bounds.size)
-                known = self._remember(name, read_info(name, fields, self.bounds.rows))
-        return RedisSession(self, name, self._models.find(known.name, known.version), known.rows)
+                _, *fields = await self.run(DESCRIBE, name, self.bounds.size)
+                info = self.remember(name, read_info(name, fields, self.bounds.rows))
+        return RedisSession(self, name, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
     async def read(
@@ -213,20 +268,16 @@ class RedisSessions:
     async def delete(self, name: str) -> None:
         """End a session and answer its open predictions on every replica."""
         with self.reporting():
-            await self.ask(DELETE, name)
+            await self.run(DELETE, name)
         self._known.pop(name, None)
 
-    async def ask(self, script: str, name: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
-        """Run a script for one session and return its reply; the first element is the status.
-
-        Raises
-        ------
-        GoneSessionError, UnknownSessionError, DamagedSessionError, SessionsUnreachableError
-            As `SessionStore.get`.
-        """
+    async def run(self, script: str, name: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
+        """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
         if _ID.fullmatch(name) is None:
             raise unknown(name)
-        reply: Sequence[Any] = await self._link.call(script, keys_of(name), (name, self._ttl_ms, *arguments), limit_ms)
+        reply: Sequence[Any] = await self._connection.call(
+            script, keys_of(name), (name, self._ttl_ms, *arguments), limit_ms
+        )
         if reply[0] in (b"gone", b"unknown"):
             self._known.pop(name, None)
             raise gone() if reply[0] == b"gone" else unknown(name)
@@ -243,40 +294,36 @@ class RedisSessions:
             self._report(error)
             raise
 
-    def learn_rows(self, name: str, model: Model, rows: int) -> None:
-        """Cache the number of rows of a session after its first values are stored."""
-        self._remember(name, SessionInfo(model.name, model.version, rows))
+    def remember(self, name: str, info: SessionInfo) -> SessionInfo:
+        """Cache the constant properties of a session."""
+        self._known[name] = info
+        self._known.move_to_end(name)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return info
 
     async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
         limit_ms = max(wait_ms, MIN_MS) if wait_ms else None
         bounds = self.bounds
         wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
-        status, *content = await self.ask(READ, name, *wait, limit_ms=limit_ms)
+        status, *content = await self.run(READ, name, *wait, limit_ms=limit_ms)
         if status == b"large":
             await self.get(name)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(name, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
         snapshot = read_snapshot(name, content[0], bounds)
-        self._remember(name, SessionInfo(snapshot.name, snapshot.version, snapshot.rows))
-        return snapshot, self._models.find(snapshot.name, snapshot.version)
+        self.remember(name, snapshot.info)
+        return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
         self._models.notice()
-        self._count = int(await self._link.run(CHECK, (SESSIONS_KEY, ENDED_KEY), ()))
-
-    def _remember(self, name: str, known: SessionInfo) -> SessionInfo:
-        self._known[name] = known
-        self._known.move_to_end(name)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
-        return known
+        self._count = int(await self._connection.run(CHECK, (SESSIONS_KEY, ENDED_KEY), ()))
 
     def _reread(self, name: str) -> None:
         self._unread[name] = None
         self._has_unread.set()
 
     async def _read_continuously(self) -> None:
-        """Read sessions again as needed, several concurrently."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_READING):
                 tasks.create_task(self._read_unread())
@@ -313,9 +360,7 @@ class RedisSessions:
             mirror.fail(error)
 
     def _report(self, error: DamagedSessionError) -> None:
-        """Log damaged data, the same message once in a time, since a client may repeat its request."""
-        if str(error) not in self._reported:
-            self._reported.add(str(error), None, now_ms())
+        if self._log_limit.passes(str(error)):
             _log.warning("%s", error)
 
 

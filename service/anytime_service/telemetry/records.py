@@ -1,8 +1,8 @@
-"""Times that clients take to compute groups, from which the costs of the groups are estimated.
+"""Records of predictions: metrics, span and log line of an answer, and the times that clients take to compute groups.
 
-The time of a group is the one that the client reports. Without a report it is the time since the previous event of the
-prediction: its begin, or the group before. Late groups count too; otherwise the costs would be those of fast
-computations only.
+The costs of the groups are estimated from these times. The time of a group is the one that the client reports. Without
+a report it is the time since the previous event of the prediction: its begin, or the group before. Late groups count
+too; otherwise the costs would be those of fast computations only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from anytime.inference.values import Answer
+from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
 from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
@@ -22,6 +22,8 @@ __all__ = ["LONGEST_MS", "GroupTimings", "PredictionRecord", "SessionTimings"]
 
 LONGEST_MS = 3_600_000.0
 """Longest accepted time of a group in ms; longer ones count as this, so that one absurd value does not dominate."""
+
+_log = logging.getLogger("anytime_service")
 
 
 class GroupTimings:
@@ -51,9 +53,7 @@ class GroupTimings:
             took_ms = now_ms - self._last_ms
         self._last_ms = now_ms
         if not again:
-            tally = self.signals.groups.get(group) or self.signals.group(group)
-            if tally is not None:
-                tally.observe(took_ms / 1000.0 if took_ms < LONGEST_MS else LONGEST_MS / 1000.0)
+            self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS)  # NaN counts as the longest
 
     def received_together(self, now_ms: float) -> None:
         """Record groups that arrived in one message; the times of the single groups are unknown."""
@@ -98,9 +98,6 @@ class SessionTimings:
     def end(self, name: str) -> None:
         """Remove a session."""
         self._timings.pop(name, None)
-
-
-_log = logging.getLogger("anytime_service")
 
 
 class PredictionRecord:

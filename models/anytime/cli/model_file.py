@@ -1,0 +1,119 @@
+"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from anytime._files import check_writable
+from anytime.cli.console import print_json, progress, remark, results
+from anytime.cli.options import AsJson, ModelFile, workers
+from anytime.cli.report import certificate_line, steps_table, summary
+from anytime.errors import TrainingError
+from anytime.evaluation.certificate.certify import NODES
+from anytime.evaluation.certificate.certify import certify as certify_model
+from anytime.evaluation.plots import FORMATS, plot_model
+from anytime.groups import write_text
+from anytime.inference.prediction import load
+from anytime.model.export import c_source, document
+from anytime.model.model import Model
+
+__all__ = ["certify", "export", "plot", "show"]
+
+SECONDS = 60.0
+"""Default time limit of `certify`."""
+
+Form = Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")]
+ExportFile = Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")]
+CertifiedFile = Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")]
+
+
+def show(model: ModelFile, json: AsJson = False) -> None:
+    """Show the steps of a model: the groups, cost and explained variance of each."""
+    loaded = load(model)
+    if json:
+        values = {
+            "cost_unit": loaded.groups.cost_unit,
+            "features": len(loaded.groups.features),
+            "moments": loaded.moments is not None,
+        }
+        print_json(loaded.manifest.model_dump(mode="json") | values)
+        return
+    console = results()
+    console.print(steps_table(loaded))
+    console.print(summary(loaded), markup=False)
+
+
+def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
+    """Draw the explained variance of each prefix of a model against its cost."""
+    check_writable(out, FORMATS)
+    plot_model(load(model), out)
+    remark(f"wrote {out}")
+
+
+def export(model: ModelFile, to: Form, out: ExportFile = None) -> None:
+    """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
+    if out is not None:
+        check_writable(out, (".json",) if to == "json" else (".h",))
+    loaded = load(model)
+    text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    write_text(text, out)
+    remark(f"wrote {out}")
+
+
+def certify(
+    model: ModelFile,
+    out: CertifiedFile = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
+    ] = SECONDS,
+    nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
+    n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
+    json: AsJson = False,
+) -> None:
+    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training."""
+    if (out is None) != in_place:
+        given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
+        raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
+    if out is not None and out.exists() and model.exists() and out.samefile(model):
+        raise TrainingError(f"--out is {str(out)!r}, the model itself; name another file, or give --in-place instead")
+    out = model if out is None else out
+    check_writable(out, (".safetensors",))
+    loaded = load(model)
+    with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
+        certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=workers(n_jobs), progress=advance)
+    certified = certified.save(out)
+    if json:
+        print_json(_certificate_values(certified))
+        return
+    console = results()
+    console.print(steps_table(certified))
+    console.print(certificate_line(certified), markup=False)
+    console.print(f"wrote {out}", markup=False)
+
+
+def _certificate_values(model: Model) -> dict[str, Any]:
+    certificate, shares = model.manifest.certificate, model.certified_shares
+    assert certificate is not None  # noqa: S101
+    assert shares is not None  # noqa: S101
+    prefixes = [
+        {
+            "prefix": prefix,
+            "cost": float(model.costs[prefix]),
+            "explained_variance": model.expected(prefix).explained_variance,
+            "bound": certificate.bounds[prefix],
+            "share": shares[prefix],
+            "exact": certificate.exact[prefix],
+        }
+        for prefix in range(model.steps + 1)
+    ]
+    return {"version": model.version, "nodes": certificate.nodes, "seconds": certificate.seconds, "prefixes": prefixes}

@@ -1,0 +1,67 @@
+"""What the endpoints share that are plain ASGI applications; for speed they use no request objects."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+from starlette.types import Receive, Scope, Send
+
+from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.service import PredictionService
+from anytime_service.http.exchange import Exchange, Reply
+from anytime_service.http.responses import problem_reply
+from anytime_service.schemas.values import AT_ONCE
+
+__all__ = ["AT_A_TIME", "Endpoint", "converting"]
+
+AT_A_TIME = 16
+"""Number of lines or messages that one client may send before the event loop serves other connections."""
+
+
+class Endpoint:
+    """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions.
+
+    Attributes
+    ----------
+    body_timeout_s : time to read a body completely, in seconds; None if only a deadline ends the wait.
+    """
+
+    body_timeout_s: float | None = None
+
+    def __init__(self, handler: PredictionService) -> None:
+        self.handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        handler = self.handler
+        account = handler.accounts.of(scope)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.body_timeout_s)
+        opened: list[ActivePrediction] = []
+        try:
+            await self.answer(scope, exchange, opened)
+        except Exception as error:
+            _drop(opened)  # now: the client may go on sending its body for a while
+            exchange.reply(self.problem(error))
+        finally:
+            try:
+                await exchange.finish()
+            finally:
+                _drop(opened)
+
+    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+        """Send the response, or open the prediction that sends it and add it to `opened`."""
+        raise NotImplementedError
+
+    def problem(self, error: Exception) -> Reply:
+        """Return the response to an error."""
+        return problem_reply(error)
+
+
+def converting(handler: PredictionService, content: bytes) -> AbstractAsyncContextManager[None]:
+    """Return the context in which to convert a body: one long body at a time, and any number of short ones."""
+    return handler.converting if len(content) > AT_ONCE else nullcontext()
+
+
+def _drop(opened: list[ActivePrediction]) -> None:
+    for active in opened:
+        active.drop()
