@@ -118,7 +118,7 @@ def main() -> None:
     for what, each in (("another replica", found), ("memory, one process", alone)):
         for since, column in zip(("sent", "acknowledged"), zip(*each, strict=True), strict=True):
             p50, p99 = statistics.quantiles(column, n=100)[49], statistics.quantiles(column, n=100)[98]
-            print(f"answer that waits at {what}, ms after the last group was {since}: p50 {p50:.2f} p99 {p99:.2f}")
+            print(f"waiting answer from {what}, ms after the last group was {since}: p50 {p50:.2f} p99 {p99:.2f}")
 
 
 if __name__ == "__main__":
