@@ -17,7 +17,9 @@ from anytime_service.schemas.values import (
     Pauses,
     Values,
     array_of,
+    is_long_list,
     malformed,
+    read_short_values,
     read_values,
 )
 
@@ -171,20 +173,23 @@ async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> 
 
     Raise FieldError, which names the group and the place, if values are invalid.
     """
-    pauses = Pauses()
+    pauses, decoder = Pauses(), _VALUES[form.name]
     converted: Arrays = {}
     for name, values in groups.items():
-        if isinstance(values, Packed):
-            converted[name] = array_of(model, name, values.values, values.dtype, max_rows)
-        else:
-            try:
-                converted[name] = await read_values(form, _VALUES[form.name], model, name, values, max_rows, pauses)
-            except msgspec.ValidationError as error:
-                message, place = located(error)
-                field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
-                at = f" at {place}" if place else ""
-                raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
-        await pauses.pause()
+        try:
+            if isinstance(values, Packed):
+                converted[name] = array_of(model, name, values.values, values.dtype, max_rows)
+            elif is_long_list(form, values):
+                converted[name] = await read_values(form, decoder, model, name, values, max_rows, pauses)
+            else:  # without a coroutine for each group, 2 us less
+                converted[name] = read_short_values(form, decoder, model, name, values, max_rows)
+        except msgspec.ValidationError as error:
+            message, place = located(error)
+            field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
+            at = f" at {place}" if place else ""
+            raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
+        if pauses.due():
+            await pauses.pause()
     return converted
 
 

@@ -36,8 +36,10 @@ __all__ = [
     "UnevenRowsError",
     "Values",
     "array_of",
+    "is_long_list",
     "malformed",
     "read_list",
+    "read_short_values",
     "read_values",
 ]
 
@@ -84,9 +86,13 @@ class Pauses:
     def __init__(self) -> None:
         self._begun_ms = now_ms()
 
+    def due(self) -> bool:
+        """Return whether the work since the last pause took more than `PAUSE_MS`."""
+        return now_ms() - self._begun_ms > PAUSE_MS
+
     async def pause(self) -> None:
-        """Yield to the event loop if the work since the last pause took more than `PAUSE_MS`."""
-        if now_ms() - self._begun_ms > PAUSE_MS:
+        """Yield to the event loop if a pause is due."""
+        if self.due():
             await asyncio.sleep(0)
             self._begun_ms = now_ms()
 
@@ -114,6 +120,23 @@ def array_of(model: Model, group: str, values: Values | bytes, dtype: Dtype | No
     return array
 
 
+def read_short_values(
+    form: Form,
+    decoder: Decoder,
+    model: Model,
+    group: str,
+    content: msgspec.Raw,
+    max_rows: int,
+    dtype: Dtype | None = None,
+) -> Array:
+    """Return values that are no long list as an array; arguments and errors are those of `read_values`."""
+    listed = dtype is not None and is_long_list(form, content)  # an error, which needs no value of the list
+    values: Any = [] if listed else decoder.decode(content)
+    if isinstance(values, Packed):
+        values, dtype = values.values, values.dtype
+    return array_of(model, group, values, dtype, max_rows)
+
+
 async def read_values(
     form: Form,
     decoder: Decoder,
@@ -129,11 +152,8 @@ async def read_values(
     `decoder` decodes short or packed values of this form to lists, bytes or `Packed`. Raise ValidationError if a value
     is not a number, and FieldError as `array_of`; a long list with too many rows is not decoded.
     """
-    if dtype is not None or not _is_long_list(form, content):
-        values: Any = [] if _is_long_list(form, content) else decoder.decode(content)  # a list with a dtype is an error
-        if isinstance(values, Packed):
-            values, dtype = values.values, values.dtype
-        return array_of(model, group, values, dtype, max_rows)
+    if dtype is not None or not is_long_list(form, content):
+        return read_short_values(form, decoder, model, group, content, max_rows, dtype)
     place = model.places.get(group)
     if place is None:
         return np.empty(0)  # the prediction rejects an unknown group
@@ -155,7 +175,7 @@ async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses
     ValidationError, which names the place in the complete list, if a value is not a number. Raise ValueError if rows
     differ in length or are too long.
     """
-    if not _is_long_list(form, content):
+    if not is_long_list(form, content):
         return np.array(_LISTS[form.name].decode(content), dtype=np.float64)
     parts: list[Array] = []
     first = 0
@@ -201,10 +221,9 @@ def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> A
     return np.frombuffer(values, dtype=f"<{dtype}").reshape(-1, width)
 
 
-def _is_long_list(form: Form, content: msgspec.Raw | bytes) -> bool:
+def is_long_list(form: Form, content: msgspec.Raw | bytes) -> bool:
     """Return whether values are a list that takes long to convert; packed values never do."""
-    view = memoryview(content)
-    return view.nbytes > AT_ONCE and (form is JSON or _head(view[:5])[1] > 0)
+    return len(content) > AT_ONCE and (form is JSON or _head(memoryview(content)[:5])[1] > 0)
 
 
 def _count_rows(form: Form, content: bytes) -> int:
