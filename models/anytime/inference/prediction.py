@@ -174,7 +174,8 @@ class Prediction:
     def add_checked(self, group: str, values: Float) -> None:
         """Add values that `checked` returned."""
         place = self.model.places[group]
-        self.expect_rows(len(values))
+        if self._rows != len(values):
+            self.expect_rows(len(values))
         if self._X is None:
             # Columns are contiguous, so pages of columns that never arrive are never touched.
             self._X = np.empty((len(values), len(self.model.prefixes.mean)), order="F")

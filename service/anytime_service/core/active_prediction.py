@@ -202,7 +202,7 @@ class ActivePrediction:
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
             self._account.check(values.size * VALUE_BYTES, f"groups.{name}")
-        answer = self.opened.groups(now, {name: values})
+        answer = self.opened.group(now, name, values)
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
         self._after(answer)

@@ -170,7 +170,9 @@ class OpenPrediction:
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
-        return self.groups(now_ms, {name: values})
+        self._expect("groups")
+        self.prediction.add_checked(name, checked_group(self.prediction, name, values))
+        return self._took((name,), now_ms)
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
@@ -270,17 +272,20 @@ class OpenPrediction:
         )
 
 
+def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
+    """Return the values of a group as an array for `Prediction.add_checked`; raise FieldError if they are invalid."""
+    try:
+        return prediction.checked(name, values)
+    except ValuesError as error:
+        raise FieldError(f"groups.{name}", str(error)) from error
+
+
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Float]:
     """Return the values of groups as arrays for `Prediction.add_checked`.
 
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """
-    arrays: dict[str, Float] = {}
-    for name, each in values.items():
-        try:
-            arrays[name] = prediction.checked(name, each)
-        except ValuesError as error:
-            raise FieldError(f"groups.{name}", str(error)) from error
+    arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
     if len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
         raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
