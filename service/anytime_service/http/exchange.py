@@ -286,6 +286,7 @@ class Exchange:
             message = await self._receive()
         except asyncio.CancelledError:
             if self._overdue:
+                self._overdue = False
                 problem = "the body did not arrive in time; send it at once, or with a deadline"
                 raise RequestTimeoutError(problem) from None
             if not self._lingered:
