@@ -128,5 +128,7 @@ def trace_of(traceparent: str) -> tuple[str, str] | None:
 
 
 def _client_id(headers: Headers) -> bytes | None:
-    name = next((value for name, value in headers if name == _HEADER), b"")
-    return name if _VALID_ID.fullmatch(name) else None
+    for name, value in headers:
+        if name == _HEADER:
+            return value if _VALID_ID.fullmatch(value) else None
+    return None
