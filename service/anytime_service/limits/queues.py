@@ -174,3 +174,7 @@ class TTLCache(Generic[Item]):
     def forget(self, name: str | int) -> None:
         """Remove a name, if the cache contains it."""
         self._items.pop(name, None)
+
+    def clear(self) -> None:
+        """Remove all items."""
+        self._items.clear()
