@@ -3,7 +3,7 @@
 A family is defined by its convex phi. Training minimises the mean of phi(eta) - y'eta over the rows, with eta = W x and
 an unpenalised intercept, plus alpha/2 |W|^2.
 
-- Gaussian: phi(eta) = |eta|^2 / 2, smallest squares. Training uses moments for it; this class completes the set.
+- Gaussian: phi(eta) = |eta|^2 / 2, least squares. Training uses moments for it; this class completes the set.
 - Binomial: phi(eta) = log(1 + exp eta), the logistic regression of the second of two classes.
 - Multinomial: phi(eta) = log sum_k exp(s_k), the softmax regression of K classes.
 - Poisson: phi(eta) = exp eta, the log-linear regression of counts.
@@ -12,7 +12,8 @@ The scores s of the classes of a multinomial are known only up to a constant. Wi
 over the classes. K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice:
 s = B eta, and |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
 
-To add a family, write a class like `_Poisson`, and add its name to `anytime.types.FamilyName` and to `FAMILIES`.
+To add a family, write a class like `_Poisson`, add its name to `anytime.types.FamilyName` and to `FAMILIES`, and the
+tasks that it fits to `FAMILY_TASKS` in `anytime.target`.
 """
 
 from __future__ import annotations
