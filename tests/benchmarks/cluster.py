@@ -1,6 +1,6 @@
 """A table summed by one worker process and by two: `python tests/benchmarks/cluster.py [--gigabytes 2] [--folder D]`.
 
-Each worker has one thread. Interleaved: one worker, two workers, and two of which one is killed after the first part.
+Each worker has one thread. Interleaved: one worker, two workers, and two with one killed after the first part.
 Prints the rate of each, the efficiency of two (half their rate divided by that of one), and the difference of moments
 and model from those of one process; exits with 1 if moments differ by more than 1e-12, relative, or sequences differ.
 """

@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
     kind : run, predict, websocket, post or session.
     number : identifies the inputs, see `inputs`.
     started, received : at the caller.
-    deadline_ms : from `started`; None if there is none.
+    deadline_ms : from `started`; None without one.
     sent : available groups, in the order in which they were sent.
     accepted : whether the server confirmed all of them.
     opened : earliest time at which the model version was fixed; None means `started`.

@@ -40,7 +40,7 @@ class DrillClient(Protocol):
 
 
 class SlowInputs:
-    """The inputs of a call, each of which takes time to compute."""
+    """The inputs of a call; each takes time to compute."""
 
     def __init__(self, values: Mapping[str, list[float]]) -> None:
         self._values = values
@@ -309,7 +309,7 @@ class Post(_Http):
 
 
 class Session(_Http):
-    """A session: created, sent groups in two parts, asked for a prediction with a deadline, and deleted.
+    """A session: created, sent groups in two parts, used for a prediction with a deadline, and deleted.
 
     Parameters
     ----------

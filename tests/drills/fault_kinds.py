@@ -125,7 +125,7 @@ class FullDisk(Fault):
         before = testbed.cluster.model.read_bytes()
         testbed.disk.fill([replica.process.pid for replica in testbed.cluster.replicas])
         for replica in testbed.cluster.replicas:
-            for _ in range(20):  # each logs a line, which cannot be written
+            for _ in range(20):  # each logs a line, and writing it fails
                 replica.signal(signal.SIGHUP)
                 time.sleep(0.01)
         for port in testbed.cluster.ports:

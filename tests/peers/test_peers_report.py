@@ -68,7 +68,7 @@ def test_a_limit_holds_is_missed_or_was_not_measured() -> None:
 
 def test_a_peer_that_cannot_be_installed_is_reported_with_the_reason() -> None:
     found = missing_peers([Absent("peer", "no wheel"), Environment("other", Path("python"), {"other": "1"})])
-    assert found == [Finding("absent", "peer cannot be installed here: no wheel")]
+    assert found == [Finding("absent", "peer is not installed here: no wheel")]
 
 
 def test_losses_are_reported_as_losses() -> None:

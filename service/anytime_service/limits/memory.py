@@ -106,8 +106,7 @@ class Account(MemoryBudget):
 
     def check(self, more: int, field: str | None = None) -> None:
         """Raise OverloadedError if `more` additional bytes do not fit into the budget or the share of this key."""
-        total = self._total
-        if self._bytes + more <= self.share(self.most) and total.bytes + more <= total.most:
+        if self.fits(more):
             return
         share = self.share(self.most)
         if self._bytes + more > share and share < self.most:

@@ -166,7 +166,7 @@ async def array_of_long(form: Form, model: Model, frame: GroupFrame[msgspec.Raw]
 
 
 def peek(form: Form, content: bytes | str) -> Peeked:
-    """Return type, id and group of a message that `read_frame` rejected; each is None if it cannot be decoded."""
+    """Return type, id and group of a message that `read_frame` rejected; each is None if unreadable."""
     for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeked: Peeked = _PEEKED[form.name].decode(each)

@@ -43,7 +43,7 @@ def sums(numbers: list[float]) -> bytes:
 
 @contextmanager
 def mlserver(folder: Path) -> Iterator[Child | None]:
-    """Run MLServer with a trivial model, in its own process without workers; None if it cannot be installed."""
+    """Run MLServer with a trivial model, in its own process without workers; None if its installation fails."""
     try:
         program = _install(folder / "peer")
     except (subprocess.SubprocessError, OSError) as error:

@@ -1,7 +1,8 @@
 """Costs of models at prediction time, and the model that each budget allows.
 
-A model computes every group of which it uses a feature, with all that those groups require. Of many models at many
-costs, the one that validates best within a budget, on rows not used for fitting, gives the value on the test rows.
+A model computes every group that contains one of its features, with all that those groups require. Of many models
+at many costs, the one that validates best within a budget, on rows not used for fitting, gives the value on the
+test rows.
 """
 
 from __future__ import annotations

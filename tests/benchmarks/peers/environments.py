@@ -1,7 +1,7 @@
 """A virtual environment for each peer, so that the versions of one do not constrain another.
 
 The packages are pinned in `requirements/NAME.txt`. An environment is created on first use, and again after its file
-changes. One that cannot be created is `Absent`, with the reason, and the report says so.
+changes. One whose creation fails is `Absent`, with the reason, and the report says so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Absent:
-    """A peer that cannot be installed on this machine, and why."""
+    """A peer whose installation failed on this machine, and why."""
 
     name: str
     why: str

@@ -27,7 +27,7 @@ MIN_SQUARES, LIKELIHOOD = "ours, least squares", "ours, likelihood"
 LIGHTGBM, XGBOOST = "LightGBM, a model for each budget", "XGBoost, prefixes of one model"
 
 TEXT = (
-    "All methods fit on the same rows. A budget pays for every group of which the model uses a feature. Ours "
+    "All methods fit on the same rows. A budget pays for every group that contains a feature of the model. Ours "
     "answers as in service: by the longest prefix within the budget, without looking at other rows. XGBoost is one "
     "model whose first trees answer (iteration_range); their number and depth are chosen on validation rows. LightGBM "
     "charges a feature at its first split (cegb_penalty_feature_coupled; it knows features, not groups, "

@@ -97,7 +97,7 @@ def within(what: str, ratio: Spread | None, limit: float) -> Finding:
 def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
     """Return the peers that could not be installed, and why."""
     return [
-        Finding("absent", f"{peer.name} cannot be installed here: {peer.why}")
+        Finding("absent", f"{peer.name} is not installed here: {peer.why}")
         for peer in peers
         if isinstance(peer, Absent)
     ]

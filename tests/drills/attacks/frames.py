@@ -234,7 +234,7 @@ def _ids(port: int) -> Counter[str]:
 
 FRAMES = (
     *(
-        # Bytes after an oversized frame are never read, so the connection cannot be closed in order.
+        # Bytes after an oversized frame are never read, so the connection does not close in order.
         Attack(f"WebSocket: {name}", partial(send_frames, content), may_reset=len(content) > 1 << 20)
         for name, content in NONSENSE.items()
     ),

@@ -168,10 +168,10 @@ steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integer
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
-def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(told: list[tuple[str, int, int]]) -> None:
+def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple[str, int, int]]) -> None:
     async def main() -> None:
         these = Steps()
-        for kind, who, which in told:
+        for kind, who, which in events:
             await these.step(kind, who, which)
             these.check()
         for live in these.lives:
