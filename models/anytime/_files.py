@@ -21,8 +21,6 @@ from safetensors.numpy import save as serialise
 
 from anytime.errors import AnytimeError, ArtifactError, file_error
 
-__all__ = ["Arrays", "FileKind", "check_writable", "has_kind", "read", "write", "write_atomically"]
-
 MAX_HEADER_BYTES = 100_000_000
 """Size of the longest header that safetensors reads."""
 

@@ -23,8 +23,6 @@ from threadpoolctl import ThreadpoolController
 
 from anytime.types import Bool, Float
 
-__all__ = ["RANK_TOLERANCE", "Factor", "conjugate_gradients", "factorise", "factorise_penalised", "single_blas_thread"]
-
 
 @cache
 def _controller() -> ThreadpoolController:

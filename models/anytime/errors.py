@@ -18,23 +18,6 @@ import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-__all__ = [
-    "AnytimeError",
-    "ArtifactError",
-    "ExtractorError",
-    "GroupsError",
-    "TableError",
-    "TrainingError",
-    "ValuesError",
-    "environmental",
-    "file_error",
-    "listed",
-    "reason_of",
-    "suggestion",
-    "summary",
-    "unusable",
-]
-
 
 class AnytimeError(ValueError):
     """Root of every error that this library raises deliberately.

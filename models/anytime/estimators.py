@@ -36,8 +36,6 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.types import FamilyName, Float, Index, Method, Task
 
-__all__ = ["AnytimeClassifier", "AnytimeRegressor"]
-
 
 def _learns_from_streams(estimator: Estimator) -> bool:
     """Return whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""

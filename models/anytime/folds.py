@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from anytime.target import class_codes
 from anytime.types import FamilyName, Float, Index
 
-__all__ = ["FoldAssigner", "FoldCounts", "FoldStream", "GroupedFolds", "StratifiedFolds", "fold_count", "stratified"]
-
 
 class FoldStream:
     """Fold numbers of consecutive rows: each run of `count` rows has every fold once, in random order."""

@@ -29,17 +29,6 @@ from anytime._files import write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
-__all__ = [
-    "COST_TOLERANCE",
-    "SUFFIXES",
-    "FeatureGroup",
-    "FeatureGroups",
-    "load_groups",
-    "singletons",
-    "write_groups",
-    "write_text",
-]
-
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
 

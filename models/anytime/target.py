@@ -9,9 +9,6 @@ import numpy as np
 from anytime.errors import TrainingError, listed
 from anytime.types import FamilyName, Float, Index, Label, Task
 
-__all__ = ["FAMILY_TASKS", "Target", "check_family", "class_codes"]
-
-
 FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}
 """The task of each family that has its own; "gaussian" serves both regression and classes."""
 

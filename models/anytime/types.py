@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bool", "FamilyName", "Float", "Index", "Label", "Link", "Method", "Overload", "Policy", "Reason", "Task"]
-
 Float: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
 Bool: TypeAlias = NDArray[np.bool_]

@@ -10,8 +10,6 @@ import typer
 
 from anytime.cli.options import workers
 
-__all__ = ["reproduce"]
-
 DATA = Path("../shared/data")
 """Default folder of the real data sets."""
 

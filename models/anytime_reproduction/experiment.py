@@ -22,28 +22,6 @@ from scipy.stats import t
 
 from anytime.types import Float
 
-__all__ = [
-    "MIN_RUNS",
-    "Cell",
-    "Compared",
-    "Estimate",
-    "Experiment",
-    "Figure",
-    "Finding",
-    "Result",
-    "Results",
-    "Run",
-    "Section",
-    "Setting",
-    "Table",
-    "batched",
-    "by_name",
-    "means_finding",
-    "published",
-    "too_few",
-    "unanimous",
-]
-
 Result: TypeAlias = dict[str, Any]
 """Return value of a run: plain values by name."""
 

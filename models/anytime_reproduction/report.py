@@ -21,8 +21,6 @@ from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
 from anytime_reproduction.experiment import Cell, Estimate, Experiment, Section, Table
 
-__all__ = ["STYLE", "STYLES", "Style", "check_folder", "curve", "mean", "panels", "write_report"]
-
 STYLE = Path(__file__).with_name("report.css")
 
 HOW_TO_READ = (

@@ -25,8 +25,6 @@ from anytime._version import __version__
 from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
-__all__ = ["results_of"]
-
 
 @dataclass(frozen=True)
 class _Task:

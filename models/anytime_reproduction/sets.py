@@ -31,26 +31,6 @@ from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Setting
 
-__all__ = [
-    "FILES",
-    "RealSet",
-    "SetName",
-    "Split",
-    "boston_stand_in",
-    "check_sets",
-    "check_yahoo",
-    "consecutive_groups",
-    "detection_stand_in",
-    "load_set",
-    "numbered_grouping",
-    "ranking_stand_in",
-    "read_yahoo",
-    "recosted",
-    "regrouped",
-    "regrouping",
-    "small_ranking_stand_in",
-]
-
 SetName = Literal["kddcup99", "yahoo_sample", "mq2008", "boston_housing"]
 
 

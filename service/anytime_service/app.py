@@ -33,8 +33,6 @@ from anytime_service.telemetry.logs import AccessLog
 from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
 
-__all__ = ["HotRoutes", "create_app", "create_side_app"]
-
 
 class HotRoutes:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.

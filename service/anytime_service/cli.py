@@ -12,8 +12,6 @@ import typer
 
 from anytime.errors import AnytimeError
 
-__all__ = ["demo", "serve"]
-
 _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter
 
-__all__ = ["now_ms"]
-
 
 def now_ms() -> float:
     """Return the time in ms. The clocks of event loops are not used, since they may stand still during a turn."""

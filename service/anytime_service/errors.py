@@ -9,32 +9,6 @@ from __future__ import annotations
 
 from anytime.errors import AnytimeError, ValuesError
 
-__all__ = [
-    "AddressError",
-    "BodyTooLargeError",
-    "CertificateError",
-    "ContentTypeError",
-    "DamagedSessionError",
-    "FieldError",
-    "GoneSessionError",
-    "HeadTooLargeError",
-    "InvalidKeyError",
-    "KeyScopeError",
-    "KeysError",
-    "MalformedBodyError",
-    "MissingVersionError",
-    "OriginError",
-    "OverloadedError",
-    "RegistryError",
-    "RequestTimeoutError",
-    "SessionsUnreachableError",
-    "SubprotocolError",
-    "UnexpectedEventError",
-    "UnknownModelError",
-    "UnknownSessionError",
-    "UpgradeRequiredError",
-]
-
 
 class FieldError(ValuesError):
     """An invalid value in a request; `field` names it."""

@@ -26,19 +26,6 @@ from typing import Literal, TypeAlias
 from anytime.errors import reason_of
 from anytime_service.errors import KeysError
 
-__all__ = [
-    "KEY",
-    "LOOK_S",
-    "MAX_KEY_BYTES",
-    "SHORT",
-    "Key",
-    "KeyFileWatcher",
-    "KeyRing",
-    "KeyScope",
-    "read_key_file",
-    "read_keys",
-]
-
 KeyScope: TypeAlias = Literal["predict", "admin"]
 
 KEY = "anytime_service.key"

@@ -14,8 +14,6 @@ from anytime_service.errors import KeysError
 from anytime_service.keys import Key, read_keys
 from anytime_service.urls import MEMORY, checked_address, origin_of
 
-__all__ = ["Settings", "load_settings"]
-
 PREFIX = "ANYTIME_"
 
 SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))

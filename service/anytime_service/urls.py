@@ -19,8 +19,6 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from anytime_service.errors import OriginError
 
-__all__ = ["MEMORY", "Origins", "checked_address", "origin_of", "shown_address"]
-
 _ORIGIN = re.compile(r"(https?)://([^\s/?#@,]+)")
 _PORTS = {"http": ":80", "https": ":443"}
 _SECURE = ("https", "wss")

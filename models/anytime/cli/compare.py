@@ -20,8 +20,6 @@ from anytime.evaluation.plots import FORMATS, plot_comparison
 from anytime.training.fit import fit
 from anytime.training.options import Options
 
-__all__ = ["compare"]
-
 
 def compare(
     data: options.Data,

@@ -15,8 +15,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["blank_table", "print_json", "progress", "remark", "results", "working"]
-
 PLAIN_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
 

@@ -33,8 +33,6 @@ from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
 from anytime.inference.prediction import load
 
-__all__ = ["costs"]
-
 BUDGETS = (0.1, 0.25, 0.5, 1.0)
 """Default budgets, as shares of the cost at which the new sequence reaches its plateau."""
 

@@ -21,8 +21,6 @@ from anytime.evaluation.evaluate import evaluate as evaluate_model
 from anytime.inference.prediction import load
 from anytime.model.model import Model
 
-__all__ = ["evaluate"]
-
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 

@@ -21,8 +21,6 @@ from typer.exceptions import TyperException
 
 from anytime.errors import AnytimeError, reason_of
 
-__all__ = ["COMMANDS", "main"]
-
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
 

@@ -21,8 +21,6 @@ from anytime.inference.prediction import load
 from anytime.model.export import c_source, document
 from anytime.model.model import Model
 
-__all__ = ["certify", "export", "plot", "show"]
-
 SECONDS = 60.0
 """Default time limit of `certify`."""
 

@@ -19,8 +19,6 @@ from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.training.fit import now
 
-__all__ = ["moments"]
-
 Sources = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")]
 Minus = Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")]
 OutMoments = Annotated[Path, typer.Option(help="File to write, named *.moments.")]

@@ -9,35 +9,6 @@ import typer
 
 from anytime.errors import GroupsError, TrainingError
 
-__all__ = [
-    "Alpha",
-    "AsJson",
-    "BackendName",
-    "CostQuantile",
-    "Data",
-    "Distributions",
-    "Drop",
-    "DropMissing",
-    "First",
-    "Folds",
-    "GroupsFile",
-    "Jobs",
-    "MaybeGroups",
-    "MaybeTarget",
-    "ModelFile",
-    "Out",
-    "Query",
-    "Scheduler",
-    "Seed",
-    "TargetColumns",
-    "Weights",
-    "Without",
-    "checked_folds",
-    "checked_quantile",
-    "parsed_alpha",
-    "workers",
-]
-
 Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
 ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
 Out = Annotated[Path, typer.Option(help="Model file to write, named *.safetensors.")]

@@ -22,8 +22,6 @@ from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, w
 from anytime.inference.prediction import load
 from anytime.inference.runner import imported, imported_extractors
 
-__all__ = ["profile"]
-
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
 

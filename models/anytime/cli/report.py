@@ -16,8 +16,6 @@ from anytime.model.manifest import Stopped
 from anytime.model.model import Model
 from anytime.training.guarantee import doubling_bound
 
-__all__ = ["certificate_line", "evaluation_table", "steps_table", "summary"]
-
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
 

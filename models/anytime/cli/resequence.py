@@ -19,8 +19,6 @@ from anytime.training.resequencing import Changes, left_out, remaining_groups
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
-__all__ = ["resequence"]
-
 Costs = Annotated[Path | None, typer.Option(help="Groups file with the new costs.")]
 NewMethod = Annotated[Method | None, typer.Option(help="New criterion.")]
 NewAlpha = Annotated[float | None, typer.Option(help="New penalty, for all prefixes.")]

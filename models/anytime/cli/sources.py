@@ -32,22 +32,6 @@ from anytime.types import FamilyName, Task
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
 
-__all__ = [
-    "LOCAL",
-    "Backend",
-    "ColumnOptions",
-    "Columns",
-    "MomentsSource",
-    "Source",
-    "TableSource",
-    "open_backend",
-    "open_calibration",
-    "open_retrained",
-    "open_source",
-    "open_table_source",
-    "open_test",
-]
-
 MAX_LIKELY_CLASSES = 20
 """Maximum number of distinct whole numbers for which the target may be classes."""
 

@@ -22,8 +22,6 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes
 from anytime.types import FamilyName, Method
 
-__all__ = ["train"]
-
 COVERAGE = 0.9
 """Default coverage."""
 

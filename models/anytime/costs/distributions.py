@@ -34,18 +34,6 @@ from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.types import Float, Index
 
-__all__ = [
-    "CostDistributions",
-    "Estimate",
-    "Histogram",
-    "RandomTimes",
-    "Samples",
-    "completions",
-    "milliseconds",
-    "priced",
-    "simulate",
-]
-
 DIGITS = 4
 """Significant digits of measured values."""
 

@@ -19,8 +19,6 @@ from anytime.model.model import Model, affordable
 from anytime.training.resequencing import Retrained, resequence
 from anytime.types import Float
 
-__all__ = ["Drift", "Order", "drift"]
-
 
 @dataclass(frozen=True, eq=False)
 class Order:

@@ -26,18 +26,6 @@ from anytime.groups import FeatureGroups
 from anytime.inference.runner import check_extractors
 from anytime.types import Float
 
-__all__ = [
-    "GroupTimes",
-    "Inputs",
-    "ModuleInputs",
-    "Profile",
-    "Scaling",
-    "TableInputs",
-    "measurements",
-    "profile",
-    "required_first",
-]
-
 MIN_BATCHES = 10
 """Minimum number of calls per row count in each repeat, for tables with few rows."""
 

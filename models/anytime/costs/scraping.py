@@ -20,22 +20,6 @@ from urllib.request import Request, urlopen
 from anytime.costs.distributions import Histogram
 from anytime.errors import AnytimeError, file_error, listed, suggestion
 
-__all__ = [
-    "FAMILY",
-    "Piece",
-    "Tallies",
-    "added",
-    "histograms",
-    "joined_text",
-    "of_model",
-    "paired",
-    "pieces",
-    "scraped",
-    "since",
-    "tallies",
-    "was_reset",
-]
-
 FAMILY = "anytime_group_seconds"
 
 MARK = "# metrics of "

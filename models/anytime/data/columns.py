@@ -13,16 +13,6 @@ from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
 from anytime.groups import FeatureGroups, singletons
 from anytime.types import Float, Index
 
-__all__ = [
-    "GivenGroups",
-    "check_no_times",
-    "feature_matrix",
-    "numbers",
-    "ordered_columns",
-    "picked_columns",
-    "settled_columns",
-]
-
 TIMES = "mM"
 """Dtype kinds of numpy's durations and dates."""
 

@@ -25,8 +25,6 @@ from anytime.moments.moments import Moments
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.types import Bool, FamilyName, Float, Label, Task
 
-__all__ = ["Dataset", "Progress", "Rows", "Survey", "checked_dataset", "ignored", "settle_target", "survey_target"]
-
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
 

@@ -29,8 +29,6 @@ from anytime.model.model import Model
 from anytime.target import Target, class_codes
 from anytime.types import Float
 
-__all__ = ["CoverageCurve", "calibrate", "calibrated", "held_out", "measured"]
-
 
 def held_out(
     model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False

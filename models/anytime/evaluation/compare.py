@@ -14,8 +14,6 @@ from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
 
-__all__ = ["VARIANTS", "Comparison", "MethodCurve", "Variant", "compare"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -20,8 +20,6 @@ from anytime.target import class_codes
 from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
-__all__ = ["Evaluation", "evaluate", "evaluated", "held_out_curve", "hold_out", "ndcg"]
-
 NDCG_AT = 5
 """Number of top-ranked documents of a query that count, as in the paper."""
 

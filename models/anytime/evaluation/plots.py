@@ -12,8 +12,6 @@ from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.compare import Comparison
 from anytime.model.model import Model
 
-__all__ = ["blank_figure", "plot_comparison", "plot_model", "write_figure"]
-
 FORMATS = (".png", ".svg", ".pdf")
 DASHES = ((5, 1), (3, 1, 1, 1), (1, 1), (1, 3), (8, 3), (6, 1, 1, 1, 1, 1))
 LINES = ("-", "--", "-.", ":", *((0, dashes) for dashes in DASHES))

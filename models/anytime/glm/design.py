@@ -16,8 +16,6 @@ from anytime.glm.families import Family
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = ["Design", "Evaluation", "Predictors", "Totals", "View"]
-
 Predictors: TypeAlias = Any
 """Linear predictors of all rows, in a representation private to the design."""
 

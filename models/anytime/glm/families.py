@@ -28,8 +28,6 @@ from scipy.special import expit, logit, xlogy
 
 from anytime.types import FamilyName, Float, Link
 
-__all__ = ["FAMILIES", "Family", "deviances"]
-
 
 class Family(ABC):
     """phi with its derivatives.

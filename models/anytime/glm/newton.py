@@ -19,8 +19,6 @@ from anytime.errors import TrainingError
 from anytime.glm.design import Evaluation, Predictors, View
 from anytime.types import Float
 
-__all__ = ["EXACT", "Optimum", "SeparatedError", "Stop", "optimum"]
-
 ITERATIONS = 200
 """Maximum number of Newton steps; well-posed problems need 5 to 15."""
 

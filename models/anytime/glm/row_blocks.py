@@ -30,8 +30,6 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-__all__ = ["HELD_BYTES", "BlockDesign", "BlockView", "RowBlock", "row_blocks_of"]
-
 ROWS = 16_000
 """Maximum number of rows of a block; not a power of two, whose columns would share cache lines."""
 

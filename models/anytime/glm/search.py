@@ -28,18 +28,6 @@ from anytime.selection.greedy import Candidates, Sequence, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index, Method
 
-__all__ = [
-    "MAX_HESSIAN",
-    "LikelihoodSequence",
-    "QuadraticModel",
-    "QuadraticModels",
-    "base_rate",
-    "likelihood_sequence",
-    "on_all_columns",
-    "separated",
-    "with_more_columns",
-]
-
 MAX_VALUES = 2**22
 """Maximum number of values in the second-order models of one model: 32 MiB."""
 

@@ -32,25 +32,6 @@ from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index, Label
 
-__all__ = [
-    "ROUNDING",
-    "class_members",
-    "class_scores",
-    "conformal_level",
-    "conformal_rank",
-    "conformal_threshold",
-    "conformity_scores",
-    "covering_intervals",
-    "coverings",
-    "expected_calibration_error",
-    "label_sets",
-    "model_outputs",
-    "pearson_intervals",
-    "pearson_scores",
-    "residual_intervals",
-    "residual_scores",
-]
-
 ROUNDING = 1e-12
 """Margin added to intervals and sets, relative to prediction and width.
 

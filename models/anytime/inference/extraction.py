@@ -18,8 +18,6 @@ from typing import Any
 
 from anytime.errors import summary
 
-__all__ = ["MAX_DRAIN_S", "Arrival", "Extraction", "computed"]
-
 MAX_DRAIN_S = 0.002
 """Seconds after its deadline during which `arrivals` still yields complete groups."""
 

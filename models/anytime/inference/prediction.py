@@ -26,8 +26,6 @@ from anytime.model.file import read_model
 from anytime.model.model import Expected, Model, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
 
-__all__ = ["Answer", "LoadedModel", "Prediction", "load"]
-
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
 

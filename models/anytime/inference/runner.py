@@ -40,17 +40,6 @@ from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
 
-__all__ = [
-    "Failure",
-    "Lateness",
-    "LatenessRecord",
-    "Runner",
-    "check_extractors",
-    "checked_seconds",
-    "imported",
-    "imported_extractors",
-]
-
 _log = logging.getLogger("anytime.runner")
 
 

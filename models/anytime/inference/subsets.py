@@ -23,8 +23,6 @@ from anytime.model.model import Expected, Model
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = ["MAX_SETS", "ArrivedModel", "arrived_model", "cached_arrived_model"]
-
 MAX_SETS = 256
 """Maximum number of solved sets cached per model; the least recently used is evicted first."""
 

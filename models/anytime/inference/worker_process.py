@@ -27,8 +27,6 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import ExtractorError, summary
 from anytime.inference.extraction import Arrival, Extraction, computed
 
-__all__ = ["ProcessWorker", "WorkerLostError", "disown_processes", "packed_extractors", "packed_input", "serve"]
-
 START_SECONDS = 120.0
 """Time limit for a process to import its extractors."""
 

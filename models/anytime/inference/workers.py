@@ -33,8 +33,6 @@ from anytime.inference.worker_process import (
     packed_input,
 )
 
-__all__ = ["Worker", "Workers"]
-
 Worker = Literal["thread", "process"]
 
 STARTED = {"thread": 1, "process": 2}

@@ -10,8 +10,6 @@ import numpy as np
 
 from anytime.types import Float, Index
 
-__all__ = ["PLATEAU_LEVELS", "Curve", "Shape", "plateau_level", "reordered", "stopping_cost", "timeliness"]
-
 Shape = Literal["trapezoid", "step"]
 
 

@@ -30,8 +30,6 @@ from anytime.errors import ArtifactError
 from anytime.model.model import Model
 from anytime.types import Float, Label
 
-__all__ = ["EXPORT", "c_source", "document"]
-
 EXPORT = 1
 """Version of the document's form."""
 

@@ -24,8 +24,6 @@ from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
-__all__ = ["read_model", "write_model"]
-
 MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
 
 Arrays = dict[str, NDArray[Any]]

@@ -12,19 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_valid
 from anytime.groups import FeatureGroups
 from anytime.types import FamilyName, Label, Link, Method, Task
 
-__all__ = [
-    "FORMAT",
-    "Calibration",
-    "Certificate",
-    "Guarantee",
-    "Manifest",
-    "Provenance",
-    "Redundant",
-    "StepRecord",
-    "Stopped",
-]
-
-
 FORMAT = 1
 """Format number that this library writes and reads."""
 

@@ -21,8 +21,6 @@ from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
 
-__all__ = ["Expected", "GroupPosition", "Model", "affordable", "checked_budget"]
-
 
 @dataclass(frozen=True)
 class Expected:

@@ -23,15 +23,6 @@ from anytime.glm.families import FAMILIES
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.types import FamilyName, Float, Index
 
-__all__ = [
-    "PrefixModels",
-    "class_probabilities",
-    "expected_responses",
-    "explained_variances",
-    "prefix_models",
-    "staircase",
-]
-
 BATCH = 128
 """Right-hand sides solved at once; a batch needs no rows beyond its longest prefix."""
 

@@ -27,17 +27,6 @@ from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 
-__all__ = [
-    "Block",
-    "MomentStream",
-    "Reached",
-    "UnusableColumnError",
-    "accumulate",
-    "dense",
-    "fold_moments_of",
-    "moments_of",
-]
-
 Reached: TypeAlias = Callable[[int, list[Moments]], None]
 """Callback that receives the row of the table that a pass has reached and the moments of each fold up to it."""
 

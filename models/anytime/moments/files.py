@@ -30,19 +30,6 @@ from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Label, Task
 
-__all__ = [
-    "EVERY_S",
-    "FORMAT",
-    "Checkpoint",
-    "CheckpointState",
-    "MomentsRecord",
-    "StoredMoments",
-    "are_moments",
-    "packed",
-    "packed_shapes",
-    "unpacked",
-]
-
 
 def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of moments, with a prefix of their names."""

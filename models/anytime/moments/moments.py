@@ -22,8 +22,6 @@ import numpy as np
 from anytime.errors import TableError
 from anytime.types import Bool, Float, Index
 
-__all__ = ["Gram", "HeldOutMoments", "Moments"]
-
 CANCELLATION_TOLERANCE = 1e-13
 """Weights, means and variances below this share of the cancelled amount are zero."""
 

@@ -20,8 +20,6 @@ from anytime.moments.moments import Gram
 from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
 
-__all__ = ["CRITERIA", "NULL_EIGENVALUE", "Criterion", "whitening"]
-
 NULL_EIGENVALUE = 1e-10
 """Eigenvalues below this share of the group's largest count as zero."""
 

@@ -18,20 +18,6 @@ from anytime.selection.criteria import Criterion
 from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "NOISE",
-    "TIE",
-    "Candidates",
-    "Search",
-    "Sequence",
-    "Step",
-    "best",
-    "cost_of",
-    "greedy",
-    "oracle_order",
-    "with_prerequisites",
-]
-
 
 @dataclass(frozen=True)
 class Step:

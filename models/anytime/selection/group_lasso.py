@@ -59,8 +59,6 @@ from anytime._linalg import RANK_TOLERANCE, Factor, conjugate_gradients, factori
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-__all__ = ["Descent", "Problem"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

@@ -20,8 +20,6 @@ from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Method
 
-__all__ = ["FactoredSequence", "given_sequence", "sequence", "sequencer"]
-
 
 @dataclass(frozen=True, eq=False)
 class FactoredSequence(Sequence):

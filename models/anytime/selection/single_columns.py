@@ -27,8 +27,6 @@ from anytime.selection.greedy import NOISE, TIE, Sequence, Step
 from anytime.selection.sweep import PANEL
 from anytime.types import Float, Index
 
-__all__ = ["are_single_columns", "single_columns"]
-
 
 def are_single_columns(groups: FeatureGroups) -> bool:
     """Return whether every group is one column, and none requires another."""

@@ -44,17 +44,6 @@ from anytime.selection.greedy import best, with_prerequisites
 from anytime.selection.group_lasso import Descent, Problem
 from anytime.types import Bool, FamilyName, Float, Method
 
-__all__ = [
-    "Entries",
-    "GroupLassoPath",
-    "Point",
-    "Tracer",
-    "check_sparse",
-    "group_lasso_path",
-    "shrunken_curve",
-    "sparse_entries",
-]
-
 COUNT = 100
 """Number of penalties of a path."""
 

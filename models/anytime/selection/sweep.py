@@ -25,8 +25,6 @@ from anytime._linalg import Factor, factorise
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-__all__ = ["PANEL", "SelectionState", "SizeClass", "Sweep"]
-
 
 @dataclass
 class SizeClass:

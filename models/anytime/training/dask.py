@@ -37,8 +37,6 @@ from anytime.types import Float, Index
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Cluster", "ClusterDesign", "Span", "connected", "spans"]
-
 PARTS_PER_THREAD = 4
 """Parts of a table for each worker thread, so that a slow or lost part delays little."""
 

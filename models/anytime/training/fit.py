@@ -35,8 +35,6 @@ from anytime.training.model_selection import Choice, HeldBest, HoldOut, check_st
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
-__all__ = ["Fit", "fit", "now", "provenance"]
-
 
 @dataclass(frozen=True, eq=False)
 class Fit:

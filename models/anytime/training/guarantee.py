@@ -26,8 +26,6 @@ from anytime.moments.moments import Gram
 from anytime.selection.criteria import NULL_EIGENVALUE
 from anytime.types import Float, Method
 
-__all__ = ["bound", "doubling_bound", "guarantee", "spectral_gamma", "submodularity_ratio", "subset_values"]
-
 ENUMERATED = 12
 """Maximum number of groups for which the ratio of Eq. 9 is enumerated."""
 

@@ -47,8 +47,6 @@ from anytime.training.model_selection import (
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
-__all__ = ["LikelihoodFit", "Observations", "Observed", "fit_likelihood"]
-
 ORDERED = 4
 """An order is learned at every fourth penalty of the grid."""
 

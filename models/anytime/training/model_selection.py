@@ -28,23 +28,6 @@ from anytime.selection import Sequence
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
-__all__ = [
-    "Choice",
-    "Errors",
-    "Fold",
-    "HeldBest",
-    "HeldOut",
-    "HoldOut",
-    "check_steps",
-    "choose",
-    "cross_validated",
-    "nested_errors",
-    "prefix_errors",
-    "shortened",
-    "split",
-    "with_rows",
-]
-
 S = TypeVar("S", bound=Sequence)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -14,8 +14,6 @@ from anytime.groups import FeatureGroups
 from anytime.selection import check_sparse
 from anytime.types import FamilyName, Method
 
-__all__ = ["GRID", "Options"]
-
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
 
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())

@@ -21,8 +21,6 @@ from anytime.training.likelihood import Observations
 from anytime.training.options import Options
 from anytime.types import Method
 
-__all__ = ["Changes", "Retrained", "left_out", "moments_of_groups", "remaining_groups", "resequence"]
-
 
 @dataclass(frozen=True)
 class Changes:

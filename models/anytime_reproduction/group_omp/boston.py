@@ -40,8 +40,6 @@ from anytime_reproduction.group_omp.simulations import METHODS, Rows, groups_wit
 from anytime_reproduction.report import mean, panels
 from anytime_reproduction.sets import load_set
 
-__all__ = ["BOSTON", "READINGS", "TABLE_2", "expanded", "splits"]
-
 TABLE_2: dict[str, dict[str, Estimate]] = {
     method: {"error": Estimate(*error), "variables": Estimate(*variables)}
     for method, (error, variables) in published("Lozano et al. 2009, Table 2").items()

@@ -28,29 +28,6 @@ from anytime.types import Bool, Float
 from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import consecutive_groups
 
-__all__ = [
-    "DESIGNS",
-    "MEASURES",
-    "METHODS",
-    "SCORINGS",
-    "TUNED",
-    "VARIATIONS",
-    "Design",
-    "Rows",
-    "Variation",
-    "f1",
-    "group_lasso",
-    "group_omp",
-    "groups_with",
-    "held_out_errors",
-    "lasso",
-    "model_errors",
-    "ols",
-    "omp",
-    "row_names",
-    "trials",
-]
-
 # Designs.
 
 NODES = 400

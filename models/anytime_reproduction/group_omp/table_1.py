@@ -44,8 +44,6 @@ from anytime_reproduction.group_omp.simulations import (
 )
 from anytime_reproduction.report import STYLES, mean, panels
 
-__all__ = ["GROUP_OMP", "TABLE_1"]
-
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
     for measure, rows in published("Lozano et al. 2009, Table 1").items()

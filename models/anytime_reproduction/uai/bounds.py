@@ -19,19 +19,6 @@ from anytime_reproduction.experiment import Experiment, Figure, Finding, Result,
 from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import RealSet, consecutive_groups, load_set, recosted, regrouped
 
-__all__ = [
-    "BOUNDS",
-    "PROBLEMS",
-    "ProblemName",
-    "best_of_sets",
-    "cheapest",
-    "check_doubling",
-    "check_prefixes",
-    "checked_problem",
-    "drawn_costs",
-    "small_problem",
-]
-
 ALPHA = 1e-5
 
 ROUNDING = 1e-9

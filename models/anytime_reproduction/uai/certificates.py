@@ -20,8 +20,6 @@ from anytime_reproduction.experiment import Experiment, Figure, Finding, Result,
 from anytime_reproduction.report import panels
 from anytime_reproduction.sets import SetName, load_set, numbered_grouping
 
-__all__ = ["CASES", "CERTIFICATES", "certified"]
-
 ALPHA = 1e-5
 
 

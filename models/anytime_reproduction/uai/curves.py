@@ -18,8 +18,6 @@ from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import SetName, load_set, numbered_grouping
 from anytime_reproduction.uai.timeliness import validated_alpha
 
-__all__ = ["CURVES", "METHODS", "PROBLEMS", "draw_curves"]
-
 METHODS = {variant.name: variant for variant in VARIANTS[:5]}
 """Greedy methods of the figures: CS-G-FR, CS-G-OMP, Single, No-Whiten and G-OMP."""
 

@@ -20,8 +20,6 @@ from anytime_reproduction.experiment import Experiment, Figure, Finding, Result,
 from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import consecutive_groups
 
-__all__ = ["DOUBLING", "SHARES", "any_sequence", "doubled", "eq10", "independent", "knapsack", "learned", "ratios"]
-
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 """Numbers of items D; a quick run has the first three."""
 

@@ -36,19 +36,6 @@ from anytime_reproduction.experiment import (
 )
 from anytime_reproduction.sets import SetName, load_set, numbered_grouping
 
-__all__ = [
-    "COLUMNS",
-    "ORDER",
-    "PUBLISHED_1",
-    "PUBLISHED_2",
-    "TABLE_1",
-    "TABLE_2",
-    "Claim",
-    "measure_groupings",
-    "measure_sets",
-    "validated_alpha",
-]
-
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
 PUBLISHED_2: dict[str, dict[str, float]] = published("Hu et al. 2016, Table 2")
 """Timeliness by method; in Table 2 by group size, "s=5" to "s=20". The paper's Sparse is the shrunken one."""

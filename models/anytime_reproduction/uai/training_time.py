@@ -32,20 +32,6 @@ from anytime_reproduction.experiment import Experiment, Figure, Finding, Result,
 from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
-__all__ = [
-    "TRAINING_TIME",
-    "Equations",
-    "FromGram",
-    "FromRows",
-    "TimedPath",
-    "clocked",
-    "counted",
-    "grown",
-    "literal_fr",
-    "literal_omp",
-    "timed",
-]
-
 ALPHA = 1e-5
 
 METHODS: tuple[Method, Method] = ("fr", "omp")

@@ -16,8 +16,6 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.sessions.store import SessionStore
 
-__all__ = ["Health", "Readiness", "Registry", "Service", "metrics", "probes", "router"]
-
 router = APIRouter(tags=["models"], responses=problem_responses(500))
 probes = APIRouter(tags=["health"], responses=problem_responses(500))
 metrics = APIRouter(tags=["health"], responses=problem_responses(500))

@@ -12,8 +12,6 @@ from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.http.responses import problem_reply
 from anytime_service.schemas.values import AT_ONCE
 
-__all__ = ["AT_A_TIME", "Endpoint", "converting"]
-
 AT_A_TIME = 16
 """Number of lines or messages that one client may send before the event loop serves other connections."""
 

@@ -49,8 +49,6 @@ from anytime_service.schemas.oip import (
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.values import Pauses
 
-__all__ = ["BINARY", "JSON_BYTES", "Infer", "InferBody", "Metadata", "oip_routes"]
-
 BINARY = "application/octet-stream"
 """Media type of JSON followed by tensors as bytes."""
 

@@ -27,8 +27,6 @@ from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame
 from anytime_service.schemas.values import Values
 
-__all__ = ["OPERATIONS", "PROBLEMS", "AnytimeAPI", "problem_responses"]
-
 _KEY = "key"
 _REF = "#/components/schemas/"
 

@@ -23,8 +23,6 @@ from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request
 from anytime_service.schemas.values import AT_ONCE
 
-__all__ = ["Lines", "Predict"]
-
 
 class Lines:
     """Reader of the lines of one request.

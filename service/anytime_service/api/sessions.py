@@ -36,8 +36,6 @@ from anytime_service.schemas.predict import (
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import OpenSession, SessionStore
 
-__all__ = ["CreateSession", "DeleteSession", "PredictSession", "SessionGroups"]
-
 
 class _SessionEndpoint(Endpoint):
     """Base class of the endpoints of sessions; they wait a limited time for a body."""

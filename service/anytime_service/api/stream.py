@@ -44,8 +44,6 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, array_of
 from anytime_service.telemetry.records import GroupTimings
 
-__all__ = ["MAX_OPEN", "REMEMBERED", "Stream", "UpgradeRequired"]
-
 MAX_OPEN = 1024
 """Maximum number of open predictions on one connection."""
 

@@ -40,8 +40,6 @@ from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
 from anytime_service.schemas.stream import BeginFrame
 
-__all__ = ["AsyncClient", "AsyncSession", "Client", "Session"]
-
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Extractors: TypeAlias = Mapping[str, Callable[[Any], Any]]

@@ -34,8 +34,6 @@ from anytime_service.client.messages import Encoded
 from anytime_service.client.transport import Channel, Connection, Link, Outcome
 from anytime_service.schemas.stream import BeginFrame
 
-__all__ = ["Call", "EventQueue", "checked_options", "with_note"]
-
 Event = TypeVar("Event")
 Kind = TypeVar("Kind")
 

@@ -16,17 +16,6 @@ from __future__ import annotations
 
 from anytime.errors import AnytimeError
 
-__all__ = [
-    "ClientError",
-    "ClosedError",
-    "ConnectionLostError",
-    "NoAnswerError",
-    "ProblemError",
-    "ReplyError",
-    "RequirementError",
-]
-
-
 OVERLOADED = "urn:anytime:problem:overloaded"
 
 

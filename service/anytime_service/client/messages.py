@@ -24,18 +24,6 @@ from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 from anytime_service.schemas.values import Dtype, Values
 
-__all__ = [
-    "Encoded",
-    "Reply",
-    "decode_answer",
-    "decode_problem",
-    "decode_reply",
-    "encode_all",
-    "encode_values",
-    "parsed",
-    "seconds_of",
-]
-
 Parsed = TypeVar("Parsed")
 
 

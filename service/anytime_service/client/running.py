@@ -34,8 +34,6 @@ from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.stream import BeginFrame
 
-__all__ = ["MAX_POOLS", "KnownModel", "KnownModels", "Pool", "WorkerCache", "run"]
-
 MAX_POOLS = 4
 """Largest number of cached pools; pools in use may exceed it."""
 

@@ -24,8 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["MAX_MARGIN_MS", "NetworkMargin", "Throttle"]
-
 K = 1.2
 """Ratio of requests sent to requests accepted."""
 

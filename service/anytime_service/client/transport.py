@@ -56,8 +56,6 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
-__all__ = ["Channel", "Connection", "Control", "Endpoint", "Link", "Outcome", "result_of"]
-
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """Largest accepted reply: twice the size of 10,000 rows of 100 classes."""
 

@@ -31,16 +31,6 @@ from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = [
-    "SLACK_MS",
-    "VALUE_BYTES",
-    "ActivePrediction",
-    "AnswerCallback",
-    "Context",
-    "DeadlineTimer",
-    "PredictionRequest",
-]
-
 SLACK_MS = 0.2
 """A deadline timer may fire this much early instead of running one more iteration of the loop."""
 

@@ -50,8 +50,6 @@ from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 
-__all__ = ["OVERLOADED", "OpenPrediction", "State", "checked_groups"]
-
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
 

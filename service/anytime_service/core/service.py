@@ -26,8 +26,6 @@ from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = ["PredictionService"]
-
 
 class PredictionService:
     """Service that opens predictions under its limits, and ends them when it drains.

@@ -18,8 +18,6 @@ from time import perf_counter
 from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 
-__all__ = ["AT_ONCE", "MAX_WAITING", "MIN_TIMED_COLUMNS", "Solver"]
-
 AT_ONCE = 64
 """Largest number of columns of a set that is solved immediately."""
 

@@ -32,8 +32,6 @@ from anytime.costs.profiling import ModuleInputs, profile
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
-__all__ = ["EXTRACTORS", "Extractor", "feature_table"]
-
 Extractor: TypeAlias = Callable[[Float], Float]
 
 SIDE, WHITE = 8, 16.0

@@ -28,8 +28,6 @@ from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
-__all__ = ["run_demo"]
-
 DEADLINES_MS = (1.0, 3.0, 10.0)
 
 ALPHA = 1e-3

@@ -25,16 +25,6 @@ from anytime_service.http.responses import oip_problem_reply, problem_reply, ref
 from anytime_service.keys import KEY, Key, KeyRing, KeyScope
 from anytime_service.urls import Origins
 
-__all__ = [
-    "KEY_SUBPROTOCOL",
-    "ROUTE_SCOPES",
-    "AuthenticationMiddleware",
-    "RequiredScope",
-    "key_in",
-    "path_of",
-    "required_scope",
-]
-
 KEY_SUBPROTOCOL = "anytime.key."
 
 RequiredScope: TypeAlias = Literal["open"] | KeyScope

@@ -26,20 +26,6 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
 
-__all__ = [
-    "ABORT",
-    "ADMITTED",
-    "CHARGE",
-    "LINGER_S",
-    "MAX_BYTES",
-    "STORE_REPLY",
-    "Exchange",
-    "Reply",
-    "SendQueue",
-    "admission_of",
-    "start",
-]
-
 LINGER_S = 2.0
 """Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
 

@@ -22,18 +22,6 @@ from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldErr
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
 from anytime_service.settings import Settings
 
-__all__ = [
-    "PARAMETERS",
-    "PREDICTION_PARAMETERS",
-    "Head",
-    "body_form",
-    "body_limit",
-    "check_length",
-    "headers_of",
-    "read_head",
-    "reply_form",
-]
-
 PREDICTION_PARAMETERS = ("budget", "deadline_ms", "overload", "policy", "ranking")
 """Query parameters of every prediction request."""
 

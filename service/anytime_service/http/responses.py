@@ -35,20 +35,6 @@ from anytime_service.schemas.oip import infer_problem
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from anytime_service.telemetry.context import CURRENT
 
-__all__ = [
-    "FAULT",
-    "MAX_DETAIL",
-    "answer_callbacks",
-    "install",
-    "not_ready",
-    "oip_problem_reply",
-    "problem_of",
-    "problem_reply",
-    "problem_response",
-    "refuse_handshake",
-    "response",
-]
-
 MAX_DETAIL, MAX_FIELD = 1000, 200
 """Maximum characters of `detail` and `field`, which may quote the request."""
 

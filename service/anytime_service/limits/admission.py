@@ -35,8 +35,6 @@ from time import thread_time
 
 from anytime_service.clock import now_ms
 
-__all__ = ["PERIOD_MS", "Admission", "LoopMonitor"]
-
 PERIOD_MS = 2.0
 """Time from one measured cycle to the next while requests arrive."""
 

@@ -21,8 +21,6 @@ from weakref import WeakValueDictionary
 from anytime_service.errors import OverloadedError
 from anytime_service.keys import KEY, Key, KeyRing
 
-__all__ = ["Account", "Accounts", "MemoryBudget"]
-
 
 class MemoryBudget:
     """A count of stored bytes with an upper limit.

@@ -23,8 +23,6 @@ from typing import Generic, TypeVar
 
 from anytime_service.clock import now_ms
 
-__all__ = ["SHARE_MS", "FairQueue", "TTLCache", "TimeoutQueue", "TokenBucket"]
-
 Item = TypeVar("Item")
 
 

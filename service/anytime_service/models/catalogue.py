@@ -10,8 +10,6 @@ from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, PlannedStep
 
-__all__ = ["card", "plan", "summary"]
-
 
 def card(model: Model) -> ModelCard:
     """Return the card of a model."""

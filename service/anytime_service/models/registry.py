@@ -13,8 +13,6 @@ from anytime.inference.prediction import Prediction, load
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
-__all__ = ["SUFFIX", "ModelRegistry", "load_registry", "reloaded"]
-
 SUFFIX = ".safetensors"
 """File name suffix of model files; the registry ignores other files in a folder."""
 

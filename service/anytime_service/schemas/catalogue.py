@@ -12,8 +12,6 @@ from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundan
 from anytime.model.model import affordable, checked_budget
 from anytime.types import FamilyName, Label, Link, Task
 
-__all__ = ["ModelCard", "ModelSummary", "Plan", "PlannedStep"]
-
 
 class _View(BaseModel):
     model_config = ConfigDict(frozen=True)

@@ -14,22 +14,6 @@ import numpy as np
 from anytime.inference.prediction import Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
-__all__ = [
-    "JSON",
-    "MSGPACK",
-    "PACK",
-    "Decoder",
-    "Form",
-    "check_finite",
-    "decoders",
-    "encode_answer",
-    "encode_reply",
-    "located",
-    "of_group",
-    "read",
-    "too_large",
-]
-
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
 

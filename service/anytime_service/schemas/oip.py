@@ -29,38 +29,6 @@ from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, read_list
 
-__all__ = [
-    "DATATYPES",
-    "EXTENSIONS",
-    "PLATFORM",
-    "InferInput",
-    "InferInputParameters",
-    "InferModel",
-    "InferModelState",
-    "InferOutput",
-    "InferOutputParameters",
-    "InferParameters",
-    "InferProblem",
-    "InferReply",
-    "InferRequest",
-    "InferServer",
-    "InferServerState",
-    "InferTensor",
-    "InferTensorKind",
-    "Scalar",
-    "Tensor",
-    "check_outputs",
-    "class_datatype",
-    "encode_inference",
-    "infer_problem",
-    "json_text",
-    "model_metadata",
-    "overload_of",
-    "read_infer",
-    "server_metadata",
-    "tensors_of",
-]
-
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     "FP32": np.dtype("<f4"),

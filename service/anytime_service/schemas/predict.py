@@ -23,23 +23,6 @@ from anytime_service.schemas.values import (
     read_values,
 )
 
-__all__ = [
-    "Arrays",
-    "GroupLine",
-    "PredictRequest",
-    "RawGroups",
-    "SessionCreated",
-    "SessionRequest",
-    "SessionTook",
-    "TookLine",
-    "arrays",
-    "read_groups",
-    "read_late_line",
-    "read_line",
-    "read_request",
-    "read_session",
-]
-
 Arrays: TypeAlias = dict[str, Array]
 RawGroups: TypeAlias = Mapping[str, msgspec.Raw] | Mapping[str, Packed]
 

@@ -30,9 +30,6 @@ from anytime_service.errors import (
     UpgradeRequiredError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Problem"]
-
-
 MEDIA_TYPE = "application/problem+json"
 
 

@@ -16,21 +16,6 @@ from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
 
-__all__ = [
-    "SUBPROTOCOL",
-    "BeginFrame",
-    "EndFrame",
-    "ErrorFrame",
-    "Frame",
-    "GroupFrame",
-    "Id",
-    "PackedGroupFrame",
-    "Peeked",
-    "array_of_long",
-    "peek",
-    "read_frame",
-]
-
 SUBPROTOCOL = "anytime.v1"
 """Subprotocol of the WebSocket."""
 

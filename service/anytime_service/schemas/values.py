@@ -25,24 +25,6 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
 
-__all__ = [
-    "AT_ONCE",
-    "PAUSE_MS",
-    "VALUES_SCHEMA",
-    "Array",
-    "Dtype",
-    "Packed",
-    "Pauses",
-    "UnevenRowsError",
-    "Values",
-    "array_of",
-    "is_long_list",
-    "malformed",
-    "read_list",
-    "read_short_values",
-    "read_values",
-]
-
 AT_ONCE = 16 * 1024
 """Maximum bytes of a list, or of a message that may contain one, that are converted without a pause."""
 

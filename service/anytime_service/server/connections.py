@@ -27,18 +27,6 @@ from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
-__all__ = [
-    "LARGEST_SLICE",
-    "MAX_CLOSING",
-    "RESERVED",
-    "RESERVED_DESCRIPTORS",
-    "SIDE_CONNECTIONS",
-    "SMALLEST_SLICE",
-    "Connection",
-    "Connections",
-    "raise_file_limit",
-]
-
 RESERVED = 16
 """Connections above the limit, which may only request health and metrics; of more, the oldest is closed."""
 

@@ -49,8 +49,6 @@ from anytime_service.server.connections import Connection, Connections
 from anytime_service.server.shedding import LoadShedding, begins_prediction, request_key
 from anytime_service.server.tls import with_close_timeout
 
-__all__ = ["MAX_PIPELINED", "PROBES", "HttpProtocol"]
-
 PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
 """Paths that connections above the limit may request."""
 

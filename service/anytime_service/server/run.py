@@ -46,8 +46,6 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
 
-__all__ = ["CLOSE_S", "SWITCH_S", "MetricsServer", "Server", "bind", "bind_side", "build_server", "serve"]
-
 CLOSE_S = 1.0
 """Time that the metrics port waits for requests that are being answered, in seconds."""
 

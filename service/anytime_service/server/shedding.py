@@ -19,8 +19,6 @@ from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.telemetry.context import on_behalf_of
 
-__all__ = ["LoadShedding", "RequestKey", "begins_prediction", "request_key"]
-
 Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 RequestKey = tuple[bytes, ...]

@@ -20,8 +20,6 @@ from anytime.errors import reason_of
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
 
-__all__ = ["TLSContext", "reload_certificates", "tls_context", "with_close_timeout"]
-
 CLOSE_TIMEOUT_S = 1.0
 MAX_WAITS = 30
 """Number of close timeouts that may pass while data are still being sent."""

@@ -29,8 +29,6 @@ from anytime_service.limits.memory import MemoryBudget
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.server.connections import Connection, Connections
 
-__all__ = ["Handshakes", "WebSocketProtocol"]
-
 TRY_AGAIN_LATER = 1013
 """Close code for a connection that exceeds the memory budget."""
 

@@ -20,8 +20,6 @@ from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.limits.queues import TTLCache
 from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
-__all__ = ["REMEMBERED", "MemorySession", "MemorySessions"]
-
 REMEMBERED = 10_000
 """Number of ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes."""
 

@@ -28,8 +28,6 @@ from anytime_service.sessions.redis_format import (
 )
 from anytime_service.sessions.store import Session, gone
 
-__all__ = ["BEHIND", "LOST", "MAX_PENDING", "Mirror", "Mirrors"]
-
 MAX_PENDING = 64
 """Messages that a mirror stores while a session is read; with more of them the session is read again."""
 

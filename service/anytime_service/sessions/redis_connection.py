@@ -37,8 +37,6 @@ from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
 from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
-__all__ = ["AT_A_TIME", "CHECK_S", "CONNECTIONS", "LOG_S", "LogLimit", "RedisConnection"]
-
 CONNECTIONS = 16
 """Number of connections for requests; the subscription has one more."""
 

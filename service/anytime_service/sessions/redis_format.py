@@ -49,34 +49,6 @@ from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
 
-__all__ = [
-    "ADD_GROUPS",
-    "CHECK",
-    "CREATE",
-    "DELETE",
-    "DESCRIBE",
-    "ENDED_KEY",
-    "FORMAT",
-    "READ",
-    "SESSIONS_KEY",
-    "Bounds",
-    "Message",
-    "SessionInfo",
-    "Snapshot",
-    "StoredGroup",
-    "damaged",
-    "keys_of",
-    "pack_values",
-    "pieces",
-    "prediction_of",
-    "read_address",
-    "read_info",
-    "read_message",
-    "read_rows",
-    "read_snapshot",
-    "unpack_values",
-]
-
 FORMAT = "1"
 """Version of the format."""
 

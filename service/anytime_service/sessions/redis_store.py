@@ -56,8 +56,6 @@ from anytime_service.sessions.redis_format import (
 )
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
-__all__ = ["MAX_KNOWN", "MAX_RETAINED", "MIN_MS", "ModelVersions", "RedisSession", "RedisSessions"]
-
 MIN_MS = 20.0
 """Least time to read a session in ms, even if its deadline is sooner: an answer late by a round trip beats none."""
 

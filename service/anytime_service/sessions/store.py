@@ -13,8 +13,6 @@ from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
-__all__ = ["AcceptedGroups", "OpenSession", "Session", "SessionStore", "gone", "unknown"]
-
 
 class AcceptedGroups(NamedTuple):
     """Result of adding groups: the longest complete prefix, and the groups that were received more than once."""

@@ -18,8 +18,6 @@ from itertools import count
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CURRENT", "RequestContext", "RequestContextMiddleware", "new_ids", "on_behalf_of", "trace_of"]
-
 _HEADER = b"x-request-id"
 _VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(

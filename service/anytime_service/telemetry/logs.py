@@ -29,21 +29,6 @@ from anytime_service.clock import now_ms
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT
 
-__all__ = [
-    "MAX_LINES",
-    "RATE_LIMIT",
-    "WINDOW_S",
-    "AccessLog",
-    "JsonFormatter",
-    "NoiseFilter",
-    "RateLimitFilter",
-    "TextFormatter",
-    "log_answer",
-    "log_config",
-    "shown_path",
-    "shown_query",
-]
-
 MAX_LINES = 10
 """Warnings and errors that one place in the code may log in `WINDOW_S`; clients can cause any number of them."""
 

@@ -33,8 +33,6 @@ from anytime.types import Reason
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
 
-__all__ = ["SLICE_MS", "Histograms", "Metrics", "ModelMetrics", "Tally", "memory_limit"]
-
 SLICE_MS = 0.2
 """Time that one turn of the event loop may spend on writing metrics, in ms; the current piece is completed."""
 

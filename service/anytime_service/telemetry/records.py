@@ -18,8 +18,6 @@ from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
 from anytime_service.telemetry.tracing import Tracing
 
-__all__ = ["LONGEST_MS", "GroupTimings", "PredictionRecord", "SessionTimings"]
-
 LONGEST_MS = 3_600_000.0
 """Longest accepted time of a group in ms; longer ones count as this, so that one absurd value does not dominate."""
 

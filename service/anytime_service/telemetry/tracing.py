@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Link
 
-__all__ = ["OFF", "Origin", "Tracing", "collector", "load_tracing"]
-
 CLOSE_S = 2.0
 """Time that shutdown waits for spans to be sent, in seconds."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["INT64_MAX", "ArrowFileTable", "ArrowTable", "ColumnKind", "ParquetTable", "decoded", "kind_of", "to_numpy"]
-
 INT64_MAX = int(np.iinfo(np.int64).max)
 
 

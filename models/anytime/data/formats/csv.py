@@ -25,8 +25,6 @@ from anytime.errors import TableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CsvTable", "Evidence", "converted"]
-
 
 @dataclass
 class Evidence:

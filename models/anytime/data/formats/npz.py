@@ -26,8 +26,6 @@ from anytime.data.formats.arrow import INT64_MAX
 from anytime.data.formats.table import ROWS, Batch, Table, damaged
 from anytime.errors import TableError, listed, unusable
 
-__all__ = ["NpzTable"]
-
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
 """Exceptions raised for a file that is not an archive, or is truncated."""
 

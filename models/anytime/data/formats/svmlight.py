@@ -21,8 +21,6 @@ from anytime.data.formats.table import Batch, Table, damaged, required
 from anytime.errors import TableError
 from anytime.types import Float
 
-__all__ = ["SvmlightTable"]
-
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
 

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from anytime.errors import TableError, environmental, listed, suggestion
 
-__all__ = ["ROWS", "Batch", "Table", "Text", "damaged", "required"]
-
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 

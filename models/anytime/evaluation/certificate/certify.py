@@ -27,8 +27,6 @@ from anytime.model.model import Model
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
-__all__ = ["NODES", "CertifiedPrefix", "at_least", "certify", "certify_prefixes"]
-
 NODES = 200
 """Default maximum number of nodes of the search for each prefix."""
 

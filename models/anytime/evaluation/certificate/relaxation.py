@@ -44,17 +44,6 @@ from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-__all__ = [
-    "COST_TOLERANCE",
-    "Conditional",
-    "Relaxed",
-    "SelectionProblem",
-    "Split",
-    "first_split",
-    "knapsack_bound",
-    "relax",
-]
-
 COST_TOLERANCE = 1e-9
 """Relative tolerance of a budget: costs are sums with rounding errors."""
 

@@ -32,8 +32,6 @@ from anytime.evaluation.certificate.relaxation import (
 )
 from anytime.types import Bool, Float, Index
 
-__all__ = ["SAME_F_TOLERANCE", "Incumbent", "Node", "Nodes", "Search", "Stopped", "filled", "improved"]
-
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 """Why a search ended: the best set is known, or a limit was reached."""
 

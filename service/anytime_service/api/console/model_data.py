@@ -17,8 +17,6 @@ from anytime.types import Float
 from anytime_service.api.control import Registry
 from anytime_service.api.openapi import problem_responses
 
-__all__ = ["CurvePoint", "ModelCurve", "Sample", "curve", "router", "sample"]
-
 WIDEST = 1000
 """Maximum number of features that are drawn jointly: the factorisation costs the cube of their number."""
 

@@ -17,8 +17,6 @@ from anytime_service.api.openapi import problem_responses
 from anytime_service.http.responses import problem_response
 from anytime_service.schemas.problem import Problem
 
-__all__ = ["LIBRARIES", "STATIC", "Asset", "library_asset", "page_assets", "router"]
-
 STATIC = Path(__file__).with_name("static")
 
 LIBRARIES: Mapping[str, tuple[str, str]] = {
