@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from anytime._files import write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
-from anytime.types import Float
+from anytime.types import Float, Label
 
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
@@ -47,13 +47,41 @@ class FeatureGroup(BaseModel):
     requires: tuple[str, ...] = ()
 
 
+class ColumnBasis(BaseModel):
+    """What a column becomes: its basis, and whatever of it is not to be learned from rows.
+
+    `basis` is a name such as "hinge:4". `knots` are those of hinges. `levels` are the categories, or for hinges the
+    values with an indicator; `other` states whether other categories share an indicator. `centre` and `scale`
+    standardise a polynomial. Values outside `range` move to its nearest end. `missing` states whether missing values
+    have an indicator. A field that is present is not learned, even if it is null.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    basis: str | None = None
+    knots: tuple[float, ...] | None = None
+    levels: tuple[Label, ...] | None = None
+    other: bool | None = None
+    centre: float | None = None
+    scale: float | None = None
+    range: tuple[float, float] | None = None
+    missing: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.range is not None and self.range[0] > self.range[1]:
+            raise GroupsError(f"the range {list(self.range)} ends below its start; expected [low, high]")
+        return self
+
+
 class FeatureGroups(BaseModel):
-    """A partition of the features into groups with costs, in the order of the file."""
+    """A partition of the features into groups with costs, in the order of the file, and the bases of some features."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
     groups: tuple[FeatureGroup, ...]
+    bases: dict[str, ColumnBasis] = {}
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -79,6 +107,10 @@ class FeatureGroups(BaseModel):
             for name in group.requires:
                 if name not in names:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
+        for column in self.bases:
+            if column not in owner:
+                known = suggestion(column, tuple(owner))
+                raise GroupsError(f"bases has column {column!r}, which is in no group; {known}")
         _ = self.prerequisites  # raises for a cycle
         return self
 
@@ -147,11 +179,16 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        return FeatureGroups(cost_unit=self.cost_unit, groups=groups)
+        return FeatureGroups(cost_unit=self.cost_unit, groups=groups).with_bases(self.bases)
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
-        return FeatureGroups(cost_unit=self.cost_unit, groups=tuple(self.groups[g] for g in sorted(set(groups))))
+        chosen = tuple(self.groups[g] for g in sorted(set(groups)))
+        return FeatureGroups(cost_unit=self.cost_unit, groups=chosen).with_bases(self.bases)
+
+    def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
+        """Return the groups with these bases, as far as they have the columns."""
+        return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """Return these groups with the costs, unit and requirements of another file that has the same groups.
@@ -177,7 +214,7 @@ class FeatureGroups(BaseModel):
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
             groups.append(changed.model_copy(update={"features": group.features}))
-        return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups))
+        return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups)).with_bases(self.bases)
 
 
 def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> FeatureGroups:
@@ -217,6 +254,10 @@ def singletons(features: Iterable[str]) -> FeatureGroups:
 
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
+    bases = content.get("bases")
+    if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
+        named = {column: {"basis": basis} if isinstance(basis, str) else basis for column, basis in bases.items()}
+        content = content | {"bases": named}
     try:
         # By way of JSON, so that lists become tuples under strict types.
         return FeatureGroups.model_validate_json(json.dumps(content, default=_plain))
@@ -236,8 +277,9 @@ def _plain(value: Any) -> Any:
 def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":  # raised by a rule for all groups; use its own message
-        return str(first["ctx"]["error"])
+    if first["type"] == "value_error":  # raised by a rule for all groups or for a basis; use its own message
+        column = f"column {first['loc'][1]!r}: " if first["loc"] else ""
+        return column + str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     match first["loc"]:

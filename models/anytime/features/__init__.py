@@ -1,0 +1,1 @@
+"""What a raw column becomes: the terms of its basis."""

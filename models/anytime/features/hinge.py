@@ -1,0 +1,83 @@
+"""Piecewise-linear basis: hinges at quantiles, and indicators of values that many rows share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.errors import GroupsError
+from anytime.features.basis import NUMERIC, Kind, distinct_names
+from anytime.groups import ColumnBasis
+from anytime.types import Float
+
+KNOTS = 4
+COMMON_SHARE = 0.1
+"""A value that more than this share of the rows have gets an indicator."""
+MAX_INDICATORS = 5
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """The column, max(x - knot, 0) for each knot, and an indicator for each common value.
+
+    Attributes
+    ----------
+    knots : different values, ascending; `size` states how many quantiles they come from.
+    levels : the common values, ascending.
+    """
+
+    name: ClassVar[str] = "hinge"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC
+    sizes: ClassVar[range] = range(65)
+
+    size: int
+    knots: tuple[float, ...]
+    levels: tuple[float, ...]
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
+        K = KNOTS if size is None else size
+        knots = quantile_knots(values, K) if given.knots is None else given.knots
+        if list(knots) != sorted(set(knots)):
+            raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
+        if given.levels is None:
+            levels = common_values(values, rows)
+        else:
+            if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
+                raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
+            levels = tuple(sorted(map(float, given.levels)))
+        return cls(K, knots, levels)
+
+    def names(self, column: str) -> list[str]:
+        return [column, *distinct_names(column, ">", self.knots), *distinct_names(column, "=", self.levels)]
+
+    def expand(self, x: Float, out: Float) -> None:
+        out[0] = x
+        for term, knot in enumerate(self.knots, start=1):
+            np.subtract(x, knot, out=out[term])
+            np.maximum(out[term], 0.0, out=out[term])
+        if self.levels:
+            indicators = out[1 + len(self.knots) : 1 + len(self.knots) + len(self.levels)]
+            np.equal(x, np.array(self.levels)[:, np.newaxis], out=indicators)
+            indicators[:, np.isnan(x)] = np.nan
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=f"{self.name}:{self.size}", knots=self.knots, levels=self.levels)
+
+
+def quantile_knots(values: Float, count: int) -> tuple[float, ...]:
+    """Return the different quantiles k/(count + 1), k = 1..count."""
+    if not len(values) or not count:
+        return ()
+    return tuple(np.unique(np.quantile(values, np.arange(1, count + 1) / (count + 1))).tolist())
+
+
+def common_values(values: Float, rows: int) -> tuple[float, ...]:
+    """Return the values that more than a tenth of the rows have, the five most frequent at most, ascending."""
+    found, counts = np.unique(values, return_counts=True)
+    common = np.flatnonzero(counts > COMMON_SHARE * rows)
+    most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
+    return tuple(np.sort(found[most]).tolist())

@@ -1,0 +1,135 @@
+"""Learn bases from a uniform sample of the rows, in one pass, whatever the size and the source of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.errors import GroupsError, TrainingError
+from anytime.features.basis import NUMERIC, Basis, Kind
+from anytime.features.expansion import Column, default_basis, learned
+from anytime.features.hinge import Hinge
+from anytime.groups import ColumnBasis, FeatureGroups
+from anytime.types import Bool
+
+SAMPLE_ROWS = 200_000
+SAMPLE_VALUES = 2**25
+"""Largest number of values of a sample, 256 MiB: a sample of a wide table has fewer rows."""
+
+Clamp: TypeAlias = float | Literal["off"] | None
+"""Q of the quantiles Q and 1 - Q outside which values are clamped; None is the default of each basis."""
+
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
+"""Some rows: an array (rows,) for each column, of booleans, integers, floats or text; NaN or None where missing."""
+
+
+def checked_clamp(clamp: Clamp) -> Clamp:
+    """Return the option; raise TrainingError unless Q is from 0 to below .5."""
+    if clamp is None or clamp == "off" or (not isinstance(clamp, str | bool) and 0 <= clamp < 0.5):
+        return clamp
+    raise TrainingError(f'clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or "off"')
+
+
+def needs_sample(groups: FeatureGroups, kinds: Mapping[str, Kind], option: str | None, clamp: Clamp) -> bool:
+    """Return whether something of the columns is to be learned from rows."""
+    if groups.bases or option not in (None, "linear") or clamp not in (None, "off"):
+        return True
+    return any(default_basis(kinds[name]) != "linear" for name in groups.features)
+
+
+def sample_of(batches: Iterable[Columns], rows: int = SAMPLE_ROWS, *, seed: int = 0) -> tuple[Columns, int]:
+    """Return a uniform sample of the rows, and its number of rows.
+
+    Each row draws a number, and the rows with the smallest numbers are the sample. So the sample depends neither on the
+    size of the batches nor on the number of rows after it.
+    """
+    rng = np.random.default_rng(seed)
+    keys = np.empty(0)
+    parts: list[Columns] = []
+    limit = rows
+    bound = 1.0
+    for batch in batches:
+        drawn = rng.random(len(next(iter(batch.values()))))
+        limit = min(rows, max(1, SAMPLE_VALUES // max(len(batch), 1)))
+        chosen = drawn < bound
+        keys = np.concatenate([keys, drawn[chosen]])
+        parts.append({name: values[chosen] for name, values in batch.items()})
+        if len(keys) > 2 * limit:
+            bound = float(np.partition(keys, limit)[limit])
+            parts = [_where(_joined(parts), keys < bound)]
+            keys = keys[keys < bound]
+    if len(keys) > limit:
+        parts = [_where(_joined(parts), keys < np.partition(keys, limit)[limit])]
+        keys = keys[:limit]
+    return _joined(parts) if parts else {}, len(keys)
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _where(columns: Columns, chosen: Bool) -> Columns:
+    return {name: values[chosen] for name, values in columns.items()}
+
+
+def kind_of(values: NDArray[Any]) -> Kind:
+    """Return the type of a column; floats that are all whole are integers with gaps."""
+    match values.dtype.kind:
+        case "b":
+            return "bool"
+        case "i" | "u":
+            return "integer"
+        case "f":
+            observed = values[~np.isnan(values)]
+            return "integer" if len(observed) and (observed == np.floor(observed)).all() else "number"
+        case _:
+            return "text"
+
+
+def observed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values that are not missing."""
+    if values.dtype.kind == "O":
+        return values[np.array([value is not None for value in values], dtype=np.bool_)]
+    return values[~np.isnan(values)] if values.dtype.kind == "f" else values
+
+
+def learned_groups(
+    groups: FeatureGroups, sample: Columns, rows: int, option: str | None = None, clamp: Clamp = None
+) -> FeatureGroups:
+    """Return the groups with complete bases, learned from a sample where the groups file does not state them.
+
+    Whether missing values have an indicator is not decided here, unless the groups file states it.
+
+    Raises
+    ------
+    GroupsError
+        A basis does not fit its column. The message names the column.
+    TrainingError
+        The option `clamp` is invalid.
+    """
+    checked_clamp(clamp)
+    bases = {}
+    for name in groups.features:
+        given = groups.bases.get(name, ColumnBasis())
+        kind, values = kind_of(sample[name]), observed(sample[name])
+        try:
+            basis = learned(given, kind, option, values, rows)
+        except GroupsError as error:
+            raise GroupsError(f"column {name!r}: {error}") from None
+        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, values, clamp)
+        column = Column(name, basis, ends)
+        if not column.is_linear or given.missing is not None:
+            bases[name] = column.described().model_copy(update={"missing": given.missing})
+    return groups.with_bases(bases)
+
+
+def _range(basis: Basis, kind: Kind, values: NDArray[Any], clamp: Clamp) -> tuple[float, float] | None:
+    if clamp is None:
+        clamp = 0.0 if isinstance(basis, Hinge) else "off"
+    if clamp == "off" or kind not in NUMERIC or basis.name == "categories" or not len(values):
+        return None
+    low, high = np.quantile(values, [clamp, 1.0 - clamp]).tolist()
+    return low, high

@@ -1,0 +1,209 @@
+"""Every basis equals a literal version written from its definition; samples and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.errors import GroupsError, TrainingError
+from anytime.features.expansion import Expansion
+from anytime.features.learning import kind_of, learned_groups, sample_of
+from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float
+
+
+def groups_of(bases: dict[str, Any] | None = None, features: tuple[str, ...] = ("x",)) -> FeatureGroups:
+    return load_groups(
+        {"groups": [{"name": f"g_{f}", "features": [f], "cost": 1.0} for f in features], "bases": bases or {}}
+    )
+
+
+def expansion_of(x: Any, basis: Any, clamp: Any = "off") -> Expansion:
+    values = np.asarray(x)
+    return Expansion.of(learned_groups(groups_of({"x": basis}), {"x": values}, len(values), clamp=clamp))
+
+
+def skewed(rows: int = 500) -> Float:
+    """Values of which many are 0, and a few 7."""
+    rng = np.random.default_rng(3)
+    x = rng.lognormal(size=rows)
+    x[rng.random(rows) < 0.3] = 0.0
+    x[rng.random(rows) < 0.15] = 7.0
+    return x
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 9])
+def test_hinges_are_the_positive_parts_beyond_the_quantiles_and_common_values_have_indicators(size: int) -> None:
+    x = skewed()
+    columns = [x]
+    for knot in sorted({float(np.quantile(x, k / (size + 1))) for k in range(1, size + 1)}):
+        columns.append(np.where(x > knot, x - knot, 0.0))
+    columns += [1.0 * (x == value) for value in sorted(set(x)) if (x == value).mean() > 0.1]
+    found = expansion_of(x, f"hinge:{size}")
+    np.testing.assert_array_equal(found.expand(x[:, np.newaxis]), np.column_stack(columns))
+    assert found.terms.features[:1] == ("x",)
+    assert found.terms.features[-2:] == ("x=0", "x=7")
+
+
+def test_at_most_five_common_values_have_an_indicator() -> None:
+    x = np.repeat(np.arange(7.0), [20, 30, 20, 20, 25, 20, 21])
+    assert expansion_of(x, "hinge:0").terms.features == ("x", "x=0", "x=1", "x=2", "x=4", "x=6")
+
+
+def test_powers_are_those_of_the_standardised_column() -> None:
+    x = skewed()
+    z = (x - x.mean()) / x.std()
+    found = expansion_of(x, "poly:3")
+    np.testing.assert_allclose(found.expand(x[:, np.newaxis]), np.column_stack([z, z**2, z**3]), rtol=1e-12)
+    assert found.terms.features == ("x", "x^2", "x^3")
+
+
+def test_levels_are_the_frequent_ones_and_the_rest_is_other() -> None:
+    x = np.array(["b"] * 30 + ["a"] * 30 + ["c"] * 12 + ["rare"] * 9 + [None] * 5, dtype=object)
+    found = expansion_of(x, "categories")
+    assert found.terms.features == ("x=a", "x=b", "x=c", "x is other")
+    codes = found.columns[0].basis.coded(["c", "rare", "new", None, "a"])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(codes, [2, -1, -1, np.nan, 0])
+    nan = np.nan
+    expected = [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1], [nan] * 4, [1, 0, 0, 0]]
+    np.testing.assert_array_equal(found.expand(codes[:, np.newaxis]), expected)
+
+
+def test_without_other_an_unknown_level_is_missing() -> None:
+    found = expansion_of(["a"] * 10 + ["b"] * 10, {"basis": "categories", "missing": True})
+    codes = found.columns[0].basis.coded(["b", "new"])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(codes, [1, np.nan])
+    np.testing.assert_array_equal(found.expand(np.array([[1.0], [-1.0]])), [[0, 1, 0], [np.nan, np.nan, 1]])
+    assert found.terms.features == ("x=a", "x=b", "x is missing")
+
+
+def test_integers_with_gaps_may_be_categories() -> None:
+    x = np.array([3.0] * 12 + [1.0] * 10 + [np.nan] * 3)
+    found = expansion_of(x, "categories")
+    assert found.terms.features == ("x=3", "x=1")
+    assert [type(level) for level in found.groups.bases["x"].levels or ()] == [int, int]
+
+
+@pytest.mark.parametrize("basis", ["linear", "hinge:3", "poly:2"])
+def test_values_beyond_the_quantiles_move_to_them(basis: str) -> None:
+    x = skewed()
+    low, high = np.quantile(x, [0.05, 0.95])
+    found = expansion_of(x, basis, clamp=0.05)
+    wild = np.array([-1e9, 0.5, 1e9])
+    np.testing.assert_array_equal(
+        found.expand(wild[:, np.newaxis]), found.expand(np.clip(wild, low, high)[:, np.newaxis])
+    )
+    assert found.columns[0].clamped(wild).tolist() == [True, False, True]
+    assert found.groups.bases["x"].range == (low, high)
+
+
+def test_hinges_are_clamped_to_the_training_range_by_default_and_others_are_not() -> None:
+    x = skewed()
+    for basis, expected in (("hinge", (x.min(), x.max())), ("poly:2", None), ("linear", None)):
+        assert expansion_of(x, basis, clamp=None).columns[0].range == expected
+    given = {"basis": "hinge", "range": None}
+    assert expansion_of(x, given, clamp=None).columns[0].range is None, "null in the groups file is not learned"
+
+
+def test_a_missing_value_makes_every_term_missing_and_sets_the_indicator() -> None:
+    x = np.append(skewed(), np.nan)
+    for basis in ("linear", "hinge:2", "poly:3"):
+        found = expansion_of(x, {"basis": basis, "missing": True})
+        terms = found.expand(np.array([[1.0], [np.nan]]))
+        assert np.isfinite(terms[0]).all()
+        assert np.isnan(terms[1, :-1]).all()
+        assert terms[:, -1].tolist() == [0.0, 1.0]
+        assert found.terms.features[-1] == "x is missing"
+
+
+def test_a_basis_of_the_option_is_for_columns_of_a_fitting_type() -> None:
+    sample = {
+        "number": skewed(40),
+        "whole": np.arange(40),
+        "flag": np.arange(40) % 2 == 0,
+        "text": np.array(["a", "b"] * 20, dtype=object),
+    }
+    learned = learned_groups(groups_of({"whole": "linear"}, tuple(sample)), sample, 40, option="hinge:1")
+    assert {name: basis.basis for name, basis in learned.bases.items()} == {"number": "hinge:1", "text": "categories"}
+    assert [kind_of(values) for values in sample.values()] == ["number", "integer", "bool", "text"]
+
+
+def test_learned_groups_state_the_whole_expansion() -> None:
+    x = skewed()
+    for basis in ("linear", "hinge:3", "poly:2", "categories"):
+        values = np.round(x) if basis == "categories" else x
+        found = expansion_of(values, basis, clamp=0.01)
+        rows = np.arange(-1.0, 5.0)[:, np.newaxis]
+        again = Expansion.of(FeatureGroups.model_validate_json(found.groups.model_dump_json(exclude_unset=True)))
+        np.testing.assert_array_equal(again.expand(rows), found.expand(rows))
+        assert again.groups == found.groups
+        relearned = learned_groups(found.groups, {"x": np.zeros(3)}, 3)
+        assert relearned == found.groups, "what is complete is not learned from another sample"
+
+
+@pytest.mark.parametrize(
+    ("basis", "message"),
+    [
+        ("spline", "column 'x': there is no basis 'spline'; expected one of linear, hinge, poly, categories"),
+        ("hinge:65", "column 'x': basis 'hinge:65' is invalid; expected hinge:K with K from 0 to 64"),
+        ("hinge:", "column 'x': basis 'hinge:' is invalid; expected hinge:K with K from 0 to 64"),
+        ("poly:0", "column 'x': basis 'poly:0' is invalid; expected poly:K with K from 1 to 10"),
+        ("linear:2", "column 'x': basis 'linear:2' is invalid; expected 'linear'"),
+        ("categories", "column 'x': it holds numbers and has basis 'categories'; expected linear or hinge or poly"),
+        ({"basis": "hinge", "knots": [2, 1]}, "column 'x': its knots are [2.0, 1.0]; expected different numbers in"),
+        ({"basis": "hinge", "knots": [1, 1]}, "column 'x': its knots are [1.0, 1.0]; expected different numbers in"),
+        ({"basis": "hinge", "levels": ["a"]}, "column 'x': its levels are ['a']; expected numbers for basis 'hinge'"),
+        ({"basis": "poly", "scale": 0}, "column 'x': its scale is 0; expected a number > 0"),
+    ],
+)
+def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message: str) -> None:
+    with pytest.raises(GroupsError) as raised:
+        expansion_of(skewed(), basis)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("bases", "message"),
+    [
+        ({"y": "hinge"}, "groups: bases has column 'y', which is in no group; known: 'x'"),
+        ({"x": {"basis": "hinge", "range": [2, 1]}}, "groups: column 'x': the range [2.0, 1.0] ends below its start"),
+        ({"x": {"basis": "hinge", "nots": [1]}}, "groups: bases, x, nots: extra inputs are not permitted"),
+        ({"x": {"basis": "categories", "levels": ["a", "a"]}}, "column 'x': it has level 'a' twice"),
+        ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
+        ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
+    ],
+)
+def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
+    with pytest.raises(GroupsError) as raised:
+        learned_groups(groups_of(bases), {"x": np.array(["a", "b"], dtype=object)}, 2)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
+def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
+    with pytest.raises(TrainingError, match="clamp is .*; expected a quantile Q from 0 to below 0.5"):
+        learned_groups(groups_of(), {"x": skewed()}, 500, clamp=clamp)
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_a_sample_depends_on_the_rows_and_the_seed_only(rows: int, limit: int, sizes: list[int]) -> None:
+    x = np.arange(rows)
+    edges = [0, *(edge for edge in np.cumsum(sizes).tolist() if edge < rows), rows]
+    batches = [{"x": x[a:b]} for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    found, count = sample_of(batches, limit, seed=1)
+    whole, _ = sample_of([{"x": x}], limit, seed=1)
+    assert count == len(found["x"]) == min(rows, limit)
+    np.testing.assert_array_equal(found["x"], whole["x"])
+
+
+def test_every_row_is_equally_likely_in_a_sample() -> None:
+    counts = np.zeros(20)
+    for seed in range(4000):
+        found, _ = sample_of([{"x": np.arange(7)}, {"x": np.arange(7, 20)}], 5, seed=seed)
+        counts[found["x"]] += 1
+    # Binomial(4000, 1/4) has mean 1000 and deviation 27.
+    assert np.abs(counts - 1000).max() < 6 * 27
