@@ -150,10 +150,10 @@ class Expansion:
         return all(column.is_linear for column in self.columns)
 
     @cached_property
-    def slices(self) -> tuple[slice, ...]:
-        """Return the terms of each column."""
-        ends = list(accumulate(len(column.terms) for column in self.columns))
-        return tuple(slice(end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Return the terms (start, stop) of each column."""
+        ends = accumulate(len(column.terms) for column in self.columns)
+        return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
     @property
     def size(self) -> int:
@@ -185,8 +185,9 @@ class Expansion:
 
     def expand_into(self, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns)."""
-        for j, (column, terms) in enumerate(zip(self.columns, self.slices, strict=True)):
-            column.expand(np.ascontiguousarray(X[:, j], dtype=np.float64), out[terms])
+        values = np.array(X.T, dtype=np.float64, order="C")  # a column at a time is contiguous
+        for x, column, (start, stop) in zip(values, self.columns, self.spans, strict=True):
+            column.expand(x, out[start:stop])
 
     def expand(self, X: NDArray[Any]) -> Float:
         """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""

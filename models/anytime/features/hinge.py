@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -51,16 +52,21 @@ class Hinge:
             levels = tuple(sorted(map(float, given.levels)))
         return cls(K, knots, levels)
 
+    @cached_property
+    def _knots(self) -> Float:
+        return np.array(self.knots)[:, np.newaxis]
+
     def names(self, column: str) -> list[str]:
         return [column, *distinct_names(column, ">", self.knots), *distinct_names(column, "=", self.levels)]
 
     def expand(self, x: Float, out: Float) -> None:
+        knots = len(self.knots)
         out[0] = x
-        for term, knot in enumerate(self.knots, start=1):
-            np.subtract(x, knot, out=out[term])
-            np.maximum(out[term], 0.0, out=out[term])
+        hinges = out[1 : 1 + knots]
+        np.subtract(x, self._knots, out=hinges)
+        np.maximum(hinges, 0.0, out=hinges)
         if self.levels:
-            indicators = out[1 + len(self.knots) : 1 + len(self.knots) + len(self.levels)]
+            indicators = out[1 + knots :]
             np.equal(x, np.array(self.levels)[:, np.newaxis], out=indicators)
             indicators[:, np.isnan(x)] = np.nan
 

@@ -9,13 +9,14 @@ deviation 1 keeps its digits. Missing values are stored as `fill` and marked in 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TableError, TrainingError
+from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
@@ -53,11 +55,12 @@ class Block:
 
     Attributes
     ----------
-    X : (rows, D) features of any numeric dtype, or scipy sparse; NaN where missing.
+    X : (rows, columns) of any numeric dtype, or scipy sparse; NaN where missing.
     Y : (rows, P) responses, none missing.
     weights : (rows,) or None for weight 1.
     folds : (rows,) fold of each row, or None with one fold.
     end : number of the table's row after the last of these, where there is a table.
+    expansion : the D terms of the columns; None if each column is its own term.
     """
 
     X: Any
@@ -65,6 +68,17 @@ class Block:
     weights: Float | None = None
     folds: Index | None = None
     end: int = 0
+    expansion: Expansion | None = None
+
+    @property
+    def features(self) -> int:
+        """Return the number D of terms."""
+        return int(self.X.shape[1]) if self.expansion is None else self.expansion.size
+
+    def terms(self, rows: slice | Index) -> NDArray[Any]:
+        """Return the terms (rows, D) of some rows; NaN where missing."""
+        X = dense(self.X[rows])
+        return X if self.expansion is None else self.expansion.expand(X)
 
 
 def moments_of(
@@ -176,12 +190,12 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     """Return the moments of one fold of a block."""
     rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
     size = block.Y.shape[0] if rows is None else len(rows)
-    features, responses = block.X.shape[1], block.Y.shape[1]
+    features, responses = block.features, block.Y.shape[1]
     if size == 0:
         return Moments.empty(features, responses, np.zeros(features))
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
-    sums = _Sums(_centre(block, _chunks(rows, size, CENTRE_ROWS)), features, responses, step)
+    sums = _Sums(_centre(block, _chunks(rows, size, CENTRE_ROWS)), block.expansion, features, responses, step)
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     return sums.moments()
@@ -196,10 +210,10 @@ def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]
 
 def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
     """Return the means (D + P,) over the first rows where a column is present, 0 if none: close enough to centre by."""
-    means = np.full(block.X.shape[1] + block.Y.shape[1], np.nan)
+    means = np.full(block.features + block.Y.shape[1], np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
-        Z = np.hstack([dense(block.X[chunk]), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        Z = np.hstack([block.terms(chunk), block.Y[chunk]], dtype=np.float64)[:, open_columns]
         if block.weights is not None:
             Z = Z[block.weights[chunk] > 0]
         present = np.isfinite(Z)
@@ -217,9 +231,12 @@ class _Sums:
     Missing values are stored as the shift, which is 0 once shifted.
     """
 
-    def __init__(self, shift: Float, features: int, responses: int, chunk_rows: int) -> None:
-        self.features, self.responses, self.chunk_rows = features, responses, chunk_rows
-        self.missing: list[int] = []
+    def __init__(
+        self, shift: Float, expansion: Expansion | None, features: int, responses: int, chunk_rows: int
+    ) -> None:
+        self.expansion, self.features, self.responses, self.chunk_rows = expansion, features, responses, chunk_rows
+        self.spans = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
+        self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
         self._widen(len(shift))
@@ -227,7 +244,9 @@ class _Sums:
     def _widen(self, more: int) -> None:
         """Append columns; the sums so far keep their positions."""
         width = len(self.total) + more
-        self.buffer, self.product = np.empty((self.chunk_rows, width)), np.empty((width, width))
+        # Terms are computed a term at a time, each contiguous; columns are copied a row at a time.
+        order: Literal["C", "F"] = "C" if self.expansion is None else "F"
+        self.buffer, self.product = np.empty((self.chunk_rows, width), order=order), np.empty((width, width))
         self.total = np.pad(self.total, (0, more))
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
@@ -255,7 +274,11 @@ class _Sums:
     def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
         D, P = self.features, self.responses
         B = self.buffer[: len(Y)]
-        np.subtract(X, self.shift[:D], out=B[:, :D])
+        if self.expansion is None:
+            np.subtract(X, self.shift[:D], out=B[:, :D])
+        else:
+            self.expansion.expand_into(X, B[:, :D].T)
+            B[:, :D] -= self.shift[:D]
         np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
         B[:, D + P :] = 0.0
         return B
@@ -267,16 +290,19 @@ class _Sums:
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
             why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite numbers"
-            raise UnusableColumnError(j, self.features, why)
-        gaps = np.isnan(X)
-        new = sorted(set(np.flatnonzero(gaps.any(axis=0)).tolist()).difference(self.missing))
-        if new:
-            self.missing += new
-            self._widen(len(new))
+            raise UnusableColumnError(j, X.shape[1], why)
         B = self._shifted(X, Y)
-        for column, j in enumerate(self.missing, start=self.features + self.responses):
-            B[gaps[:, j], j] = 0.0
-            B[gaps[:, j], column] = 1.0
+        gaps = np.isnan(B[:, [start for start, _ in self.spans]])
+        found = np.flatnonzero(gaps.any(axis=0)).tolist()
+        new = [self.spans[j] for j in found if self.spans[j] not in self.missing]
+        if new:
+            self.missing |= {span: len(self.total) + k for k, span in enumerate(new)}
+            self._widen(len(new))
+            B = self._shifted(X, Y)
+        for j in found:
+            span = self.spans[j]
+            B[gaps[:, j], slice(*span)] = 0.0
+            B[gaps[:, j], self.missing[span]] = 1.0
         return B
 
     def moments(self) -> Moments:
@@ -285,11 +311,13 @@ class _Sums:
         scatter = self.scatter - np.outer(self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
+            ends = [stop for _, stop in self.spans]
+            column = bisect_right(ends, j) if j < self.features else len(ends) + j - self.features
             raise UnusableColumnError(
-                j, self.features, "holds values that are infinite or too large to square; rescale or fix it"
+                column, len(ends), "holds values that are infinite or too large to square; rescale or fix it"
             )
         width = self.features + self.responses
-        place = [*range(width), *(width + np.argsort(self.missing)).astype(int).tolist()]
+        place = [*range(width), *(self.missing[span] for span in sorted(self.missing))]
         return Moments(
             self.features,
             self.responses,

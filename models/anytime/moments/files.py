@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,14 +40,14 @@ def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
         "mean": moments.mean,
         "scatter": moments.scatter,
         "fill": moments.fill,
-        "missing": np.array(moments.missing, dtype=np.int64),
+        "missing": np.array(moments.missing, dtype=np.int64).reshape(-1, 2),
     }
     return {prefix + name: array for name, array in arrays.items()}
 
 
 def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array of `packed`, given the numbers of features and responses."""
-    missing = int(arrays.get(f"{prefix}missing", np.empty(0)).size)
+    missing = len(arrays.get(f"{prefix}missing", ()))
     width = features + responses + missing
     shapes: dict[str, tuple[int, ...]] = {
         "rows": (1,),
@@ -54,7 +55,7 @@ def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) ->
         "mean": (width,),
         "scatter": (width, width),
         "fill": (features,),
-        "missing": (missing,),
+        "missing": (missing, 2),
     }
     return {prefix + name: shape for name, shape in shapes.items()}
 
@@ -62,14 +63,20 @@ def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) ->
 def unpacked(arrays: Arrays, prefix: str, features: int, responses: int) -> Moments | None:
     """Return the moments whose arrays have a prefix and the shapes of `packed_shapes`; None for invalid counts.
 
-    Rows and weight must not be negative, and `missing` must be an ascending subset of the features.
+    Rows and weight must not be negative, and the ranges in `missing` must be ascending and among the features.
     """
-    missing = tuple(arrays[f"{prefix}missing"].tolist())
+    missing = tuple((start, stop) for start, stop in arrays[f"{prefix}missing"].tolist())
     rows, weight = int(arrays[f"{prefix}rows"][0]), float(arrays[f"{prefix}weight"][0])
-    if rows < 0 or weight < 0 or list(missing) != sorted(set(missing) & set(range(features))):
+    if rows < 0 or weight < 0 or not _ascending(missing, features):
         return None
     mean, scatter, fill = (arrays[prefix + name] for name in ("mean", "scatter", "fill"))
     return Moments(features, responses, rows, weight, mean, scatter, fill, missing)
+
+
+def _ascending(spans: Sequence[tuple[int, int]], features: int) -> bool:
+    """Return whether ranges of features are in order, without overlap."""
+    ends = [(0, 0), *spans, (features, features + 1)]
+    return all(a[1] <= b[0] and b[0] < b[1] for a, b in pairwise(ends))
 
 
 def _folds_packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:

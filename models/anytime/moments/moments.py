@@ -6,14 +6,15 @@ For features X and responses Y with row weights w, the joint table Z = [X, Y, U]
     mean    = sum_i w_i z_i / weight
     scatter = sum_i w_i (z_i - mean)(z_i - mean)'
 
-U has a 0/1 indicator column for each feature that is missing in some row. A missing value is stored as `fill`. Imputing
-it later by the training mean m is the linear map  x_j -> x_j + (m_j - fill_j) u_j,  applied to mean and scatter. This
-is exact in one pass, on the complete table, on any fold and after any merge.
+Features are the terms of raw columns (`anytime.features`); the terms of one column are missing in the same rows. U has
+a 0/1 indicator for each column that is missing in some row. A missing value is stored as `fill`. Imputing it later by
+the training mean m is the linear map  x_j -> x_j + (m_j - fill_j) u,  applied to mean and scatter. This is exact in one
+pass, on the complete table, on any fold and after any merge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -44,7 +45,7 @@ class Moments:
     mean : (D + P + M,) weighted means of [X, Y, U].
     scatter : (D + P + M, same) centred cross-products, not divided by `weight`.
     fill : (D,) the value stored where a feature is missing.
-    missing : indices of the M features that have an indicator, ascending.
+    missing : for each of the M indicators, in ascending order, the features (start, stop) that are missing together.
     """
 
     features: int
@@ -54,7 +55,7 @@ class Moments:
     mean: Float
     scatter: Float
     fill: Float
-    missing: tuple[int, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def empty(features: int, responses: int, fill: Float) -> Moments:
@@ -139,8 +140,8 @@ class Moments:
         """Return the moments with every row's weight multiplied by `factor` (0 to 1), so that a stream forgets."""
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
 
-    def with_indicators(self, missing: tuple[int, ...]) -> Moments:
-        """Return the same moments with (zero) indicators for more features; `missing` includes the present ones."""
+    def with_indicators(self, missing: tuple[tuple[int, int], ...]) -> Moments:
+        """Return the same moments with (zero) indicators for more columns; `missing` includes the present ones."""
         if missing == self.missing:
             return self
         width = self.features + self.responses
@@ -157,14 +158,15 @@ class Moments:
             return replace(self, fill=fill)
         width = self.features + self.responses
         mean, scatter = self.mean.copy(), self.scatter.copy()
-        for column, j in enumerate(self.missing, start=width):
-            shift = fill[j] - self.fill[j]
-            mean[j] += shift * mean[column]
-            scatter[j] += shift * scatter[column]
-            cancelled = self.scatter[j, j] + shift**2 * self.weight
-            scatter[:, j] += shift * scatter[:, column]
-            if scatter[j, j] <= CANCELLATION_TOLERANCE * cancelled:
-                scatter[j] = scatter[:, j] = 0.0
+        for indicator, (start, stop) in enumerate(self.missing, start=width):
+            shift = fill[start:stop] - self.fill[start:stop]
+            mean[start:stop] += shift * mean[indicator]
+            scatter[start:stop] += np.outer(shift, scatter[indicator])
+            scatter[:, start:stop] += np.outer(scatter[:, indicator], shift)
+            for j in range(start, stop):
+                cancelled = self.scatter[j, j] + shift[j - start] ** 2 * self.weight
+                if scatter[j, j] <= CANCELLATION_TOLERANCE * cancelled:
+                    scatter[j] = scatter[:, j] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
 
     def _with_gaps_only(self) -> Moments:
@@ -181,26 +183,56 @@ class Moments:
     def _unseen(self) -> Bool:
         """Return the features (D,) that are missing in every row of positive weight."""
         unseen = np.full(self.features, self.weight == 0)
-        for column, j in enumerate(self.missing, start=self.features + self.responses):
-            unseen[j] |= self.mean[column] >= ALL_ROWS
+        for indicator, (start, stop) in enumerate(self.missing, start=self.features + self.responses):
+            unseen[start:stop] |= self.mean[indicator] >= ALL_ROWS
         return unseen
 
     @property
     def observed_mean(self) -> Float:
         """Return the weighted means (D,) of the features over the rows that have them; `fill` if none has."""
         mean = self.mean[: self.features].copy()
-        for column, j in enumerate(self.missing, start=self.features + self.responses):
-            share = self.mean[column]
-            mean[j] = self.fill[j] if share >= ALL_ROWS else self.fill[j] + (mean[j] - self.fill[j]) / (1.0 - share)
+        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+            fill = self.fill[start:stop]
+            mean[start:stop] = fill if share >= ALL_ROWS else fill + (mean[start:stop] - fill) / (1.0 - share)
         return mean
+
+    @property
+    def missing_shares(self) -> Float:
+        """Return the weighted shares (M,) of the rows in which the columns of `missing` are missing."""
+        return self.mean[self.features + self.responses :]
+
+    def with_indicator_features(self, columns: Sequence[tuple[int, int]]) -> Moments:
+        """Return the moments with the indicator of some columns as one more feature after the features of each.
+
+        Parameters
+        ----------
+        columns : features (start, stop) of the columns, in ascending order; each may be missing in no row.
+        """
+        both = self.with_indicators(tuple(sorted({*self.missing, *columns})))
+        width = self.features + self.responses
+        stops = [stop for _, stop in columns]
+        indicators = [width + both.missing.index(column) for column in columns]
+        at = np.concatenate(
+            [np.insert(np.arange(self.features), stops, indicators), np.arange(self.features, len(both.mean))]
+        )
+        added = np.searchsorted(stops, [start for start, _ in both.missing], side="right")
+        missing = tuple((start + k, stop + k) for (start, stop), k in zip(both.missing, added.tolist(), strict=True))
+        return replace(
+            both,
+            features=self.features + len(columns),
+            mean=both.mean[at],
+            scatter=both.scatter[np.ix_(at, at)],
+            fill=np.insert(self.fill, stops, 0.0),
+            missing=missing,
+        )
 
     def restricted(self, columns: Index) -> Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
         if len(columns) == self.features:
             return self
         width = self.features + self.responses
-        place = {j: new for new, j in enumerate(columns.tolist())}
-        retained = [k for k, j in enumerate(self.missing) if j in place]
+        spans = [(int(a), int(b)) for a, b in np.searchsorted(columns, np.reshape(self.missing, (-1, 2)))]
+        retained = [k for k, (start, stop) in enumerate(spans) if start < stop]
         at = np.concatenate([columns, np.arange(self.features, width), width + np.array(retained, dtype=np.intp)])
         return replace(
             self,
@@ -208,7 +240,7 @@ class Moments:
             mean=self.mean[at],
             scatter=self.scatter[np.ix_(at, at)],
             fill=self.fill[columns],
-            missing=tuple(place[self.missing[k]] for k in retained),
+            missing=tuple(spans[k] for k in retained),
         )
 
     def imputed(self) -> Moments:

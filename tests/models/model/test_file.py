@@ -87,7 +87,7 @@ def handmade(created: str = "2024-02-29T12:00:00+00:00") -> Model:
         mean=np.array([1.0, 0.0, 2.0, 3.0, 0.25]),
         scatter=Z.T @ Z,
         fill=np.array([1.0, 0.0, 2.0]),
-        missing=(2,),
+        missing=((2, 3),),
     )
     return Model(manifest, prefixes, moments)
 
@@ -613,8 +613,8 @@ def test_damage_to_a_likelihood_is_one_line_that_says_what_is_wrong(
 
 
 COUNTS: list[tuple[str, Fields]] = [
-    ("an indicator of a feature that is none", {"missing": (3,)}),
-    ("an indicator of a feature counted from the end", {"missing": (-1,)}),
+    ("an indicator of a feature that is none", {"missing": ((3, 4),)}),
+    ("an indicator of a feature counted from the end", {"missing": ((-1, 0),)}),
     ("no weight", {"weight": 0.0}),
     ("a negative weight", {"weight": -4.0}),
     ("negative rows", {"rows": -1}),

@@ -115,7 +115,7 @@ def test_moments_are_those_of_the_rows_with_gaps_filled_by_the_means(sample: Sam
     moments = moments_of(sample.X, sample.Y, sample.weights, n_jobs=jobs, chunk_rows=chunk)
     assert moments.rows == len(sample.X)
     assert moments.weight == pytest.approx(sample.w.sum(), rel=1e-12)
-    assert moments.missing == tuple(np.flatnonzero(np.isnan(sample.X).any(axis=0)).tolist())
+    assert moments.missing == tuple((j, j + 1) for j in np.flatnonzero(np.isnan(sample.X).any(axis=0)).tolist())
     if moments.weight == 0:
         return
     mean, scatter = literal(sample, moments.fill)
@@ -398,7 +398,7 @@ def test_gaps_in_one_chunk_only_are_filled_by_the_mean_of_all_chunks(gaps: slice
     mean, scatter = literal(sample, moments.fill)
     np.testing.assert_allclose(moments.imputed().mean, mean, rtol=1e-12)
     assert_scatter(moments.imputed().scatter, scatter, mean, moments.weight, 1e-12)
-    assert moments.missing == (1,)
+    assert moments.missing == ((1, 2),)
 
 
 # What cannot be used.

@@ -25,10 +25,10 @@ def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:
     Z = np.hstack([np.where(gaps, fill, X), Y, gaps[:, missing]])
     if w.sum() == 0:
         empty = np.zeros(Z.shape[1])
-        return Moments(X.shape[1], Y.shape[1], len(X), 0.0, empty, np.diag(empty), fill, tuple(missing.tolist()))
+        return Moments(X.shape[1], Y.shape[1], len(X), 0.0, empty, np.diag(empty), fill, tuple((j, j + 1) for j in missing.tolist()))
     mean = w @ Z / w.sum()
     scatter = (w[:, np.newaxis] * (Z - mean)).T @ (Z - mean)
-    return Moments(X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple(missing.tolist()))
+    return Moments(X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple((j, j + 1) for j in missing.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +180,8 @@ def test_indicators_of_features_that_never_miss_are_zero_and_change_nothing() ->
     X, Y = rng.normal(size=(30, 4)), rng.normal(size=(30, 1))
     X[::5, 2] = np.nan
     moments = direct(X, Y, np.ones(30), np.zeros(4))
-    wider = moments.with_indicators((0, 2, 3))
-    assert wider.missing == (0, 2, 3)
+    wider = moments.with_indicators(((0, 1), (2, 3), (3, 4)))
+    assert wider.missing == ((0, 1), (2, 3), (3, 4))
     assert wider.mean[5:].tolist() == [0.0, pytest.approx(0.2), 0.0]
     np.testing.assert_array_equal(wider.imputed().scatter, moments.imputed().scatter)
     assert moments.with_indicators(moments.missing) is moments

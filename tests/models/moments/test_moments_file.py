@@ -239,7 +239,7 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     assert "no valid array '2.rows'" in spoilt({"2.rows": np.array([1.5])})
     assert "invalid counts in fold 2" in spoilt({"2.rows": np.array([-1])})
     width = len(arrays["0.mean"]) + 1
-    wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([99])}
+    wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([[99, 100]])}
     assert "invalid counts in fold 0" in spoilt(wider)
     assert "has format 2; this library reads up to 1" in spoilt({}, record.replace('"format":1', '"format":2'))
     assert "damaged record (folds" in spoilt({}, record.replace('"folds":5', '"folds":0'))
