@@ -18,6 +18,7 @@ from anytime.cli.console import progress, remark
 from anytime.data.dataset import Dataset, Survey, checked_dataset, settle_target, survey_target
 from anytime.data.formats import open_table
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
@@ -168,8 +169,9 @@ class MomentsSource:
 
     def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
         """Return the moments of each fold."""
-        groups = self.stored.record.groups
-        return [moments_of_groups(part, groups, self.columns.groups) for part in self.stored.parts]
+        terms = Expansion.of(self.stored.record.groups).plain.terms
+        remaining = Expansion.of(self.columns.groups).plain.terms
+        return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
 
 
 Source: TypeAlias = TableSource | MomentsSource

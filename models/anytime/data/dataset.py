@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
+from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate
@@ -197,10 +199,6 @@ class Rows:
         """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
-    def filled(self, mean: Float) -> Float:
-        """Return X (rows, D) with missing values replaced by `mean` (D,), the training means."""
-        return np.where(np.isnan(self.X), mean, self.X)
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -219,6 +217,11 @@ class Dataset:
     query: str | None = None
     weights: str | None = None
     drop_missing: bool = False
+
+    @cached_property
+    def terms(self) -> Expansion:
+        """Return what the raw columns become, without indicators of missing values."""
+        return Expansion.of(self.groups).plain
 
     def check(self) -> list[str]:
         """Return the columns of the table that nothing uses.
@@ -349,6 +352,7 @@ class Dataset:
         identity = {
             "table": fingerprint(self.table.name),
             "features": self.groups.features,
+            "bases": {name: basis.model_dump(mode="json") for name, basis in self.groups.bases.items()},
             "target": [*self.target.columns, self.target.task, self.target.classes],
             "query": self.query,
             "weights": self.weights,
@@ -357,11 +361,11 @@ class Dataset:
             "stratified": assigner.stratified,
             "seed": seed,
         }
-        return checkpoint.begin(identity, len(self.groups.features), len(self.target.responses))
+        return checkpoint.begin(identity, self.terms.size, len(self.target.responses))
 
     def no_moments(self) -> Moments:
         """Return the moments of no rows."""
-        features = len(self.groups.features)
+        features = self.terms.size
         return Moments.empty(features, len(self.target.responses), np.zeros(features))
 
     def summed(
@@ -390,10 +394,11 @@ class Dataset:
         assigner : fold assigner positioned at the first of these rows; it advances with them.
         """
         batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
+        expansion = None if self.terms.is_identity else self.terms
 
         def block(rows: Rows) -> Block:
             progress(len(rows.Y))
-            return Block(rows.X, rows.Y, rows.weights, assigner.take(rows.Y, rows.query), rows.end)
+            return Block(rows.X, rows.Y, rows.weights, assigner.take(rows.Y, rows.query), rows.end, expansion)
 
         return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
 

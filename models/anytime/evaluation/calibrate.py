@@ -154,5 +154,5 @@ def _outputs(model: Model, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Fl
     """Yield batches of rows, each with the outputs of every prefix."""
     for rows in dataset.rows_for(model.prefixes.scores):
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = model.prefixes.predict_all(rows.filled(model.prefixes.mean))
+            scores = model.prefixes.predict_all(rows.X)
         yield rows, (model_outputs(model, each) for each in scores)

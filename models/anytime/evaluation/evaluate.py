@@ -134,6 +134,8 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
     F uses the training means and scales and no penalty, and is summed over the responses. R² is None if a response is
     constant.
     """
+    if models.expansion is not None:
+        moments = moments.with_indicator_features(models.expansion.indicated)
     held = HeldOutMoments.of(moments, models.mean, models.scale, models.intercept, models.response_scale)
     fitted = explained_variances(models, held)
     mse = np.mean((held.yy - 2 * fitted) * np.square(models.response_scale), axis=1)
@@ -170,7 +172,7 @@ def _likelihood_curve(
         mean += w @ Y
         low = np.minimum(low, Y.min(axis=0, initial=np.inf))
         high = np.maximum(high, Y.max(axis=0, initial=-np.inf))
-        for prefix, scores in enumerate(models.predict_all(rows.filled(models.mean)[used])):
+        for prefix, scores in enumerate(models.predict_all(rows.X[used])):
             deviance[prefix] += w @ deviances(family, scores, Y)
             with np.errstate(over="ignore"):  # a prediction may be extreme on some row
                 squares[prefix] += w @ np.square(family.mean(scores) - Y).mean(axis=1)
@@ -191,10 +193,9 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
     """Return the share of rows whose most likely class is the true one."""
     right, total = np.zeros(model.steps + 1), 0.0
     for rows in dataset.rows_for(model.prefixes.scores):
-        X = rows.filled(model.prefixes.mean)
         truth = class_codes(rows.Y)
         total += rows.row_weights.sum()
-        for prefix, scores in enumerate(model.prefixes.predict_all(X)):
+        for prefix, scores in enumerate(model.prefixes.predict_all(rows.X)):
             likely = class_probabilities(scores, model.manifest.family).argmax(axis=1)
             right[prefix] += rows.row_weights @ (likely == truth)
     return right / total
@@ -203,8 +204,7 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
 def _ndcg(model: Model, dataset: Dataset) -> Float | None:
     scores, truth, keys = [], [], []
     for rows in dataset.rows_for(model.prefixes.scores):
-        X = rows.filled(model.prefixes.mean)
-        scores.append(model.prefixes.predict_all(X)[:, :, 0].T.copy())
+        scores.append(model.prefixes.predict_all(rows.X)[:, :, 0].T.copy())
         truth.append(rows.Y[:, 0])
         keys.append(np.asarray(rows.query))
     return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))

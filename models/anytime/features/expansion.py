@@ -8,10 +8,10 @@ one. Values outside the column's range move to the nearest end of it before they
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,21 +106,6 @@ class Column:
         """Return whether the only term is the column itself."""
         return isinstance(self.basis, Linear) and self.range is None and not self.indicator
 
-    def expand(self, x: Float, out: Float) -> None:
-        """Write the terms (terms, rows) of the values (rows,); missing values make all but the indicator NaN."""
-        if self.range is not None:
-            x = np.clip(x, *self.range)
-        self.basis.expand(x, out[:-1] if self.indicator else out)
-        if self.indicator:
-            np.isnan(out[0], out=out[-1], casting="unsafe")
-
-    def clamped(self, x: Float) -> Bool:
-        """Return which values are outside the range, (rows,)."""
-        if self.range is None:
-            return np.zeros(len(x), dtype=np.bool_)
-        low, high = self.range
-        return (x < low) | (x > high)
-
     def described(self) -> ColumnBasis:
         """Return the column as a groups file states it, complete."""
         return self.basis.described().model_copy(update={"range": self.range, "missing": self.indicator})
@@ -155,6 +140,25 @@ class Expansion:
         ends = accumulate(len(column.terms) for column in self.columns)
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
+    @cached_property
+    def plain(self) -> Expansion:
+        """Return the expansion without indicators of missing values."""
+        if not any(column.indicator for column in self.columns):
+            return self
+        return Expansion(self.groups, tuple(replace(column, indicator=False) for column in self.columns))
+
+    @cached_property
+    def indicated(self) -> tuple[tuple[int, int], ...]:
+        """Return the terms (start, stop), counted without indicators, of the columns that have an indicator."""
+        return tuple(span for column, span in zip(self.columns, self.plain.spans, strict=True) if column.indicator)
+
+    @cached_property
+    def are_indicators(self) -> Bool:
+        """Return which terms are indicators of missing values, (terms,)."""
+        marks = np.zeros(self.size, dtype=np.bool_)
+        marks[[stop - 1 for column, (_, stop) in zip(self.columns, self.spans, strict=True) if column.indicator]] = True
+        return marks
+
     @property
     def size(self) -> int:
         """Return the number of terms."""
@@ -178,16 +182,81 @@ class Expansion:
         )
         return FeatureGroups(cost_unit=self.groups.cost_unit, groups=groups)
 
-    @cached_property
-    def owners(self) -> Index:
-        """Return the index of the column of each term, (terms,)."""
-        return np.repeat(np.arange(len(self.columns)), [len(column.terms) for column in self.columns])
-
     def expand_into(self, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns)."""
-        values = np.array(X.T, dtype=np.float64, order="C")  # a column at a time is contiguous
-        for x, column, (start, stop) in zip(values, self.columns, self.spans, strict=True):
-            column.expand(x, out[start:stop])
+        if self.is_identity:
+            out[:] = X.T
+            return
+        x = np.array(X.T, dtype=np.float64, order="C")  # a column at a time is contiguous
+        if self._bounds is not None:
+            np.clip(x, *self._bounds, out=x)
+        pieces = self._pieces
+        if len(pieces.terms) == len(out):
+            np.take(x, pieces.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
+            out -= pieces.knots
+            np.maximum(out, pieces.floors, out=out)
+        elif len(pieces.terms):
+            out[pieces.terms] = np.maximum(x[pieces.columns] - pieces.knots, pieces.floors)
+        if len(pieces.equal_terms):
+            same = x[pieces.equal_columns]
+            out[pieces.equal_terms] = (same == pieces.levels) + 0.0 * same  # NaN where missing
+        for j in self._others:
+            start, stop = self.spans[j]
+            self.columns[j].basis.expand(x[j], out[start : stop - self.columns[j].indicator])
+        if self._indicators:
+            starts, lasts = zip(*(self.spans[j] for j in self._indicators), strict=True)
+            out[np.array(lasts) - 1] = np.isnan(out[list(starts)])
+
+    def outside(self, X: NDArray[Any]) -> Bool | None:
+        """Return in which columns (columns,) a value of X (rows, columns) is outside the range; None without ranges."""
+        if self._bounds is None:
+            return None
+        low, high = self._bounds
+        x = X.T
+        return np.asarray(((x < low) | (x > high)).any(axis=1))
+
+    @cached_property
+    def _bounds(self) -> tuple[Float, Float] | None:
+        """Return the ends of the ranges, (columns, 1) each."""
+        if not any(column.range for column in self.columns):
+            return None
+        ends = np.array([column.range or (-np.inf, np.inf) for column in self.columns])
+        return ends[:, :1], ends[:, 1:]
+
+    @cached_property
+    def _pieces(self) -> _Pieces:
+        """Return the piecewise-linear terms of all columns.
+
+        They are computed at once, in a tenth of the time that one row takes column by column.
+        """
+        pieces: list[tuple[int, int, float, float]] = []
+        equal: list[tuple[int, int, float]] = []
+        for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
+            if isinstance(column.basis, Linear | Hinge):
+                knots, levels = (
+                    (column.basis.knots, column.basis.levels) if isinstance(column.basis, Hinge) else ((), ())
+                )
+                pieces += [(start, j, 0.0, -np.inf), *((start + k, j, knot, 0.0) for k, knot in enumerate(knots, 1))]
+                equal += [(start + k, j, level) for k, level in enumerate(levels, 1 + len(knots))]
+        return _Pieces(
+            terms=np.array([term for term, *_ in pieces], dtype=np.intp),
+            columns=np.array([j for _, j, *_ in pieces], dtype=np.intp),
+            knots=np.array([[knot] for *_, knot, _ in pieces]),
+            floors=np.array([[floor] for *_, floor in pieces]),
+            equal_terms=np.array([term for term, *_ in equal], dtype=np.intp),
+            equal_columns=np.array([j for _, j, _ in equal], dtype=np.intp),
+            levels=np.array([[level] for *_, level in equal]),
+        )
+
+    @cached_property
+    def _others(self) -> list[int]:
+        """Return the columns whose terms are not piecewise linear."""
+        return [j for j, column in enumerate(self.columns) if not isinstance(column.basis, Linear | Hinge)]
+
+    @cached_property
+    def _indicators(self) -> list[int]:
+        """Return the columns with an indicator of missing values."""
+        return [j for j, column in enumerate(self.columns) if column.indicator]
 
     def expand(self, X: NDArray[Any]) -> Float:
         """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
@@ -197,10 +266,29 @@ class Expansion:
         self.expand_into(X, out)
         return out.T
 
+    def of_group(self, name: str) -> Expansion:
+        """Return the terms of the columns of one group."""
+        group = self.groups.groups[self.groups.positions[name]].model_copy(update={"requires": ()})
+        groups = FeatureGroups(cost_unit=self.groups.cost_unit, groups=(group,)).with_bases(self.groups.bases)
+        return Expansion(groups, tuple(column for column in self.columns if column.name in group.features))
+
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
-        """Return the expansion with or without indicators of missing values in some columns."""
-        columns = tuple(Column(c.name, c.basis, c.range, missing.get(c.name, c.indicator)) for c in self.columns)
-        return Expansion(self.groups.with_bases({c.name: c.described() for c in columns if not c.is_linear}), columns)
+        """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
+        columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
+        bases = self.groups.bases | {c.name: c.described() for c in columns if c.indicator}
+        return Expansion(self.groups.with_bases(bases), columns)
+
+
+class _Pieces(NamedTuple):
+    """Terms max(x - knot, floor), and indicators of values: the term and the column of each."""
+
+    terms: Index
+    columns: Index
+    knots: Float
+    floors: Float
+    equal_terms: Index
+    equal_columns: Index
+    levels: Float
 
 
 def _column(name: str, given: ColumnBasis | None) -> Column:

@@ -25,6 +25,7 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
+from anytime.features.expansion import Expansion
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
@@ -70,8 +71,10 @@ class RowBlock:
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def row_blocks_of(blocks: Iterable[Block], gram: Gram, *, held_bytes: int = HELD_BYTES) -> tuple[RowBlock, ...]:
-    """Return the rows of some blocks, read once, in the units of their normal equations.
+def row_blocks_of(
+    blocks: Iterable[Block], gram: Gram, expansion: Expansion, *, held_bytes: int = HELD_BYTES
+) -> tuple[RowBlock, ...]:
+    """Return the terms of the rows of some blocks, read once, in the units of their normal equations.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def row_blocks_of(blocks: Iterable[Block], gram: Gram, *, held_bytes: int = HELD
                 store = _Store()
             mapped = None if store is None else store.append(8 * width * len(part.Y))
             Z = np.empty((width, len(part.Y))) if mapped is None else _array(mapped, width, len(part.Y))
-            gaps = _fill(Z, part, gram)
+            gaps = _fill(Z, part, gram, expansion)
             Y = np.ascontiguousarray(part.Y, dtype=np.float64)
             row_blocks.append(RowBlock(Z, Y, part.weights, part.folds, gaps, mapped))
             row_blocks[-1].release()
@@ -111,10 +114,11 @@ def _cut(block: Block) -> Iterator[Block]:
         yield Block(block.X[rows], block.Y[rows], weights, None if block.folds is None else block.folds[rows])
 
 
-def _fill(Z: Float, part: Block, gram: Gram) -> dict[int, Bool]:
+def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion) -> dict[int, Bool]:
     """Fill Z with rows in standard units; return where features are missing, which become 0."""
     Z[0] = 1.0
-    np.subtract(dense(part.X).T, gram.x_mean[:, np.newaxis], out=Z[1:])
+    expansion.expand_into(dense(part.X), Z[1:])
+    Z[1:] -= gram.x_mean[:, np.newaxis]
     Z[1:] /= gram.x_scale[:, np.newaxis]
     Z[1:][gram.constant] = 0.0
     gaps: dict[int, Bool] = {}

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime._files import FileKind, read, write
-from anytime.errors import ArtifactError, TrainingError
+from anytime.errors import ArtifactError, GroupsError, TrainingError
+from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
+from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Manifest
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import packed, packed_shapes, unpacked
@@ -84,7 +86,7 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
             raise _damaged("was changed after it was written (its content hash differs)")
         moments = None
         if "moments.rows" in arrays:
-            moments = unpacked(arrays, "moments.", len(manifest.groups.features), len(manifest.responses))
+            moments = unpacked(arrays, "moments.", len(arrays["mean"]), len(manifest.responses))
             if moments is None or moments.weight == 0:
                 raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
@@ -98,6 +100,7 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
         ends=arrays["ends"].astype(np.intp),
         packed=arrays["coef"],
         own_intercepts=arrays.get("intercepts"),
+        expansion=Expansion.of(manifest.groups),
     )
     curvatures = None
     if "curvature.prefixes" in arrays:
@@ -141,9 +144,17 @@ def _manifest(text: str) -> Manifest:
         raise _damaged(f"has a damaged manifest ({where}: {why})") from error
 
 
+def _terms(manifest: Manifest) -> FeatureGroups:
+    """Return the groups with their terms as features."""
+    try:
+        return Expansion.of(manifest.groups).terms
+    except GroupsError as error:
+        raise _damaged(f"has a damaged manifest (groups: {error})") from error
+
+
 def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     """Raise unless exactly the expected arrays are present, finite and of the shapes that the manifest implies."""
-    groups = manifest.groups
+    groups = _terms(manifest)
     D, P, steps = len(groups.features), len(manifest.responses), len(manifest.steps)
     if sorted(name for step in manifest.steps for name in step.adds) != sorted(groups.names):
         raise _damaged("has steps that do not add each group once")

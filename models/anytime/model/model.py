@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
+from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
 from anytime.groups import FeatureGroups
 from anytime.model.file import write_model
@@ -72,9 +73,10 @@ def affordable(costs: Float, budget: float | None) -> int:
 
 
 class GroupPosition(NamedTuple):
-    """Position of a group with features in the sequence: its columns, and the first prefix that contains it.
+    """Position of a group with features in the sequence: its terms, and the first prefix that contains it.
 
-    `mean` is the training means of its features, (features,), and `step` the number of the step that adds it.
+    `mean` is the training means of its terms, (terms,), and `step` the number of the step that adds it. `features` are
+    its raw columns.
     """
 
     start: int
@@ -120,6 +122,16 @@ class Model:
         return self.manifest.groups
 
     @cached_property
+    def expansion(self) -> Expansion:
+        """Return what the raw columns of the groups become."""
+        return Expansion.of(self.groups)
+
+    @property
+    def terms(self) -> FeatureGroups:
+        """Return the groups with their terms as features."""
+        return self.expansion.terms
+
+    @cached_property
     def steps(self) -> int:
         """Return the number of steps; prefixes are numbered from 0, the base rate, to this number."""
         return len(self.manifest.steps)
@@ -136,7 +148,7 @@ class Model:
         start = 0
         for number, step in enumerate(self.manifest.steps, start=1):
             for index in map(self.groups.positions.__getitem__, step.adds):
-                group, mean = self.groups.groups[index], self.prefixes.mean[self.groups.slices[index]]
+                group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
                 if group.features:
                     found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features)
                     start += len(mean)

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.linalg.blas import dtrsm
 
 from anytime._linalg import Factor
+from anytime.features.expansion import Expansion
 from anytime.glm.families import FAMILIES
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.types import FamilyName, Float, Index
@@ -41,6 +42,7 @@ class PrefixModels:
     ends : (steps + 1,) number of `columns` that each prefix uses; `ends[0]` is 0.
     packed : (sum of ends, P) the coefficients, prefix after prefix.
     own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
+    expansion : the raw columns, of which the features are the terms; None if each column is its own term.
     """
 
     mean: Float
@@ -51,6 +53,7 @@ class PrefixModels:
     ends: Index
     packed: Float
     own_intercepts: Float | None = None
+    expansion: Expansion | None = None
 
     @property
     def steps(self) -> int:
@@ -75,18 +78,24 @@ class PrefixModels:
         """Return the intercept (P,) of a prefix."""
         return self.intercept if self.own_intercepts is None else self.own_intercepts[prefix]
 
-    def predict(self, X: Float, prefix: int) -> Float:
-        """Return the scores (rows, P) of one prefix for X (rows, D) in raw units, columns as in the groups file."""
+    def centred(self, X: Float, prefix: int) -> Float:
+        """Return the terms (rows, ends[prefix]) of X (rows, columns), less their means; 0 where missing."""
         used = self.columns[: self.ends[prefix]]
-        return self.intercept_of(prefix) + (X[:, used] - self.mean[used]) @ self.coef(prefix)
+        terms = (X if self.expansion is None else self.expansion.expand(X))[:, used] - self.mean[used]
+        terms[np.isnan(terms)] = 0.0
+        return terms
+
+    def predict(self, X: Float, prefix: int) -> Float:
+        """Return the scores (rows, P) of one prefix for X (rows, columns), columns as in the groups file."""
+        return self.intercept_of(prefix) + self.centred(X, prefix) @ self.coef(prefix)
 
     def predict_all(self, X: Float) -> Float:
-        """Return the scores (steps + 1, rows, P) of every prefix for X (rows, D), as `predict`, in one product."""
+        """Return the scores (steps + 1, rows, P) of every prefix for X (rows, columns), in one product."""
         P = len(self.intercept)
         W = np.zeros((len(self.columns), self.steps + 1, P))
         for prefix, end in enumerate(self.ends):
             W[:end, prefix] = self.coef(prefix)
-        scores = (X[:, self.columns] - self.mean[self.columns]) @ W.reshape(len(self.columns), -1)
+        scores = self.centred(X, self.steps) @ W.reshape(len(self.columns), -1)
         intercepts = self.intercept if self.own_intercepts is None else self.own_intercepts[:, np.newaxis]
         return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
 
@@ -100,12 +109,11 @@ class PrefixModels:
             own_intercepts=None if self.own_intercepts is None else self.own_intercepts[: steps + 1],
         )
 
-    def restricted(self, columns: Index) -> PrefixModels:
-        """Return the same models for a table of some columns (ascending), including all that the sequence uses."""
-        if len(columns) == len(self.mean):
-            return self
+    def restricted(self, columns: Index, expansion: Expansion) -> PrefixModels:
+        """Return the same models for a table of some terms (ascending), including all that the sequence uses."""
         places = np.searchsorted(columns, self.columns)
-        return replace(self, mean=self.mean[columns], scale=self.scale[columns], columns=places)
+        mean, scale = self.mean[columns], self.scale[columns]
+        return replace(self, mean=mean, scale=scale, columns=places, expansion=expansion)
 
 
 def staircase(factor: Factor, z: Float, ends: Index) -> Float:

@@ -25,6 +25,7 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.errors import TableError, TrainingError
+from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
 from anytime.glm.families import Family
@@ -113,10 +114,10 @@ class ClusterObserved:
     parts: tuple[Part, ...]
     target: Target
 
-    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
         """Let the workers read the rows."""
-        in_units_of = light(gram)
-        rows = tuple(self.client.submit(StoredRows, part, in_units_of, pure=False) for part in self.parts)
+        units = light(gram)
+        rows = tuple(self.client.submit(StoredRows, part, units, expansion, pure=False) for part in self.parts)
         return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
 
 
@@ -198,10 +199,12 @@ def use_one_blas_thread() -> None:
 class StoredRows:
     """The row blocks of a part, in the units of a table's normal equations."""
 
-    def __init__(self, part: Part, gram: Gram) -> None:
+    def __init__(self, part: Part, gram: Gram, expansion: Expansion) -> None:
         use_one_blas_thread()
-        self._recipe = part, gram
-        self.row_blocks = row_blocks_of(part.blocks(), gram, held_bytes=0)  # mapped: a worker may store many parts
+        self._recipe = part, gram, expansion
+        self.row_blocks = row_blocks_of(
+            part.blocks(), gram, expansion, held_bytes=0
+        )  # mapped: a worker may store many parts
 
     def __reduce__(self) -> tuple[Callable[..., StoredRows], tuple[Any, ...]]:
         return StoredRows, self._recipe

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
+from anytime.features.expansion import Expansion
 from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
@@ -48,12 +49,14 @@ class Fit:
     errors : (steps + 1,) cross-validated errors, or None without folds.
     held : result on the validation table, or None.
 
-    If a rule stopped the sequence, `groups`, `moments` and `gram` cover all groups and the other attributes only those
-    of the sequence.
+    expansion : the raw columns and their terms; `groups` are the groups with terms as their features.
+
+    If a rule stopped the sequence, `expansion`, `moments` and `gram` cover all groups and the other attributes only
+    those of the sequence.
     """
 
     options: Options
-    groups: FeatureGroups
+    expansion: Expansion
     moments: Moments
     gram: Gram
     sequence: Sequence
@@ -65,16 +68,21 @@ class Fit:
     held: HeldBest | None = None
 
     @property
+    def groups(self) -> FeatureGroups:
+        """Return the groups with their terms as features."""
+        return self.expansion.terms
+
+    @property
     def curve(self) -> Curve:
         """Return cost, explained variance and error of every prefix."""
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
-        """Return the groups of the sequence, and their columns in the table, ascending."""
+        """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
         order = [group for step in self.sequence.steps for group in step.adds]
-        groups = self.groups if len(order) == len(self.groups) else self.groups.only(order)
-        return groups, np.sort(self.sequence.columns)
+        groups = self.expansion.groups
+        return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
     @cached_property
     def stopped(self) -> Stopped | None:
@@ -137,7 +145,8 @@ class Fit:
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
-        names = np.array(groups.features)
+        names = np.array(self.groups.features)[columns]
+        listed = ~self.expansion.are_indicators[columns]  # gaps may be rare
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -157,14 +166,14 @@ class Fit:
             prior_deviance=None if self.likelihood is None else float(self.likelihood.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
-                constant=tuple(names[self.gram.constant[columns]].tolist()),
-                collinear=tuple(names[self.collinear[columns]].tolist()),
+                constant=tuple(names[self.gram.constant[columns] & listed].tolist()),
+                collinear=tuple(names[self.collinear[columns] & listed].tolist()),
             ),
             guarantee=self.guarantee,
             stopped=stopped,
             provenance=origin,
         )
-        prefixes = self.prefixes.restricted(columns)
+        prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
         if not keep_moments:
             return Model(manifest, prefixes)
         if self.likelihood is not None:
@@ -209,14 +218,16 @@ def fit(
     observed: Observations | None = None,
     *,
     hold_out: HoldOut | None = None,
+    expansion: Expansion | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
     Parameters
     ----------
     parts : moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
-    groups : the groups, whose features are the columns of the moments in order.
+    groups : the groups, whose bases are complete; their terms without indicators are the features of the moments.
     observed : the rows, for families other than "gaussian".
+    expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
 
     Raises
@@ -232,21 +243,26 @@ def fit(
         raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
+    if expansion is None:
+        expansion = with_indicators(Expansion.of(groups), moments)
+        parts = [part.with_indicator_features(expansion.indicated) for part in parts]
+        moments = moments.with_indicator_features(expansion.indicated)
+    groups = expansion.terms
     gram = Gram.of(moments)
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
         if options.family == "gaussian":
-            choice, prefixes, held = _fit_least_squares(parts, gram, groups, options, hold_out)
+            choice, prefixes, held = _fit_least_squares(parts, gram, expansion, options, hold_out)
         elif observed is None:
             raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
         else:
             check_family(options.family, observed.target)
-            likelihood = fit_likelihood(parts, gram, groups, options, observed, hold_out)
+            likelihood = fit_likelihood(parts, gram, expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
         options=options,
-        groups=groups,
+        expansion=expansion,
         moments=moments,
         gram=gram,
         sequence=choice.sequence,
@@ -259,10 +275,28 @@ def fit(
     )
 
 
+MIN_MISSING = 0.01
+"""Share of the rows from which missing values of a column have an indicator."""
+
+
+def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
+    """Return the terms with the indicators of missing values that the groups file states or that gaps in rows need."""
+    shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
+    bases = expansion.groups.bases
+    return expansion.with_indicators(
+        {
+            column.name: shares.get(start, 0.0) >= MIN_MISSING
+            for column, (start, _) in zip(expansion.columns, expansion.plain.spans, strict=True)
+            if column.name not in bases or bases[column.name].missing is None
+        }
+    )
+
+
 def _fit_least_squares(
-    parts: Many[Moments], gram: Gram, groups: FeatureGroups, options: Options, hold_out: HoldOut | None
+    parts: Many[Moments], gram: Gram, expansion: Expansion, options: Options, hold_out: HoldOut | None
 ) -> tuple[Choice[FactoredSequence], PrefixModels, HeldBest | None]:
     """Learn the order and the coefficients of every prefix, from moments only."""
+    groups = expansion.terms
 
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(
@@ -278,7 +312,7 @@ def _fit_least_squares(
     folds = [] if len(parts) == 1 else split(parts)
     choice = cross_validated(gram, folds, orders, options, horizon=options.horizon(groups))
     check_steps(choice.sequence, options.epsilon)
-    return shortened(choice, _prefixes(gram, choice), hold_out)
+    return shortened(choice, replace(_prefixes(gram, choice), expansion=expansion), hold_out)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
@@ -295,14 +329,16 @@ def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
     """Return the provenance of a fit."""
-    features, selected = fitted.groups.features, set(fitted.selected[0].features)
+    columns = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
+    selected = set(fitted.selected[0].features)
+    imputed = (columns[start].name for start, _ in fitted.moments.missing)
     return Provenance(
         created=now(),
         library=__version__,
         data=data,
         rows=fitted.moments.rows,
         weight=fitted.moments.weight,
-        imputed=tuple(features[j] for j in fitted.moments.missing if features[j] in selected),
+        imputed=tuple(name for name in imputed if name in selected),
         folds=folds,
         seed=seed,
     )

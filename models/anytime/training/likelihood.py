@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from anytime.errors import TrainingError
+from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
@@ -64,8 +65,8 @@ class Observations(Protocol):
     def target(self) -> Target:
         """Return the target of their responses."""
 
-    def design(self, gram: Gram, family: Family, weight: float) -> Design:
-        """Return the rows in the units of their normal equations, ready for passes."""
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
+        """Return the terms of the rows in the units of their normal equations, ready for passes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +84,11 @@ class Observed:
     target: Target
     n_jobs: int | None = None
 
-    def design(self, gram: Gram, family: Family, weight: float) -> Design:
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
         """Read the rows."""
         ridge = np.ones(len(gram.x_mean))
-        return BlockDesign(gram, family, weight, ridge, row_blocks=row_blocks_of(self.blocks, gram), n_jobs=self.n_jobs)
+        blocks = row_blocks_of(self.blocks, gram, expansion)
+        return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +157,7 @@ class _HeldOut:
 def fit_likelihood(
     parts: Many[Moments],
     gram: Gram,
-    groups: FeatureGroups,
+    expansion: Expansion,
     options: Options,
     observed: Observations,
     hold_out: HoldOut | None,
@@ -172,7 +174,8 @@ def fit_likelihood(
         The responses do not fit the family, or there is no finite optimum.
     """
     weight = sum(part.weight for part in parts)
-    design = observed.design(gram, FAMILIES[options.family], weight)
+    groups = expansion.terms
+    design = observed.design(gram, FAMILIES[options.family], weight, expansion)
     _check(design, observed.target)
 
     def orders(design: Design) -> Callable[[float], LikelihoodSequence]:
@@ -191,7 +194,8 @@ def fit_likelihood(
     choice = cross_validated(design, folds, orders, options, every=ORDERED, rises=2, horizon=options.horizon(groups))
     check_steps(choice.sequence, options.epsilon)
     optima = _refitted(design, choice, groups)
-    choice, prefixes, held = shortened(choice, _prefixes(design, choice.sequence, optima), hold_out)
+    prefixes = replace(_prefixes(design, choice.sequence, optima), expansion=expansion)
+    choice, prefixes, held = shortened(choice, prefixes, hold_out)
     optima = optima[: len(choice.alphas)]
     deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
     return LikelihoodFit(choice, prefixes, deviance, _curvatures(design, choice.sequence, optima), held)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.errors import GroupsError, TrainingError
+from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Manifest
 from anytime.model.model import Model
@@ -106,7 +107,9 @@ def resequence(
         raise TrainingError(f"model {model.name!r} was saved without its moments; train it again without --no-moments")
     else:
         table = old.provenance.data
-        fitted = fit([moments_of_groups(model.moments, old.groups, remaining)], remaining, options)
+        expansion = Expansion.of(remaining)
+        moments = moments_of_groups(model.moments, model.terms, expansion.terms)
+        fitted = fit([moments], remaining, options, expansion=expansion)
     origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
     out = (*(() if old.stopped is None else old.stopped.left_out), *changes.without)
     return fitted.model(name or old.name, target, origin, query=old.query, left_out=out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ def skewed(rows: int = 500) -> Float:
 def test_hinges_are_the_positive_parts_beyond_the_quantiles_and_common_values_have_indicators(size: int) -> None:
     x = skewed()
     columns = [x]
-    for knot in sorted({float(np.quantile(x, k / (size + 1))) for k in range(1, size + 1)}):
-        columns.append(np.where(x > knot, x - knot, 0.0))
+    knots = sorted({float(np.quantile(x, k / (size + 1))) for k in range(1, size + 1)})
+    columns += [np.where(x > knot, x - knot, 0.0) for knot in knots]
     columns += [1.0 * (x == value) for value in sorted(set(x)) if (x == value).mean() > 0.1]
     found = expansion_of(x, f"hinge:{size}")
     np.testing.assert_array_equal(found.expand(x[:, np.newaxis]), np.column_stack(columns))
@@ -97,7 +98,7 @@ def test_values_beyond_the_quantiles_move_to_them(basis: str) -> None:
     np.testing.assert_array_equal(
         found.expand(wild[:, np.newaxis]), found.expand(np.clip(wild, low, high)[:, np.newaxis])
     )
-    assert found.columns[0].clamped(wild).tolist() == [True, False, True]
+    assert [found.outside(wild[[i], np.newaxis]) for i in range(3)] == [[True], [False], [True]]
     assert found.groups.bases["x"].range == (low, high)
 
 
@@ -185,15 +186,40 @@ def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
 
 @pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
 def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
-    with pytest.raises(TrainingError, match="clamp is .*; expected a quantile Q from 0 to below 0.5"):
+    with pytest.raises(TrainingError, match=r"clamp is .*; expected a quantile Q from 0 to below 0\.5"):
         learned_groups(groups_of(), {"x": skewed()}, 500, clamp=clamp)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_the_terms_of_several_columns_are_those_of_each_basis(seed: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = tuple(f"x{j}" for j in range(width))
+    sample = {name: np.where(rng.random(60) < 0.2, 1.0, np.round(rng.normal(size=60), 1)) for name in names}
+    bases = {
+        name: {"basis": rng.choice(["linear", "hinge:0", "hinge:3", "poly:2"]).item(), "missing": bool(rng.integers(2))}
+        for name in names
+    }
+    found = Expansion.of(learned_groups(groups_of(bases, names), sample, 60, clamp=0.1))
+    X = np.column_stack(list(sample.values()))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    columns = []
+    for x, column in zip(X.T, found.columns, strict=True):
+        inside = x if column.range is None else np.clip(x, *column.range)
+        terms = np.empty((len(column.terms), len(x)))
+        column.basis.expand(inside, terms[: len(terms) - column.indicator])
+        if column.indicator:
+            terms[-1] = np.isnan(x)
+        columns.append(terms)
+    np.testing.assert_array_equal(found.expand(X), np.vstack(columns).T)
+    one_row = [found.expand(X[[i]])[0] for i in range(3)]
+    np.testing.assert_array_equal(one_row, found.expand(X)[:3])
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_a_sample_depends_on_the_rows_and_the_seed_only(rows: int, limit: int, sizes: list[int]) -> None:
     x = np.arange(rows)
     edges = [0, *(edge for edge in np.cumsum(sizes).tolist() if edge < rows), rows]
-    batches = [{"x": x[a:b]} for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    batches = [{"x": x[a:b]} for a, b in pairwise(edges)]
     found, count = sample_of(batches, limit, seed=1)
     whole, _ = sample_of([{"x": x}], limit, seed=1)
     assert count == len(found["x"]) == min(rows, limit)

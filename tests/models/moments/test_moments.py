@@ -25,10 +25,21 @@ def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:
     Z = np.hstack([np.where(gaps, fill, X), Y, gaps[:, missing]])
     if w.sum() == 0:
         empty = np.zeros(Z.shape[1])
-        return Moments(X.shape[1], Y.shape[1], len(X), 0.0, empty, np.diag(empty), fill, tuple((j, j + 1) for j in missing.tolist()))
+        return Moments(
+            X.shape[1],
+            Y.shape[1],
+            len(X),
+            0.0,
+            empty,
+            np.diag(empty),
+            fill,
+            tuple((j, j + 1) for j in missing.tolist()),
+        )
     mean = w @ Z / w.sum()
     scatter = (w[:, np.newaxis] * (Z - mean)).T @ (Z - mean)
-    return Moments(X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple((j, j + 1) for j in missing.tolist()))
+    return Moments(
+        X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple((j, j + 1) for j in missing.tolist())
+    )
 
 
 @dataclass(frozen=True, eq=False)

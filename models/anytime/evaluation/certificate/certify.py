@@ -84,7 +84,7 @@ def certify(
         raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
     prefixes = certify_prefixes(
         Gram.of(model.moments),
-        model.groups,
+        model.terms,
         model.costs,
         [0.0, *(step.explained_variance for step in manifest.steps)],
         manifest.alpha,
