@@ -65,6 +65,25 @@ class Categories:
         codes, unknown = self._codes, self._unknown
         return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
 
+    @property
+    def holds(self) -> str:
+        """Return what a value is, for messages."""
+        if all(isinstance(level, str) for level in self.levels):
+            return "text"
+        return "true or false" if all(isinstance(level, bool) for level in self.levels) else "a whole number"
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value is missing or of the type of the levels, whichever of them it is."""
+        if value is None or value != value:  # noqa: PLR0124  (NaN)
+            return True
+        match self.holds:
+            case "text":
+                return isinstance(value, str)
+            case "true or false":
+                return isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
+            case _:
+                return isinstance(value, int | float | np.number) and float(value).is_integer()
+
     def names(self, column: str) -> list[str]:
         return [*(f"{column}={level}" for level in self.levels), *([f"{column} is other"] if self.other else [])]
 

@@ -141,6 +141,12 @@ class Expansion:
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
     @cached_property
+    def categories(self) -> dict[int, Categories]:
+        """Return the bases of the columns of categories, by the index of the column."""
+        bases = ((j, column.basis) for j, column in enumerate(self.columns))
+        return {j: basis for j, basis in bases if isinstance(basis, Categories)}
+
+    @cached_property
     def plain(self) -> Expansion:
         """Return the expansion without indicators of missing values."""
         if not any(column.indicator for column in self.columns):

@@ -44,8 +44,9 @@ class Polynomial:
     def expand(self, x: Float, out: Float) -> None:
         np.subtract(x, self.centre, out=out[0])
         out[0] /= self.scale
-        for power in range(1, self.degree):
-            np.multiply(out[power - 1], out[0], out=out[power])
+        with np.errstate(over="ignore"):  # extreme values; whoever uses the terms checks that they are finite
+            for power in range(1, self.degree):
+                np.multiply(out[power - 1], out[0], out=out[power])
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)

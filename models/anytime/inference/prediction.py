@@ -10,16 +10,20 @@ product with the first columns, whatever the order of arrival. Only received col
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
+from anytime.features.categories import Categories
+from anytime.features.expansion import Expansion
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.file import read_model
@@ -48,7 +52,8 @@ class Answer:
     groups : groups used, in sequence order.  cost : their joint cost, in the model's cost unit.
     budget : the requested budget.  complete : whether every step within the budget was used.
     missing : groups of the budget's prefix that were not received.
-    imputed : features received as null and replaced by their training means.
+    imputed : columns received as null and replaced by their training means, or with a level that was never seen.
+    clamped : columns with a value outside their range, which moved to its nearest end.
     reason : why the answer was made now; None in an update, which is not final.
     policy : the policy that the answer follows; `note` gives the reason if a different one was requested.
     approximate : whether the optimum of the received groups is one Newton step from the nearest prefix, not exact.
@@ -77,6 +82,7 @@ class Answer:
     complete: bool
     missing: tuple[str, ...]
     imputed: tuple[str, ...]
+    clamped: tuple[str, ...]
     reason: Reason | None
     policy: Policy
     expected: Expected
@@ -116,6 +122,7 @@ class Prediction:
         self._rows = None if rows is None else int(rows)
         self._unreceived = list(model.groups_added)
         self._nulls: dict[str, Bool | None] = {}
+        self._clamped: dict[str, Bool] = {}
         self._X: Float | None = None
         self._ready: tuple[int, Float] | None = None
         self._advance()
@@ -148,7 +155,8 @@ class Prediction:
         ----------
         group : name of a group that has features.
         values : (rows, features) in raw units, columns in the order of the groups file; a flat list when `rows` is 1.
-            None and NaN are missing values: the training mean replaces them, and the answer lists the feature.
+            None and NaN are missing values: the training mean replaces them, and the answer lists the column. Columns
+            of categories take their levels, as text, whole numbers or booleans.
 
         Raises
         ------
@@ -157,8 +165,11 @@ class Prediction:
         """
         self.add_checked(group, self.checked(group, values))
 
-    def checked(self, group: str, values: Any) -> Float:
-        """Return values in the form that `add_checked` accepts: (rows, features), NaN if missing; raises as `add`."""
+    def checked(self, group: str, values: Any, *, coded: bool = False) -> Float:
+        """Return values in the form that `add_checked` accepts: (rows, features), NaN if missing; raises as `add`.
+
+        A category becomes the index of its level, -1 for other levels. With `coded`, it is this index already.
+        """
         place = self.model.places.get(group) if isinstance(group, str) else None
         if place is None:
             groups = self.model.groups
@@ -167,7 +178,20 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
             )
-        return _checked(group, place.features, self._rows, values)
+        categories = place.expansion.categories
+        if not categories:
+            return _checked(group, place.features, self._rows, values)
+        if not coded:
+            return _coded(group, place.features, categories, self._rows, values)
+        codes = _checked(group, place.features, self._rows, values)
+        for j, basis in categories.items():
+            wrong = codes[~(np.isin(codes[:, j], range(-1, len(basis.levels))) | np.isnan(codes[:, j])), j]
+            if len(wrong):
+                raise ValuesError(
+                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected the index of "
+                    f"a level, 0 to {len(basis.levels) - 1}, or -1 for another level"
+                )
+        return codes
 
     def add_checked(self, group: str, values: Float) -> None:
         """Add values that `checked` returned."""
@@ -178,12 +202,18 @@ class Prediction:
             # Columns are contiguous, so pages of columns that never arrive are never touched.
             self._X = np.empty((len(values), len(self.model.prefixes.mean)), order="F")
         stored = self._X[:, place.start : place.stop]
-        np.subtract(values, place.mean, out=stored)
-        nulls = None
+        expansion, nulls = place.expansion, None
+        if expansion.is_identity:
+            np.subtract(values, place.mean, out=stored)
+        else:
+            expansion.expand_into(values, stored.T)
+            stored -= place.mean
+            nulls = self._changes(group, expansion, values)
         if math.isnan(dasum(stored.ravel(order="K"))):  # 1 us, 3 by `np.isnan(values).any()`
-            missing = np.isnan(values)
+            missing = np.isnan(stored)
             stored[missing] = 0.0
-            nulls = np.asarray(missing.any(axis=0))
+            absent = missing[:, [start for start, _ in expansion.spans]].any(axis=0)
+            nulls = np.asarray(absent if nulls is None else nulls | absent)
         if group in self._nulls:
             self.replaced[group] = None
             self.replacements += 1
@@ -193,6 +223,19 @@ class Prediction:
             self._unreceived[place.step] -= 1
             self._advance()
         self._nulls[group] = nulls
+
+    def _changes(self, group: str, expansion: Expansion, values: Float) -> Bool | None:
+        """Record which columns of a group are clamped; return which have an unknown level, None without categories."""
+        self._clamped.pop(group, None)
+        outside = expansion.outside(values)
+        if outside is not None and outside.any():
+            self._clamped[group] = outside
+        if not expansion.categories:
+            return None
+        unknown = np.zeros(values.shape[1], dtype=np.bool_)
+        for j in expansion.categories:
+            unknown[j] = (values[:, j] < 0).any()
+        return unknown
 
     def prepare(self, budget: float | None = None) -> None:
         """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
@@ -277,7 +320,8 @@ class Prediction:
             budget=budget,
             complete=prefix == allowed,
             missing=tuple(name for name in model.computed[allowed] if name not in self._nulls),
-            imputed=self._imputed(used),
+            imputed=self._columns(used, self._nulls),
+            clamped=self._columns(used, self._clamped),
             reason=reason,
             policy="prefix" if arrived is None else "arrived",
             expected=expected,
@@ -351,12 +395,13 @@ class Prediction:
         order: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
         return order
 
-    def _imputed(self, used: Iterable[str]) -> tuple[str, ...]:
+    def _columns(self, used: Iterable[str], marked: Mapping[str, Bool | None]) -> tuple[str, ...]:
+        """Return the marked columns of the groups used."""
         found: list[str] = []
         for name in used:
-            nulls = self._nulls.get(name)
-            if nulls is not None:
-                found += compress(self.model.places[name].features, nulls)
+            marks = marked.get(name)
+            if marks is not None:
+                found += compress(self.model.places[name].features, marks)
         return tuple(found)
 
 
@@ -385,8 +430,8 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         raise ValuesError(f"values of group {group!r} are {shape}; {_expected(rows, features)}")
     if values.dtype.kind not in "biufO":
         raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
-    if values.dtype == object and not all(isinstance(item, _NUMBERS) for item in values.flat):
-        raise ValuesError(f"values of group {group!r} are not all numbers; {_expected(rows, features)}")
+    if values.dtype == object:
+        _check_numbers(group, features, values)
     if values.dtype != np.float64:
         try:  # None becomes NaN
             with np.errstate(over="ignore", invalid="ignore"):
@@ -409,6 +454,58 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
             )
     checked: Float = values
     return checked
+
+
+def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) -> None:
+    """Raise if an array of objects (rows, features) has an element that is neither a number nor None."""
+    for (_, j), item in np.ndenumerate(values):
+        if not isinstance(item, _NUMBERS):
+            raise ValuesError(
+                f"values of group {group!r} are not all numbers: column {features[j]!r} has {reprlib.repr(item)}; "
+                f"{_expected(len(values), features)}"
+            )
+
+
+def _coded(
+    group: str, features: tuple[str, ...], categories: Mapping[int, Categories], rows: int | None, values: Any
+) -> Float:
+    """Return the values of a group with columns of categories as numbers, as `_checked`, and levels as their index."""
+    table = _table(group, features, rows, values)
+    numbers = np.empty(table.shape)
+    for j, basis in categories.items():
+        for value in table[:, j]:
+            if not basis.accepts(value):
+                raise ValuesError(
+                    f"values of group {group!r}: column {features[j]!r} has {reprlib.repr(value)}; "
+                    f"expected {basis.holds}, or null"
+                )
+        numbers[:, j] = basis.coded(table[:, j])
+    others = [j for j in range(len(features)) if j not in categories]
+    if others:
+        numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
+    return numbers
+
+
+def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
+    """Return values as an array (rows, features) of objects."""
+    given = values.tolist() if isinstance(values, np.ndarray) else values
+    nested = isinstance(given, list | tuple) and all(isinstance(row, list | tuple) for row in given)
+    if not nested and rows in (1, None) and isinstance(given, list | tuple):
+        given, nested = [given], not any(isinstance(row, list | tuple) for row in given)
+    if not nested:
+        raise ValuesError(f"values of group {group!r} are not a list of rows; {_expected_values(rows or 1, features)}")
+    if len(given) != (rows or len(given) or 1) or any(len(row) != len(features) for row in given):
+        widths = sorted({len(row) for row in given})
+        shape = f"{len(given)} x {' or '.join(map(str, widths))}"
+        raise ValuesError(f"values of group {group!r} are {shape}; {_expected_values(rows or 1, features)}")
+    table = np.empty((len(given), len(features)), dtype=object)
+    for i, row in enumerate(given):
+        table[i] = row
+    return table
+
+
+def _expected_values(rows: int, features: tuple[str, ...]) -> str:
+    return f"expected {rows} x {len(features)} values (rows x features)"
 
 
 class LoadedModel(Model):

@@ -84,6 +84,7 @@ class GroupPosition(NamedTuple):
     mean: Float
     step: int
     features: tuple[str, ...]
+    expansion: Expansion
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,7 +151,8 @@ class Model:
             for index in map(self.groups.positions.__getitem__, step.adds):
                 group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
                 if group.features:
-                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features)
+                    terms = self.expansion.of_group(group.name)
+                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, terms)
                     start += len(mean)
         return found
 
