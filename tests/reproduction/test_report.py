@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import t
 
 from anytime.errors import AnytimeError
-from anytime_reproduction import EXPERIMENTS, chosen
+from anytime_reproduction.cli import EXPERIMENTS, chosen
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
 from anytime_reproduction.report import STYLES, curve, panels, write_report
 

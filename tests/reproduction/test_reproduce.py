@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anytime.cli.main import main
-from anytime_reproduction import EXPERIMENTS
+from anytime_reproduction.cli import EXPERIMENTS
 from anytime_reproduction import cli as reproduction
 
 Capture = pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from anytime.training.guarantee import guarantee
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import panels
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, regrouping
 
 ALPHA = 1e-5
 
@@ -30,11 +30,6 @@ class Case(NamedTuple):
     name: SetName
     size: int | None
     seconds: float
-
-    @property
-    def run(self) -> str:
-        """Return the name of its run."""
-        return self.label.replace(" ", "-")
 
 
 CASES = (
@@ -49,16 +44,12 @@ QUICK_SECONDS = 5.0
 """Seconds for the certificate of each of the first two cases in a quick run."""
 
 
-def certified(setting: Setting, number: int, seconds: float) -> Result:
+def certified(setting: Setting, name: SetName, size: int | None, seconds: float) -> Result:
     """Return the certificate of the sequence of forward regression on all training rows."""
-    case = CASES[number]
-    data = load_set(case.name, setting)
-    trained = data.splits[0][0] if case.name == "yahoo_sample" else range(int(data.part.max()) + 1)
-    moments = data.moments()
-    gram, groups = Gram.of(Moments.merged([moments[part] for part in trained])), data.groups
-    if case.size is not None:
-        groups, order = numbered_grouping(setting, groups, case.size)
-        gram = gram.restricted(order)
+    data = load_set(name, setting)
+    trained = data.splits[0][0] if name == "yahoo_sample" else range(int(data.part.max()) + 1)
+    groups, order = regrouping(setting, data.groups, size)
+    gram = Gram.of(Moments.merged([data.moments[part] for part in trained])).restricted(order)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]
     found = certify_prefixes(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
@@ -75,19 +66,19 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
     }
 
 
-def _cases(setting: Setting) -> tuple[Case, ...]:
-    return CASES[:2] if setting.quick else CASES
-
-
 def _runs(setting: Setting) -> list[Run]:
     return [
-        Run(case.run, certified, {"number": number, "seconds": QUICK_SECONDS if setting.quick else case.seconds})
-        for number, case in enumerate(_cases(setting))
+        Run(
+            case.label.replace(" ", "-"),
+            certified,
+            {"name": case.name, "size": case.size, "seconds": QUICK_SECONDS if setting.quick else case.seconds},
+        )
+        for case in (CASES[:2] if setting.quick else CASES)
     ]
 
 
 def _section(setting: Setting, results: Results) -> Section:
-    found = {case: results[case.run] for case in _cases(setting)}
+    found = {case: results[name] for case in CASES if (name := case.label.replace(" ", "-")) in results}
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
     figure = Figure(
@@ -128,8 +119,7 @@ def _text(found: dict[Case, Result]) -> tuple[str, ...]:
 
 
 def _shares(result: Result) -> Float:
-    shares: Float = np.divide(result["F"], result["bound"])
-    return shares
+    return np.divide(result["F"], result["bound"], dtype=np.float64)
 
 
 def _finding(case: Case, result: Result) -> Finding:

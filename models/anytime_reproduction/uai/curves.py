@@ -15,7 +15,7 @@ from anytime.selection import given_sequence, sequence, shrunken_curve, sparse_e
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, regrouping
 from anytime_reproduction.uai.timeliness import validated_alpha
 
 METHODS = {variant.name: variant for variant in VARIANTS[:5]}
@@ -51,36 +51,33 @@ PROBLEMS = (
 # Runs.
 
 
-def draw_curves(setting: Setting, number: int) -> Result:
+def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int | None) -> Result:
     """Return curves of all methods on a problem's first split: cost, F in training and held out, natural measure."""
-    problem = PROBLEMS[number]
-    data = load_set(problem.name, setting)
-    split, groups = data.split(0), data.groups
-    order = np.arange(len(groups.features))
-    if problem.size is not None:
-        groups, order = numbered_grouping(setting, groups, problem.size)
-        split = split.ordered(order)
-    alpha = validated_alpha(setting, problem.name, problem.size or 1) if problem.alpha is None else problem.alpha
+    data = load_set(name, setting)
+    groups, order = regrouping(setting, data.groups, size)
+    split = data.split(0).ordered(order)
+    if alpha is None:
+        alpha = validated_alpha(setting, name, size or 1)
     gram = split.gram
     X = (data.X[np.ix_(split.test, order)] - gram.x_mean) / gram.x_scale
 
     def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
-        """Return curves with the natural measure of models `coef` (models, D) in standard units, if there is one."""
+        """Add the natural measure, if there is one, of the models `coef` (models, D) in standard units."""
         measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
         values = None if measured is None else measured.tolist()
         return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
 
     entries = sparse_entries(gram, groups)
-    learned = {name: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for name, v in METHODS.items()}
+    learned = {m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()}
     learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
     methods = {}
-    for name, found in learned.items():
+    for method, found in learned.items():
         W = staircase(found.factor, found.z, found.ends)
         prefixes = zip(found.ends, W, strict=True)
         held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
         coef = np.zeros((len(W), len(order)))
         coef[:, found.columns] = W[:, :, 0]
-        methods[name] = curves(found.costs, found.explained_variance, held, coef)
+        methods[method] = curves(found.costs, found.explained_variance, held, coef)
     costs, train = shrunken_curve(entries.path, groups, gram.own)
     _, held = shrunken_curve(entries.path, groups, split.held)
     coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
@@ -89,7 +86,7 @@ def draw_curves(setting: Setting, number: int) -> Result:
 
 
 def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
-    return [Run(problem.name, draw_curves, {"number": number}) for number, problem in enumerate(PROBLEMS)]
+    return [Run(p.name, draw_curves, {"name": p.name, "alpha": p.alpha, "size": p.size}) for p in PROBLEMS]
 
 
 # The section.
@@ -98,26 +95,19 @@ def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws th
 def _section(setting: Setting, results: Results) -> Section:
     sets = {problem: results[problem.name] for problem in PROBLEMS}
     yahoo = PROBLEMS[1]
+    caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed)."
     figures = [
-        Figure(
-            "figure-3a",
-            f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed).",
-            partial(_draw_plateau, yahoo, sets[yahoo], setting),
-        )
+        Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo], setting)),
+        _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}, setting),
+        _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets, setting),
+        _figure("5ab", "Figure 5a, b: the criteria", COMPARED, sets, setting),
     ]
-    for name, title, methods, problems in (
-        ("figure-3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), (yahoo,)),
-        ("figure-4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), PROBLEMS),
-        ("figure-5ab", "Figure 5a, b: the criteria", COMPARED, PROBLEMS),
-    ):
-        figures.append(_figure(name, title, methods, {problem: sets[problem] for problem in problems}, setting))
     measured = {p: r for p, r in sets.items() if r["methods"]["CS-G-FR"]["measure"] is not None}
     if measured:
         title = "Figure 5c, d: the same by the natural measure"
-        figures.append(_figure("figure-5cd", title, COMPARED, measured, setting, "measure"))
-    findings = [_plateau_finding(problem, result) for problem, result in sets.items()]
-    for problem, result in sets.items():
-        findings += _area_findings(problem, result)
+        figures.append(_figure("5cd", title, COMPARED, measured, setting, "measure"))
+    areas = [finding for problem, result in sets.items() for finding in _area_findings(problem, result)]
+    findings = [*(_plateau_finding(problem, result) for problem, result in sets.items()), *areas]
     return Section(findings, _text(setting, sets), (_plateau_table(sets),), figures)
 
 
@@ -142,7 +132,7 @@ def _staircase(result: Result, method: str, side: str) -> tuple[Float, Float]:
 
 
 def _stop(problem: Problem, result: Result, level: float | None = None) -> float:
-    """Return the cost at which a problem's curves stop: where CS-G-OMP reaches a share of its final training value."""
+    """Return the cost at which CS-G-OMP reaches a share of its final training value: where curves stop, by default."""
     return stopping_cost(*_staircase(result, "CS-G-OMP", "train"), problem.level if level is None else level)
 
 
@@ -211,11 +201,11 @@ def _draw_plateau(problem: Problem, result: Result, setting: Setting) -> Any:
 
 
 def _figure(
-    name: str, title: str, methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str = "test"
+    number: str, title: str, methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str = "test"
 ) -> Figure:
     stops = ", ".join(f"{problem.name} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
-    return Figure(name, caption, partial(_draw, methods, sets, setting, side))
+    return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, setting, side))
 
 
 def _draw(methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str) -> Any:

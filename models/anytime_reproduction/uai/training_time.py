@@ -41,13 +41,7 @@ METHODS: tuple[Method, Method] = ("fr", "omp")
 
 @dataclass(frozen=True, eq=False)
 class TimedPath:
-    """A sequence and its selection times.
-
-    Attributes
-    ----------
-    order : (J,) groups as selected.  explained : (J,) F of each prefix from the first group on.
-    seconds : (J,) processor time from the start until each group was selected.
-    """
+    """The order (J,) of the groups, F (J,) of each prefix, and the processor time (J,) until each was selected."""
 
     order: Index
     explained: Float
@@ -66,50 +60,36 @@ class FromGram:
 
     def gradient(self, columns: Index, w: Float) -> Float:
         """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        gradient: Float = self.gram.q - self.gram.S[:, columns] @ w
-        return gradient
+        return np.subtract(self.gram.q, self.gram.S[:, columns] @ w)
 
     def covariance(self, columns: slice) -> Float:
         """Return X_g'X_g/n of one group."""
         return self.gram.S[columns, columns]
 
 
-@dataclass(frozen=True, eq=False)
 class FromRows:
-    """Normal equations computed from the standardised rows X (n, D) and Y (n, P) at every call."""
+    """Normal equations as in `FromGram`, computed from the rows (n, D) in its units at every call."""
 
-    X: Float
-    Y: Float
-
-    @staticmethod
-    def of(X: Float, y: Float, gram: Gram) -> FromRows:
-        """Standardise rows by the means and deviations of their normal equations."""
-        Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
-        standard = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
-        standard[:, gram.constant] = 0.0
-        return FromRows(standard, Y)
+    def __init__(self, X: Float, y: Float, gram: Gram) -> None:
+        self._n = len(X)
+        self._X = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
+        self._X[:, gram.constant] = 0.0
+        self._Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
 
     def normal(self, columns: Index) -> tuple[Float, Float]:
-        """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
-        XG, n = self.X[:, columns], len(self.X)
-        C = XG.T @ XG / n
+        XG = self._X[:, columns]
+        C = XG.T @ XG / self._n
         C[np.diag_indices_from(C)] += ALPHA
-        return C, XG.T @ self.Y / n
+        return C, XG.T @ self._Y / self._n
 
     def gradient(self, columns: Index, w: Float) -> Float:
-        """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        gradient: Float = self.X.T @ (self.Y - self.X[:, columns] @ w) / len(self.X)
-        return gradient
+        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), self._n)
 
     def covariance(self, columns: slice) -> Float:
-        """Return X_g'X_g/n of one group."""
-        Xg = self.X[:, columns]
-        covariance: Float = Xg.T @ Xg / len(Xg)
-        return covariance
+        return np.divide(self._X[:, columns].T @ self._X[:, columns], self._n)
 
 
 Equations: TypeAlias = FromGram | FromRows
-"""Source of the normal equations of a model."""
 
 
 def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
@@ -162,25 +142,18 @@ class _Clock:
 
     def choose(self, scores: Float) -> int:
         """Return the group with the best score per cost, free groups first; ties as everywhere in this library."""
-        significant = np.where(scores < NOISE, 0.0, scores)
-        free = self.remaining[self._costs[self.remaining] == 0]
+        scores, costs = np.where(scores < NOISE, 0.0, scores), self._costs
+        free = self.remaining[costs[self.remaining] == 0]
         if len(free):
-            return best(significant, self._costs, free)
-        return best(
-            np.divide(significant, self._costs, out=np.zeros(len(significant)), where=self._costs > 0),
-            self._costs,
-            self.remaining,
-        )
+            return best(scores, costs, free)
+        return best(np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0), costs, self.remaining)
 
     def select(self, group: int, explained: float) -> None:
-        """Record the selection of a group, and its F."""
         self.remaining = self.remaining[self.remaining != group]
         self._selected.append((group, explained, time.process_time() - self._start))
 
     def path(self) -> TimedPath:
-        """Return the selected groups with their times."""
-        order, explained, seconds = zip(*self._selected, strict=True)
-        return TimedPath(np.array(order, dtype=np.intp), np.array(explained), np.array(seconds))
+        return TimedPath(*map(np.array, zip(*self._selected, strict=True)))
 
 
 def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
@@ -211,25 +184,28 @@ class _Clocked:
 
 # Runs.
 
+TURNS, QUICK_TURNS, TURNS_OF_ROWS = 15, 3, 2
+"""Number of measurements of each way, in turns; the fastest time of each step counts."""
+
 ROWS = 20_000
 WORK = 3e11
 """Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
 
 
-def timed(setting: Setting, data: SetName, size: int | None, turns: int, turns_of_rows: int) -> Result:
+def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Result:
     """Time every way on one problem, in turns, on one BLAS thread; also time `sequence` itself.
 
     A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
     """
     loaded = load_set(data, setting)
     if size is not None:
-        loaded = regrouped(loaded, size, np.random.default_rng([setting.seed, size]))
+        loaded = regrouped(setting, loaded, size)
     groups, limit = loaded.groups, min(ROWS, int(12 * WORK / (loaded.X.shape[1] * len(loaded.groups)) ** 2))
     training = np.flatnonzero(loaded.part == 0)[:limit]
     X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        products, rows = FromGram(gram), FromRows.of(X, y, gram)
+        products, rows = FromGram(gram), FromRows(X, y, gram)
         ways: dict[str, Callable[[], TimedPath]] = {
             "FR, ours": partial(clocked, gram, groups, "fr"),
             "OMP, ours": partial(clocked, gram, groups, "omp"),
@@ -247,7 +223,7 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int, turns_o
         totals = dict.fromkeys(others, np.inf)
         for turn in range(turns):
             for name, way in ways.items():
-                if turn < turns_of_rows or "rows" not in name:
+                if turn < TURNS_OF_ROWS or "rows" not in name:
                     paths[name].append(way())
             for name, other in others.items():
                 totals[name] = min(totals[name], _seconds(other))
@@ -260,7 +236,10 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int, turns_o
         "seconds": {name: np.cumsum(seconds).tolist() for name, seconds in steps.items()},
         "totals": totals,
         "counted": counted(groups, paths["FR, ours"][0].order),
-        "same": {name: _agreement({way: found[0] for way, found in paths.items()}, name) for name in ("FR", "OMP")},
+        "same": {
+            name: _agreement(*(paths[f"{name}, {way}"][0] for way in ("ours", "products", "rows")))
+            for name in ("FR", "OMP")
+        },
     }
 
 
@@ -272,7 +251,7 @@ def counted(groups: FeatureGroups, order: Index) -> float:
     return of_fr / float(np.square(chosen).sum())
 
 
-def grown(setting: Setting, features: int, turns: int) -> Result:
+def grown(setting: Setting, features: int) -> Result:
     """Time our two methods on a problem of that many correlated features in groups of ten, with given products."""
     rng = np.random.default_rng([setting.seed, features])
     X = rng.normal(size=(2 * features, features)) + rng.normal(size=(2 * features, 1))
@@ -281,7 +260,7 @@ def grown(setting: Setting, features: int, turns: int) -> Result:
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
         fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS)
-        seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(turns)]).min(axis=0)
+        seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(QUICK_TURNS)]).min(axis=0)
     return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
 
@@ -291,19 +270,13 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def _agreement(paths: dict[str, TimedPath], method: str) -> Result:
+def _agreement(ours: TimedPath, *literal: TimedPath) -> Result:
     """Return whether the literal ways select the same groups in order, and their largest difference in F from ours."""
-    ours = paths[f"{method}, ours"]
-    literal = [paths[f"{method}, {way}"] for way in ("products", "rows")]
     return {
         "order": all(np.array_equal(path.order, ours.order) for path in literal),
         "difference": max(float(np.abs(path.explained - ours.explained).max()) for path in literal),
     }
 
-
-TURNS, TURNS_OF_ROWS = 15, 2
-QUICK_TURNS = 3
-"""Number of measurements of each way, in turns; the fastest time of each step counts."""
 
 AGREE = 1e-8
 """Values of F that differ by at most this are equal."""
@@ -319,34 +292,23 @@ QUICK_MADE = (100, 200)
 def _runs(setting: Setting) -> list[Run]:
     turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
-    problems: dict[str, dict[str, Any]] = {f"yahoo-{size}": {"data": "yahoo_sample", "size": size} for size in sizes}
-    problems["kddcup99"] = {"data": "kddcup99", "size": None}
-    return [
-        *(
-            Run(name, timed, {**arguments, "turns": turns, "turns_of_rows": TURNS_OF_ROWS}, alone=True)
-            for name, arguments in problems.items()
-        ),
-        *(
-            Run(f"made-{features}", grown, {"features": features, "turns": QUICK_TURNS}, alone=True)
-            for features in (QUICK_MADE if setting.quick else MADE)
-        ),
+    problems: dict[str, tuple[SetName, int | None]] = {f"yahoo-{size}": ("yahoo_sample", size) for size in sizes}
+    problems["kddcup99"] = ("kddcup99", None)
+    measured = [
+        Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
+        for name, (data, size) in problems.items()
     ]
+    made = QUICK_MADE if setting.quick else MADE
+    return [*measured, *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made)]
 
 
 # The section.
 
 
-def _ratio(result: Result, computation: str) -> float:
-    """Return the time of FR by a computation as a multiple of that of OMP."""
-    seconds = result["seconds"]
-    return float(seconds[f"FR, {computation}"][-1] / seconds[f"OMP, {computation}"][-1])
-
-
-def _our_ratio(result: Result, moments: str = "") -> float:
-    """Return the time of our complete `sequence` by FR as a multiple of that by OMP, both with `moments` if named."""
-    totals = result["totals"]
-    extra = totals[moments] if moments else 0.0
-    return float((totals["FR, whole"] + extra) / (totals["OMP, whole"] + extra))
+def _ratio(result: Result, computation: str, extra: str = "") -> float:
+    """Return the time of FR by a computation as a multiple of that of OMP, both with the extra if named."""
+    times = {name: seconds[-1] for name, seconds in result["seconds"].items()} | result["totals"] | {"": 0.0}
+    return float((times[f"FR, {computation}"] + times[extra]) / (times[f"OMP, {computation}"] + times[extra]))
 
 
 def _speedup(result: Result, literal: str, *more: str) -> float:
@@ -386,7 +348,7 @@ def _section(setting: Setting, results: Results) -> Section:
 
 def _complete_ratio(results: Results) -> float:
     """Return the largest ratio of FR to OMP, including the accumulation of the moments."""
-    return max(_our_ratio(result, "moments") for result in results.values())
+    return max(_ratio(result, "whole", "moments") for result in results.values())
 
 
 def _same(results: Results) -> Finding:
@@ -402,7 +364,7 @@ def _same(results: Results) -> Finding:
 
 
 def _ours(results: Results, synthetic: Results) -> Finding:
-    ratios = [_our_ratio(result) for result in results.values()]
+    ratios = [_ratio(result, "whole") for result in results.values()]
     sizes = ", ".join(f"{r['ratio']:.2f} at {r['features']}" for r in synthetic.values())
     return Finding(
         f"Ours, FR takes {min(ratios):.2g} to {max(ratios):.2g} times as long as OMP from given products, and "
@@ -464,7 +426,7 @@ def _table(results: Results) -> Table:
             "FR/OMP published": _published(r, name),
             "FR/OMP literal, rows": _ratio(r, "rows"),
             "FR/OMP literal, products": _ratio(r, "products"),
-            "FR/OMP ours": _our_ratio(r),
+            "FR/OMP ours": _ratio(r, "whole"),
             "literal FR, products / our FR": _speedup(r, "FR, products"),
             "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
         }
