@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.experiment import Compared, Estimate, Finding, Setting, by_name
+from anytime_reproduction.experiment import Estimate, Finding, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expanded, splits
+from anytime_reproduction.group_omp.comparison import Compared, by_name
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
     MEASURES,
@@ -400,12 +401,12 @@ def test_a_direction_needs_an_interval_without_zero() -> None:
 def test_batches_share_out_a_hundred_repetitions() -> None:
     runs = GROUP_OMP.runs(Setting())
     for name in VARIATIONS:
-        mine = [run for run in runs if run.arguments["variation"] == name]
+        mine = [run for run in runs if run.arguments["name"] == name]
         repeated = [r.arguments["first"] + i for r in mine for i in range(r.arguments["count"])]
         assert repeated == list(range(100))
     assert len({run.name for run in runs}) == len(runs)
-    results: dict[str, Any] = {"a-b-0": {"x": 1}, "a-0": {"x": 2}, "a-1": {"x": 3}}
-    assert by_name(results, ("a", "a-b")) == {"a": [{"x": 2}, {"x": 3}], "a-b": [{"x": 1}]}
+    results: dict[str, Any] = {"a-b-0": {"x": [1]}, "a-0": {"x": [2]}, "a-1": {"x": [3, 4]}}
+    assert by_name(results, ("a", "a-b")) == {"a": {"x": [2, 3, 4]}, "a-b": {"x": [1]}}
 
 
 def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
