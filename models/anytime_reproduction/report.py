@@ -19,7 +19,8 @@ from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
-from anytime_reproduction.experiment import Cell, Estimate, Experiment, Section, Table
+from anytime_reproduction.estimates import Estimate
+from anytime_reproduction.experiment import Cell, Experiment, Section, Table
 
 STYLE = Path(__file__).with_name("report.css")
 
@@ -40,16 +41,9 @@ def check_folder(folder: Path) -> None:
 
 
 def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
-    """Write report.html, figures/ and tables/ into a folder; return the report's path.
+    """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 
-    Parameters
-    ----------
-    ran_on : lines on the data, the version and the number of runs.
-
-    Raises
-    ------
-    AnytimeError
-        The folder is not writable, or matplotlib is not installed.
+    Raise AnytimeError if the folder is not writable, or matplotlib is not installed.
     """
     check_folder(folder)
     try:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from anytime.evaluation.compare import compare
-from anytime_reproduction.experiment import Estimate, Result, Results, Setting
+from anytime_reproduction.estimates import Estimate
+from anytime_reproduction.experiment import Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping
 from anytime_reproduction.uai.timeliness import (
     COLUMNS,
@@ -58,7 +59,6 @@ def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
         assert found["train"][method][0] == pytest.approx(np.mean([c.train[method].timeliness for c in compared]))
 
 
-@pytest.mark.usefixtures("smaller_stand_ins")
 def test_the_validated_penalty_helps_on_rows_held_out() -> None:
     published = measure_groupings(QUICK, "yahoo_sample", 20, 1, 1e-5)
     validated = measure_groupings(QUICK, "yahoo_sample", 20, 1, None)

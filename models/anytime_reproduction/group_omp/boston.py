@@ -15,31 +15,10 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.types import Float
-from anytime_reproduction.experiment import (
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Result,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    merged,
-    published,
-    unanimous,
-)
-from anytime_reproduction.group_omp.comparison import (
-    MIN_RUNS,
-    Compared,
-    agreeing,
-    batched,
-    by_name,
-    means_finding,
-    too_few,
-)
+from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
+from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import mean, panels
 from anytime_reproduction.sets import load_set
 

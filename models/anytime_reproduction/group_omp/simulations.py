@@ -24,7 +24,8 @@ from anytime.selection import sequence
 from anytime.selection.criteria import whitening
 from anytime.selection.sparse import group_lasso_path
 from anytime.types import Bool, Float
-from anytime_reproduction.experiment import Result, Setting, merged
+from anytime_reproduction.estimates import merged
+from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import consecutive_groups
 
 # Designs.
@@ -41,7 +42,6 @@ class Design:
     (D,) and `second` (D, D) are their exact E(x) and E(x x').
     """
 
-    number: int
     what: str
     sizes: tuple[int, ...]
     truth: Float
@@ -121,7 +121,6 @@ def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
 
 DESIGNS: tuple[Design, ...] = (
     Design(
-        number=1,
         what="15 factors of three levels, 3 of them true (model I of Yuan and Lin)",
         sizes=(2,) * FACTORS,
         truth=np.array([1.8, -1.2, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 1.0, 1.0, *[0.0] * 20]),
@@ -133,7 +132,6 @@ DESIGNS: tuple[Design, ...] = (
         second=_second_of_categories(),
     ),
     Design(
-        number=2,
         what="16 cubic curves, 2 of them true (model III of Yuan and Lin)",
         sizes=(3,) * CURVES,
         truth=np.array([*[0.0] * 6, 1.0, 1.0, 1.0, *[0.0] * 6, 1 / 3, -1.0, 2 / 3, *[0.0] * 30]),
@@ -145,7 +143,6 @@ DESIGNS: tuple[Design, ...] = (
         second=_second_of_cubics(),
     ),
     Design(
-        number=3,
         what="3 true groups of 5 nearly equal columns, and 25 columns of noise (after Zou and Hastie)",
         sizes=(5,) * 3 + (1,) * 25,
         truth=np.repeat([3.0, 4.0, 2.0, 0.0], [5, 5, 5, 25]),
@@ -157,7 +154,6 @@ DESIGNS: tuple[Design, ...] = (
         second=block_diag(0.1 * np.eye(15) + np.kron(np.eye(3), np.ones((5, 5))), np.eye(25)),
     ),
     Design(
-        number=4,
         what="5 groups of 10 columns, 3 of them true (Zhao, Rocha and Yu)",
         sizes=(10,) * 5,
         truth=np.repeat([7.0, 2.0, 1.0, 0.0], [10, 10, 10, 20]),
@@ -169,7 +165,7 @@ DESIGNS: tuple[Design, ...] = (
         second=MEASURED**2 * np.kron(np.eye(5), np.ones((10, 10))) + (1.0 - MEASURED**2) * _halving(50),
     ),
 )
-"""Experiments 1 to 4, in order."""
+"""Experiments 1 to 4, as in the paper."""
 
 
 # Methods.

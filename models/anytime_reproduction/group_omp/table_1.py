@@ -11,29 +11,10 @@ from collections.abc import Sequence as Many
 from functools import partial
 from typing import Any, NamedTuple
 
-from anytime_reproduction.experiment import (
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    published,
-    unanimous,
-)
-from anytime_reproduction.group_omp.comparison import (
-    MIN_RUNS,
-    Compared,
-    agreeing,
-    batched,
-    by_name,
-    means_finding,
-    too_few,
-)
+from anytime_reproduction.estimates import Estimate, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Run, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
+from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import STYLES, mean, panels
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
@@ -48,7 +29,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Many[float]]]]]
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())
 """Rows of Table 1."""
 
-NUMBERS = tuple(design.number for design in DESIGNS)
+NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
 EXPERIMENT_COLUMNS = tuple(f"experiment {number}" for number in NUMBERS)
 
@@ -354,7 +335,7 @@ def _paired_table(scores: Scores) -> Table:
 
 def _text(scores: Scores) -> tuple[str, ...]:
     runs = _ours(scores, 1, "OLS", "ME").runs
-    designs = "; ".join(f"({design.number}) {design.what}" for design in DESIGNS)
+    designs = "; ".join(f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1))
     return (
         f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
         "here; no data set is needed.",

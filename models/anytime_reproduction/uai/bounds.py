@@ -28,8 +28,6 @@ SLACK = 1 + 1e-9
 
 METHODS: dict[str, Method] = {"CS-G-FR": "fr", "CS-G-OMP": "omp"}
 
-# Problems.
-
 ProblemName = Literal[
     "mq2008", "boston_housing", "kddcup99", "yahoo_sample", "nearly independent", "one cause", "families"
 ]
@@ -95,9 +93,6 @@ def _synthetic(name: ProblemName, rng: np.random.Generator, count: int) -> tuple
     X = rng.normal(size=(ROWS, count)) + 2.0 * common
     weights = rng.normal(size=count)
     return X, X @ (weights - weights.mean()) + rng.normal(size=ROWS), 1
-
-
-# Checks of the inequalities.
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +211,6 @@ def _curves(found: dict[str, Sequence], unit: str, best: Staircase, gamma: float
         "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
 
-
-# The section.
 
 ByProblem = dict[ProblemName, Result]
 

@@ -56,6 +56,7 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
     gamma = guarantee(gram, groups, "fr", ALPHA).gamma
     return {
         "groups": len(groups),
+        "unit": groups.cost_unit,
         "costs": costs.tolist(),
         "F": explained.tolist(),
         "bound": [prefix.bound for prefix in found],
@@ -77,7 +78,7 @@ def _runs(setting: Setting) -> list[Run]:
     ]
 
 
-def _section(setting: Setting, results: Results) -> Section:
+def _section(_: Setting, results: Results) -> Section:
     found = {case: results[name] for case in CASES if (name := case.label.replace(" ", "-")) in results}
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
@@ -85,7 +86,7 @@ def _section(setting: Setting, results: Results) -> Section:
         "certificates",
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
         "(dashed).",
-        partial(_draw, found, setting),
+        partial(_draw, found),
     )
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
@@ -130,7 +131,7 @@ def _finding(case: Case, result: Result) -> Finding:
     return Finding(f"{case.label}: {known}; every prefix has at least {least} of the best possible")
 
 
-def _draw(found: dict[Case, Result], setting: Setting) -> Any:
+def _draw(found: dict[Case, Result]) -> Any:
     """Draw the widest gaps between the value reached and the bound, at most three."""
     widest = sorted(found, key=lambda case: float(_shares(found[case]).min()))[:3]
     shown = [case for case in found if case in widest]
@@ -141,8 +142,7 @@ def _draw(found: dict[Case, Result], setting: Setting) -> Any:
         # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
         look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
         axis.step(costs, found[case]["bound"], where="pre", label="no set is better", **look)
-        unit = load_set(case.name, setting).groups.cost_unit
-        axis.set(title=case.label, xlabel=f"cost ({unit})", ylim=(0, None))
+        axis.set(title=case.label, xlabel=f"cost ({found[case]['unit']})", ylim=(0, None))
         if costs[0] > 0 and costs[-1] > 20 * costs[0]:
             axis.set(xscale="log", xlim=(costs[0], costs[-1]))
     axes[0].set_ylabel("explained variance F (training)")

@@ -48,9 +48,6 @@ PROBLEMS = (
 """The paper's plots have groups of 10; mq2008 would have too few of them."""
 
 
-# Runs.
-
-
 def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int | None) -> Result:
     """Return curves of all methods on a problem's first split: cost, F in training and held out, natural measure."""
     data = load_set(name, setting)
@@ -82,41 +79,39 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     _, held = shrunken_curve(entries.path, groups, split.held)
     coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
     methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
-    return {"risk": 0.5 * float(split.held.yy.sum()), "alpha": alpha, "methods": methods}
+    about = {"what": data.what, "unit": groups.cost_unit, "measure": data.measure, "alpha": alpha}
+    return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
 
 
 def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
     return [Run(p.name, draw_curves, {"name": p.name, "alpha": p.alpha, "size": p.size}) for p in PROBLEMS]
 
 
-# The section.
-
-
-def _section(setting: Setting, results: Results) -> Section:
+def _section(_: Setting, results: Results) -> Section:
     sets = {problem: results[problem.name] for problem in PROBLEMS}
     yahoo = PROBLEMS[1]
     caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed)."
     figures = [
-        Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo], setting)),
-        _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}, setting),
-        _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets, setting),
-        _figure("5ab", "Figure 5a, b: the criteria", COMPARED, sets, setting),
+        Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo])),
+        _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
+        _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets),
+        _figure("5ab", "Figure 5a, b: the criteria", COMPARED, sets),
     ]
-    measured = {p: r for p, r in sets.items() if r["methods"]["CS-G-FR"]["measure"] is not None}
+    measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     if measured:
         title = "Figure 5c, d: the same by the natural measure"
-        figures.append(_figure("5cd", title, COMPARED, measured, setting, "measure"))
+        figures.append(_figure("5cd", title, COMPARED, measured, "measure"))
     areas = [finding for problem, result in sets.items() for finding in _area_findings(problem, result)]
     findings = [*(_plateau_finding(problem, result) for problem, result in sets.items()), *areas]
-    return Section(findings, _text(setting, sets), (_plateau_table(sets),), figures)
+    return Section(findings, _text(sets), (_plateau_table(sets),), figures)
 
 
-def _text(setting: Setting, sets: dict[Problem, Result]) -> tuple[str, ...]:
+def _text(sets: dict[Problem, Result]) -> tuple[str, ...]:
     what = []
     for problem, result in sets.items():
         grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
         alpha = f"alpha {result['alpha']:.3g}{'' if problem.alpha else ' by validation'}"
-        what.append(f"{problem.name}: {load_set(problem.name, setting).what}, {grouping}, {alpha}")
+        what.append(f"{problem.name}: {result['what']}, {grouping}, {alpha}")
     return (
         f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
         "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "
@@ -186,29 +181,27 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
     return findings
 
 
-def _draw_plateau(problem: Problem, result: Result, setting: Setting) -> Any:
+def _draw_plateau(problem: Problem, result: Result) -> Any:
     figure, (axis,) = panels(1, width=6.0)
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     axis.step(costs, explained, where="post", color="black", linewidth=1.5)
+    look = {"rotation": 90, "fontsize": 8, "va": "bottom", "ha": "right", "color": "0.3"}
     for level in LEVELS:
         stop = _stop(problem, result, level)
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
-        look = {"rotation": 90, "fontsize": 8, "va": "bottom", "ha": "right", "color": "0.3"}
         axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
-    axis.set(xlabel=_cost_label(problem, setting), ylabel="explained variance F (training)")
+    axis.set(xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)")
     axis.set(ylim=(0, None), xlim=(0, costs[-1]))
     return figure
 
 
-def _figure(
-    number: str, title: str, methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str = "test"
-) -> Figure:
+def _figure(number: str, title: str, methods: Many[str], sets: dict[Problem, Result], side: str = "test") -> Figure:
     stops = ", ".join(f"{problem.name} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
-    return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, setting, side))
+    return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, side))
 
 
-def _draw(methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str) -> Any:
+def _draw(methods: Many[str], sets: dict[Problem, Result], side: str) -> Any:
     figure, axes = panels(len(sets))
     for axis, (problem, result) in zip(axes, sets.items(), strict=True):
         stop = _stop(problem, result)
@@ -217,18 +210,14 @@ def _draw(methods: Many[str], sets: dict[Problem, Result], setting: Setting, sid
             known = costs <= stop * (1 + 1e-9)
             x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
             curve(axis, x, y, method, number, drawstyle="steps-post")
-        measure = load_set(problem.name, setting).measure if side == "measure" else "explained variance F"
-        axis.set(title=problem.name, xlabel=_cost_label(problem, setting), ylabel=f"{measure} (held out)")
+        measure = result["measure"] if side == "measure" else "explained variance F"
+        axis.set(title=problem.name, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
         first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
         axis.set(xscale="log", xlim=(first, stop))
         if side == "test":
             axis.set_ylim(0, None)
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)
     return figure
-
-
-def _cost_label(problem: Problem, setting: Setting) -> str:
-    return f"cost ({load_set(problem.name, setting).groups.cost_unit})"
 
 
 CURVES = Experiment(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,21 +17,8 @@ from anytime.evaluation.compare import Comparison, compare
 from anytime.moments.accumulate import fold_moments_of
 from anytime.training.fit import fit
 from anytime.training.options import Options
-from anytime_reproduction.experiment import (
-    Cell,
-    Estimate,
-    Experiment,
-    Finding,
-    Result,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    merged,
-    published,
-    unanimous,
-)
+from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.experiment import Experiment, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.sets import SetName, load_set, regrouping
 
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
@@ -121,9 +108,6 @@ ORDER = (
 """FR >= OMP >= {Single, No-Whiten} > {G-OMP, Sparse}, pair by pair."""
 
 
-# Runs.
-
-
 def measure_sets(setting: Setting, split: int) -> Result:
     """Return the timeliness with one of the disjoint sets of AGRICULTURAL's stand-in held out, in its own groups."""
     data = load_set("kddcup99", setting)
@@ -201,8 +185,6 @@ def _cases(setting: Setting) -> tuple[Case, ...]:
     return CASES[:-1] if setting.quick or setting.data is None else CASES
 
 
-# Sections.
-
 Sides = Mapping[str, Mapping[str, Many[float]]]
 """Timeliness of each run, by side and method."""
 
@@ -259,7 +241,7 @@ def _distinct(by_size: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
-    columns: dict[str, list[Cell]] = {}
+    columns: dict[str, list[Any]] = {}
     for size, result in by_size.items():
         if case.name == "yahoo_sample":
             columns[f"{size} published"] = [PUBLISHED_2[size].get(method) for method in COLUMNS]
@@ -282,16 +264,13 @@ def _differences(
     name: str, caption: str, measured: Mapping[str, Sides], published: Mapping[str, float] | None = None
 ) -> Table:
     """Return a table of the paired difference of each claim, published if known, and measured on both sides."""
-    sides = {f"{size}, {words}": s[side] for size, s in measured.items() for side, words in SIDES.items()}
-    rows = [
-        (
-            claim.words,
-            *([published[claim.better] - published[claim.worse]] if published else []),
-            *map(claim.difference, sides.values()),
-        )
-        for claim in ORDER
-    ]
-    return Table(name, caption, ("claim of the paper", *(["published"] if published else []), *sides), rows)
+    columns: dict[str, list[Any]] = {"claim of the paper": [claim.words for claim in ORDER]}
+    if published is not None:
+        columns["published"] = [published[claim.better] - published[claim.worse] for claim in ORDER]
+    for size, sides in measured.items():
+        for side, words in SIDES.items():
+            columns[f"{size}, {words}"] = [claim.difference(sides[side]) for claim in ORDER]
+    return Table(name, caption, tuple(columns), list(zip(*columns.values(), strict=True)))
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:

@@ -34,9 +34,7 @@ from anytime_reproduction.sets import SetName, consecutive_groups, load_set, reg
 
 ALPHA = 1e-5
 
-METHODS: tuple[Method, Method] = ("fr", "omp")
-
-# Selection with a clock.
+METHODS: dict[str, Method] = {"FR": "fr", "OMP": "omp"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +97,14 @@ def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
     cancellation. Coefficients, which the paper computes too, are omitted, which favours the literal method.
     """
     clock = _Clock(groups)
-    chosen = np.zeros(0, dtype=np.intp)
     while len(clock.remaining):
         scores, models = np.zeros(len(groups)), {}
         for g in clock.remaining.tolist():
-            C, q = equations.normal(np.append(chosen, clock.columns[g]))
+            C, q = equations.normal(np.append(clock.chosen, clock.columns[g]))
             models[g] = z = solve_triangular(np.linalg.cholesky(C), q, lower=True, check_finite=False)
-            scores[g] = 0.5 * np.sum(np.square(z[len(chosen) :]))
+            scores[g] = 0.5 * np.sum(np.square(z[len(clock.chosen) :]))
         g = clock.choose(scores)
-        chosen = np.append(chosen, clock.columns[g])
-        clock.select(g, 0.5 * float(np.sum(np.square(models[g]))))
+        clock.record(g, 0.5 * float(np.sum(np.square(models[g]))))
     return clock.path()
 
 
@@ -116,40 +112,42 @@ def literal_omp(equations: Equations, groups: FeatureGroups) -> TimedPath:
     """Select by CS-G-OMP, Algorithm 1: at each step one new model, and the gradients of all groups; whitened once."""
     clock = _Clock(groups)
     T = [whitening(equations.covariance(columns)) for columns in groups.slices]
-    chosen, w = np.zeros(0, dtype=np.intp), np.zeros((0, 1))
+    b = equations.normal(np.arange(len(groups.features)))[1]
     while len(clock.remaining):
-        b = equations.gradient(chosen, w) if len(chosen) else equations.normal(np.arange(len(groups.features)))[1]
         scores = np.zeros(len(groups))
         for g in clock.remaining.tolist():
             scores[g] = np.sum(np.square(T[g].T @ b[groups.slices[g]]))
         g = clock.choose(scores)
-        chosen = np.append(chosen, clock.columns[g])
-        C, q = equations.normal(chosen)
+        C, q = equations.normal(clock.chosen)
         w = cho_solve((np.linalg.cholesky(C), True), q, check_finite=False)
-        clock.select(g, 0.5 * float(np.sum(q * w)))
+        clock.record(g, 0.5 * float(np.sum(q * w)))
+        if len(clock.remaining):
+            b = equations.gradient(clock.chosen, w)
     return clock.path()
 
 
 class _Clock:
-    """The remaining groups, and the selection times of the others."""
+    """The remaining groups, the columns of the chosen ones, and their selection times."""
 
     def __init__(self, groups: FeatureGroups) -> None:
         self._start = time.process_time()
         self._costs = groups.costs
         self.columns = [np.arange(s.start, s.stop) for s in groups.slices]
-        self.remaining = np.arange(len(groups))
+        self.remaining, self.chosen = np.arange(len(groups)), np.zeros(0, dtype=np.intp)
         self._selected: list[tuple[int, float, float]] = []
 
     def choose(self, scores: Float) -> int:
-        """Return the group with the best score per cost, free groups first; ties as everywhere in this library."""
-        scores, costs = np.where(scores < NOISE, 0.0, scores), self._costs
-        free = self.remaining[costs[self.remaining] == 0]
+        """Choose the group with the best score per cost, free groups first; ties as everywhere in this library."""
+        scores, costs, among = np.where(scores < NOISE, 0.0, scores), self._costs, self.remaining
+        free = among[costs[among] == 0]
         if len(free):
-            return best(scores, costs, free)
-        return best(np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0), costs, self.remaining)
+            group = best(scores, costs, free)
+        else:
+            group = best(np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0), costs, among)
+        self.remaining, self.chosen = among[among != group], np.append(self.chosen, self.columns[group])
+        return group
 
-    def select(self, group: int, explained: float) -> None:
-        self.remaining = self.remaining[self.remaining != group]
+    def record(self, group: int, explained: float) -> None:
         self._selected.append((group, explained, time.process_time() - self._start))
 
     def path(self) -> TimedPath:
@@ -158,31 +156,25 @@ class _Clock:
 
 def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
     """Run our search as `sequence` does, and record the time at which each group was selected."""
-    start = time.process_time()
+    clock = _Clock(groups)
     criterion = CRITERIA[method](gram)
     sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
-    search = _Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False))
-    found = greedy(search, groups)
-    order = np.array([step.adds[-1] for step in found.steps], dtype=np.intp)
-    explained = np.array([step.explained_variance for step in found.steps])
-    return TimedPath(order, explained, np.array(search.stamps) - start)
+    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock), groups)
+    return clock.path()
 
 
 class _Clocked:
     """Least-squares search with a clock, as `greedy` expects it."""
 
-    def __init__(self, sweep: Sweep, candidates: Candidates) -> None:
-        self._sweep, self.candidates = sweep, candidates
+    def __init__(self, sweep: Sweep, candidates: Candidates, clock: _Clock) -> None:
+        self._sweep, self.candidates, self._clock = sweep, candidates, clock
         self._explained = 0.0
-        self.stamps: list[float] = []
 
     def select(self, adds: tuple[int, ...]) -> float:
         self._explained += sum(self._sweep.select(group) for group in adds)
-        self.stamps.append(time.process_time())
+        self._clock.record(adds[-1], self._explained)
         return self._explained
 
-
-# Runs.
 
 TURNS, QUICK_TURNS, TURNS_OF_ROWS = 15, 3, 2
 """Number of measurements of each way, in turns; the fastest time of each step counts."""
@@ -205,20 +197,16 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
     X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        products, rows = FromGram(gram), FromRows(X, y, gram)
         ways: dict[str, Callable[[], TimedPath]] = {
-            "FR, ours": partial(clocked, gram, groups, "fr"),
-            "OMP, ours": partial(clocked, gram, groups, "omp"),
-            "FR, products": partial(literal_fr, products, groups),
-            "OMP, products": partial(literal_omp, products, groups),
-            "FR, rows": partial(literal_fr, rows, groups),
-            "OMP, rows": partial(literal_omp, rows, groups),
+            f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()
         }
+        for source, equations in (("products", FromGram(gram)), ("rows", FromRows(X, y, gram))):
+            ways[f"FR, {source}"] = partial(literal_fr, equations, groups)
+            ways[f"OMP, {source}"] = partial(literal_omp, equations, groups)
         others: dict[str, Callable[[], object]] = {
-            "FR, whole": partial(sequence, gram, groups, "fr", ALPHA),
-            "OMP, whole": partial(sequence, gram, groups, "omp", ALPHA),
-            "moments": partial(moments_of, X, y),
+            f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()
         }
+        others["moments"] = partial(moments_of, X, y)
         paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
         totals = dict.fromkeys(others, np.inf)
         for turn in range(turns):
@@ -237,8 +225,7 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
         "totals": totals,
         "counted": counted(groups, paths["FR, ours"][0].order),
         "same": {
-            name: _agreement(*(paths[f"{name}, {way}"][0] for way in ("ours", "products", "rows")))
-            for name in ("FR", "OMP")
+            name: _agreement(*(paths[f"{name}, {way}"][0] for way in ("ours", "products", "rows"))) for name in METHODS
         },
     }
 
@@ -259,7 +246,7 @@ def grown(setting: Setting, features: int) -> Result:
     groups = consecutive_groups([10] * (features // 10), rng.uniform(1, 10, features // 10))
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS)
+        fr, omp = (partial(sequence, gram, groups, method, ALPHA) for method in METHODS.values())
         seconds = np.array([(_seconds(fr), _seconds(omp)) for _ in range(QUICK_TURNS)]).min(axis=0)
     return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
@@ -300,9 +287,6 @@ def _runs(setting: Setting) -> list[Run]:
     ]
     made = QUICK_MADE if setting.quick else MADE
     return [*measured, *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made)]
-
-
-# The section.
 
 
 def _ratio(result: Result, computation: str, extra: str = "") -> float:

@@ -1,4 +1,4 @@
-"""Comparison with the tables of the Group-OMP paper: repetitions in batches, and published means with their errors."""
+"""Tables of the Group-OMP paper compared with ours: repetitions in batches, and published means with their errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
 
-from anytime_reproduction.experiment import Estimate, Finding, Result, Results, Run, Setting, merged
+from anytime_reproduction.estimates import Estimate, merged
+from anytime_reproduction.experiment import Finding, Result, Results, Run, Setting
 
 BATCHES, BATCH = 10, 10
 """100 repetitions, as in the Group-OMP paper, ten to a run."""
