@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anytime_reproduction.estimates import Estimate
-
 Result: TypeAlias = dict[str, Any]
 """Return value of a run: plain values by name."""
 
@@ -57,21 +55,21 @@ class Finding:
     agrees: bool | None = None
 
 
-Cell: TypeAlias = str | int | float | Estimate | None
-
-
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, with `digits` decimals; also written as a CSV file of that name, with all digits."""
+    """A table of the report, with `digits` decimals; also written as a CSV file of that name, with all digits.
+
+    A cell is text, a number, an `Estimate`, or None if it is empty.
+    """
 
     name: str
     caption: str
     columns: tuple[str, ...]
-    rows: Many[Many[Cell]]
+    rows: Many[Many[object]]
     digits: int = 4
 
     @staticmethod
-    def of(name: str, caption: str, records: Many[Mapping[str, Cell]], digits: int = 4) -> Table:
+    def of(name: str, caption: str, records: Many[Mapping[str, object]], digits: int = 4) -> Table:
         """Return a table of at least one record, with a column for each key."""
         return Table(name, caption, tuple(records[0]), [tuple(record.values()) for record in records], digits)
 

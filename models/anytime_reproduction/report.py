@@ -20,7 +20,7 @@ from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Cell, Experiment, Section, Table
+from anytime_reproduction.experiment import Experiment, Section, Table
 
 STYLE = Path(__file__).with_name("report.css")
 
@@ -62,7 +62,7 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
 def _write_csv(table: Table, path: Path) -> None:
     """Write every number with all its digits; an estimate fills two columns."""
     pairs = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
-    rows: list[list[tuple[Cell, Cell]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
+    rows: list[list[tuple[object, object]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
     rows += [[(c.mean, c.error) if isinstance(c, Estimate) else (c, None) for c in row] for row in table.rows]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -121,7 +121,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _shown(cell: Cell, digits: int) -> str:
+def _shown(cell: object, digits: int) -> str:
     if isinstance(cell, Estimate):
         return _shown(cell.mean, digits) + ("" if cell.error is None else f" ± {cell.error:.{digits}f}")
     if isinstance(cell, float):

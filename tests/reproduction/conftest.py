@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from anytime_reproduction import sets
-from anytime_reproduction.sets import RealSet, load_set
+from anytime_reproduction.sets import RealSet, SetName, load_set
 from anytime_reproduction.uai.bounds import cheapest
 from anytime_reproduction.uai.timeliness import validated_alpha
 
@@ -23,7 +23,11 @@ def smaller_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         rows = replace(data, X=data.X[every], y=data.y[every], part=data.part[every], query=query)
         return cheapest(rows, 24)
 
-    for name, made in (("yahoo_sample", sets.ranking_stand_in), ("mq2008", sets.small_ranking_stand_in)):
+    stand_ins: dict[SetName, Callable[[int], RealSet]] = {
+        "yahoo_sample": sets.ranking_stand_in,
+        "mq2008": sets.small_ranking_stand_in,
+    }
+    for name, made in stand_ins.items():
         read = sets._SOURCES[name][0]
         monkeypatch.setitem(sets._SOURCES, name, (read, lambda seed, made=made: smaller(made(seed))))
     for cached in (load_set, validated_alpha):

@@ -139,7 +139,7 @@ def test_every_path_ends_at_least_squares_and_those_with_a_parameter_begin_with_
 
 @pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
 def test_lasso_points_meet_the_conditions_of_their_optimum(design: Design) -> None:
-    rows = drawn(design, design.training)
+    rows = drawn(design, design.rows[0])
     A = rows.X / rows.lengths
     first = np.abs(A.T @ rows.y).max()
     path = lasso(rows)
@@ -154,7 +154,7 @@ def test_lasso_points_meet_the_conditions_of_their_optimum(design: Design) -> No
 def test_group_lasso_points_meet_the_conditions_of_their_optimum_on_orthonormalised_groups(
     design: Design, root: float
 ) -> None:
-    rows = drawn(design, design.training)
+    rows = drawn(design, design.rows[0])
     Q, R = zip(*(np.linalg.qr(rows.X[:, columns]) for columns in rows.groups.slices), strict=True)
     weights = np.array(design.sizes) ** root
     slopes = [float(np.linalg.norm(q.T @ rows.y)) for q in Q]

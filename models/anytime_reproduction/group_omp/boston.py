@@ -175,17 +175,15 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
 
 def _readings(others: Mapping[str, Scores]) -> Table:
     details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    return Table(
-        "boston-readings",
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
-        ("reading", "measure", *METHODS),
-        [
-            (reading, key, *(Estimate.of(scores[m][key]) for m in METHODS))
-            for key in SIDES
-            for reading, scores in others.items()
-        ],
-        digits=2,
+    caption = (
+        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}."
     )
+    rows = [
+        (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
+        for key in SIDES
+        for reading, scores in others.items()
+    ]
+    return Table("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
 
 
 BEYOND = 0.8
@@ -247,23 +245,15 @@ def _table(scores: Scores, what: str, real: bool) -> Table:
         cells = [cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))]
         rows.append((method, *cells, float(np.median(found["error"]))))
     more = "." if real else "; the published figures are of Boston Housing."
-    return Table(
-        "boston",
-        f"Table 2: {_count(scores)} random splits of {what}, chosen by hold-out{more}",
-        ("method", "error, published", "error, ours", "variables, published", "variables, ours", "median error, ours"),
-        rows,
-        digits=2,
-    )
+    caption = f"Table 2: {_count(scores)} random splits of {what}, chosen by hold-out{more}"
+    columns = ("error, published", "error, ours", "variables, published", "variables, ours", "median error, ours")
+    return Table("boston", caption, ("method", *columns), rows, digits=2)
 
 
 def _paired(scores: Scores) -> Table:
-    return Table(
-        "boston-paired",
-        "Group-OMP minus each rival over the same splits; below 0 is better.",
-        ("rival", *SIDES.values()),
-        [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
-        digits=2,
-    )
+    rows = [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS]
+    caption = "Group-OMP minus each rival over the same splits; below 0 is better."
+    return Table("boston-paired", caption, ("rival", *SIDES.values()), rows, digits=2)
 
 
 def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:

@@ -38,7 +38,8 @@ MEASURED = 0.05
 class Design:
     """One experiment: y = x'b + noise of deviation `noise`, with known distribution.
 
-    Groups have `sizes` columns; `truth` are the coefficients b (D,). `draw` draws rows (n, D) from a generator; `mean`
+    Groups have `sizes` columns; `truth` are the coefficients b (D,). `rows` are the numbers of rows for training and
+    validation. `draw` draws rows (n, D) from a generator; `mean`
     (D,) and `second` (D, D) are their exact E(x) and E(x x').
     """
 
@@ -46,8 +47,7 @@ class Design:
     sizes: tuple[int, ...]
     truth: Float
     noise: float
-    training: int
-    validation: int
+    rows: tuple[int, int]
     draw: Callable[[np.random.Generator, int], Float]
     mean: Float
     second: Float
@@ -83,9 +83,10 @@ def _draw_categories(rng: np.random.Generator, rows: int) -> Float:
 def _second_of_categories() -> Float:
     """Return P(W_i = a, W_j = b), from P(Z_i > e, Z_j > e) = 1/3 - 2 T(e, sqrt((1 - r)/(1 + r))) with Owen's T."""
     lagged = 0.5 ** np.arange(1, FACTORS)
-    same, other = (1 / 3 - 2.0 * owens_t(ndtri(2 / 3), np.sqrt((1.0 - r) / (1.0 + r))) for r in (lagged, -lagged))
-    apart = np.kron(toeplitz([0.0, *other]), 1.0 - np.eye(2))
-    return np.asarray(np.kron(toeplitz([1 / 3, *same]), np.eye(2)) + apart, dtype=np.float64)
+    slopes = (np.sqrt((1.0 - r) / (1.0 + r)) for r in (lagged, -lagged))
+    same, other = (1 / 3 - 2.0 * np.asarray(owens_t(ndtri(2 / 3), slope)) for slope in slopes)
+    apart = np.kron(toeplitz(np.append(0.0, other)), 1.0 - np.eye(2))
+    return np.asarray(np.kron(toeplitz(np.append(1 / 3, same)), np.eye(2)) + apart, dtype=np.float64)
 
 
 def _draw_cubics(rng: np.random.Generator, rows: int) -> Float:
@@ -125,8 +126,7 @@ DESIGNS: tuple[Design, ...] = (
         sizes=(2,) * FACTORS,
         truth=np.array([1.8, -1.2, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 1.0, 1.0, *[0.0] * 20]),
         noise=1.476,
-        training=50,
-        validation=25,
+        rows=(50, 25),
         draw=_draw_categories,
         mean=np.full(2 * FACTORS, 1 / 3),
         second=_second_of_categories(),
@@ -136,8 +136,7 @@ DESIGNS: tuple[Design, ...] = (
         sizes=(3,) * CURVES,
         truth=np.array([*[0.0] * 6, 1.0, 1.0, 1.0, *[0.0] * 6, 1 / 3, -1.0, 2 / 3, *[0.0] * 30]),
         noise=2.0,
-        training=100,
-        validation=50,
+        rows=(100, 50),
         draw=_draw_cubics,
         mean=np.tile([0.0, 1.0, 0.0], CURVES),
         second=_second_of_cubics(),
@@ -147,8 +146,7 @@ DESIGNS: tuple[Design, ...] = (
         sizes=(5,) * 3 + (1,) * 25,
         truth=np.repeat([3.0, 4.0, 2.0, 0.0], [5, 5, 5, 25]),
         noise=15.0,
-        training=500,
-        validation=50,
+        rows=(500, 50),
         draw=_draw_measurements,
         mean=np.zeros(40),
         second=block_diag(0.1 * np.eye(15) + np.kron(np.eye(3), np.ones((5, 5))), np.eye(25)),
@@ -158,8 +156,7 @@ DESIGNS: tuple[Design, ...] = (
         sizes=(10,) * 5,
         truth=np.repeat([7.0, 2.0, 1.0, 0.0], [10, 10, 10, 20]),
         noise=19.22,
-        training=300,
-        validation=50,
+        rows=(300, 50),
         draw=_draw_faint_measurements,
         mean=np.zeros(50),
         second=MEASURED**2 * np.kron(np.eye(5), np.ones((10, 10))) + (1.0 - MEASURED**2) * _halving(50),
@@ -355,9 +352,9 @@ def trials(setting: Setting, name: str, first: int, count: int) -> Result:
 
 def _trial(varied: Variation, seed: list[int]) -> dict[str, dict[str, dict[str, list[float]]]]:
     rng, design = np.random.default_rng(seed), DESIGNS[varied.design - 1]
-    training, noise = varied.training or design.training, varied.noise or design.noise
-    X = design.draw(rng, training + design.validation)
-    y = X @ design.truth + noise * rng.normal(size=len(X))
+    training, validation = varied.training or design.rows[0], design.rows[1]
+    X = design.draw(rng, training + validation)
+    y = X @ design.truth + (varied.noise or design.noise) * rng.normal(size=len(X))
     X_mean, y_mean = X[:training].mean(axis=0), float(y[:training].mean())
     if varied.intercept:
         X, y = X - X_mean, y - y_mean

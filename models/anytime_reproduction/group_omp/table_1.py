@@ -120,20 +120,18 @@ def _ols_table(scores: Scores) -> Table:
         found = [scores.get(f"{family}-{number}") for number in NUMBERS]
         return [Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found]
 
-    return Table(
-        "group-omp-ols",
-        "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns "
-        "with nonzero means.",
-        ("how", *EXPERIMENT_COLUMNS),
-        [
-            ("published", *TABLE_1["ME"]["OLS"]),
-            ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
-            ("no intercept, covariance", *errors("printed", "covariance")),
-            ("intercept, E(x x')", *errors("intercept", "printed")),
-            ("intercept, covariance", *errors("intercept", "covariance")),
-        ],
-        digits=3,
+    rows = [
+        ("published", *TABLE_1["ME"]["OLS"]),
+        ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
+        ("no intercept, covariance", *errors("printed", "covariance")),
+        ("intercept, E(x x')", *errors("intercept", "printed")),
+        ("intercept, covariance", *errors("intercept", "covariance")),
+    ]
+    caption = (
+        "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
+        "nonzero means."
     )
+    return Table("group-omp-ols", caption, ("how", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
 class Explanation(NamedTuple):
@@ -318,19 +316,17 @@ def _advice(scores: Scores) -> str:
 
 
 def _paired_table(scores: Scores) -> Table:
-    return Table(
-        "group-omp-paired",
-        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and "
-        "below 0 in the model error is better.",
-        ("experiment", "chosen by", "rival", *MEASURES),
-        [
-            (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
-            for number in NUMBERS
-            for kind in ("Oracle", "Holdout")
-            for rival in RIVALS
-        ],
-        digits=3,
+    rows = [
+        (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
+        for number in NUMBERS
+        for kind in ("Oracle", "Holdout")
+        for rival in RIVALS
+    ]
+    caption = (
+        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
+        "error is better."
     )
+    return Table("group-omp-paired", caption, ("experiment", "chosen by", "rival", *MEASURES), rows, digits=3)
 
 
 def _text(scores: Scores) -> tuple[str, ...]:

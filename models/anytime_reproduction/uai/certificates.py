@@ -120,7 +120,7 @@ def _text(found: dict[Case, Result]) -> tuple[str, ...]:
 
 
 def _shares(result: Result) -> Float:
-    return np.divide(result["F"], result["bound"], dtype=np.float64)
+    return np.asarray(np.divide(result["F"], result["bound"]))
 
 
 def _finding(case: Case, result: Result) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -136,12 +135,8 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
         rows.append((problem.name, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
-    return Table(
-        "stopping-costs",
-        "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
-        ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
-        rows,
-    )
+    caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
+    return Table("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
 
 
 def _plateau_finding(problem: Problem, result: Result) -> Finding:
@@ -169,11 +164,9 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
     best = area["CS-G-OMP"]
     findings = []
-    for worse, why in (
-        ("G-OMP", "costs"),
-        ("No-Whiten", "group whitening"),
-        ("Sparse (shrunken)", "greedy selection instead of Group Lasso"),
-    ):
+    missing = {"G-OMP": "costs", "No-Whiten": "group whitening"}
+    missing["Sparse (shrunken)"] = "greedy selection instead of Group Lasso"
+    for worse, why in missing.items():
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
         more = "" if seen else ": no visible difference"
@@ -195,13 +188,15 @@ def _draw_plateau(problem: Problem, result: Result) -> Any:
     return figure
 
 
-def _figure(number: str, title: str, methods: Many[str], sets: dict[Problem, Result], side: str = "test") -> Figure:
+def _figure(
+    number: str, title: str, methods: tuple[str, ...], sets: dict[Problem, Result], side: str = "test"
+) -> Figure:
     stops = ", ".join(f"{problem.name} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
     return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, side))
 
 
-def _draw(methods: Many[str], sets: dict[Problem, Result], side: str) -> Any:
+def _draw(methods: tuple[str, ...], sets: dict[Problem, Result], side: str) -> Any:
     figure, axes = panels(len(sets))
     for axis, (problem, result) in zip(axes, sets.items(), strict=True):
         stop = _stop(problem, result)

@@ -239,28 +239,22 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
 
 
 def _least_table(found: Result) -> Table:
-    return Table(
-        "doubling-least",
-        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
-        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
-        [
-            (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
-            for name in ("CS-G-FR", "Doubling")
-        ],
-    )
+    rows = [
+        (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
+        for name in ("CS-G-FR", "Doubling")
+    ]
+    columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
+    return Table("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
-    return Table(
-        "doubling-share",
-        "Least ratio over all budgets of F within B to the best of cost B/C",
-        ("C", "sequence", *(f"D = {size}" for size in by_size)),
-        [
-            (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
-            for k, share in enumerate(SHARES)
-            for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
-        ],
-    )
+    rows = [
+        (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
+        for k, share in enumerate(SHARES)
+        for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+    ]
+    caption = "Least ratio over all budgets of F within B to the best of cost B/C"
+    return Table("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
 
 
 FLOOR = 1e-9

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -191,12 +191,10 @@ Sides = Mapping[str, Mapping[str, Many[float]]]
 
 def _section_1(setting: Setting, results: Results) -> Section:
     runs = merged(list(results.values()))
-    table = Table(
-        "table-1",
-        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
-        ("method", "published (AGRICULTURAL)", "ours, held out", "ours, training"),
-        [(m, PUBLISHED_1.get(m), Estimate.of(runs["test"][m]), Estimate.of(runs["train"][m])) for m in COLUMNS],
-    )
+    rows = [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS]
+    columns = ("method", "published (AGRICULTURAL)", *(f"ours, {words}" for words in SIDES.values()))
+    caption = "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order."
+    table = Table("table-1", caption, columns, rows)
     caption = "Paired differences of timeliness over the held-out sets."
     differences = _differences("table-1-differences", caption, {"ours": runs}, PUBLISHED_1)
     losses = {m: Claim("CS-G-OMP", m).difference(runs["test"]).mean for m in MODELS if m != "CS-G-OMP"}
@@ -241,7 +239,7 @@ def _distinct(by_size: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[object]] = {}
     for size, result in by_size.items():
         if case.name == "yahoo_sample":
             columns[f"{size} published"] = [PUBLISHED_2[size].get(method) for method in COLUMNS]
@@ -264,7 +262,7 @@ def _differences(
     name: str, caption: str, measured: Mapping[str, Sides], published: Mapping[str, float] | None = None
 ) -> Table:
     """Return a table of the paired difference of each claim, published if known, and measured on both sides."""
-    columns: dict[str, list[Any]] = {"claim of the paper": [claim.words for claim in ORDER]}
+    columns: dict[str, list[object]] = {"claim of the paper": [claim.words for claim in ORDER]}
     if published is not None:
         columns["published"] = [published[claim.better] - published[claim.worse] for claim in ORDER]
     for size, sides in measured.items():
