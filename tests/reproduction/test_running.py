@@ -96,10 +96,8 @@ def test_results_before_an_interruption_are_stored(tmp_path: Path, traces: Path)
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str], dict[str, Any]]:
     """Traces of eight runs in two processes, two of them alone, one failing first; its error; all results."""
     folder, traces = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("traces")
-    special: dict[str, dict[str, Any]] = {
-        **{f"run{n}": {"work": writing, "alone": True} for n in (1, 3)},
-        "run2": {"work": failing},
-    }
+    special: dict[str, dict[str, Any]] = {f"run{n}": {"work": writing, "alone": True} for n in (1, 3)}
+    special["run2"] = {"work": failing}
     eight = experiment(traces, range(1, 9), **special)
     with pytest.raises(RuntimeError) as error:
         results_of([eight], SETTING, folder, n_jobs=2)

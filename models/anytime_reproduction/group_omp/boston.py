@@ -130,10 +130,6 @@ def _section(_: Setting, results: Results) -> Section:
     )
 
 
-def _count(scores: Scores) -> int:
-    return len(scores["OLS"]["error"])
-
-
 def _compared(scores: Scores, key: str) -> list[Compared]:
     return [
         Compared(SIDES[key], method, TABLE_2[method][key], Estimate.of(scores[method][key]), rounding=0.005)
@@ -153,7 +149,7 @@ def _reproduced(scores: Scores) -> list[Finding]:
 def _explained(others: Mapping[str, Scores]) -> list[Finding]:
     """Return a finding on other readings of the paper, if ours does not agree with all published figures."""
     counts = {name: sum(agreeing(_compared(scores, key)) for key in SIDES) for name, scores in others.items()}
-    cells, most, runs = len(SIDES) * len(METHODS), max(counts.values()), _count(others["read"])
+    cells, most, runs = len(SIDES) * len(METHODS), max(counts.values()), len(others["read"]["OLS"]["error"])
     if counts["read"] == cells:
         return []
     details = "; ".join(
@@ -245,7 +241,7 @@ def _table(scores: Scores, what: str, real: bool) -> Table:
         cells = [cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))]
         rows.append((method, *cells, float(np.median(found["error"]))))
     more = "." if real else "; the published figures are of Boston Housing."
-    caption = f"Table 2: {_count(scores)} random splits of {what}, chosen by hold-out{more}"
+    caption = f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}"
     columns = ("error, published", "error, ours", "variables, published", "variables, ours", "median error, ours")
     return Table("boston", caption, ("method", *columns), rows, digits=2)
 
@@ -259,7 +255,7 @@ def _paired(scores: Scores) -> Table:
 def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
     binary = " (CHAS); RAD and ZN count as continuous" if real else ""
     return (
-        f"Table 2 of the Group-OMP paper on {what}: {_count(scores)} random splits into half to train "
+        f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
         f"group: x, x^2 and x^3, or x only if it is binary{binary}. Rows are centred by their training means: "
         "an intercept.",

@@ -104,15 +104,12 @@ def _outside(compared: Mapping[int, Many[Compared]]) -> Table:
     rows = [
         (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
     ]
-    return Table(
-        "group-omp-outside",
+    caption = (
         "Published means that are not within three of our standard errors, and whether the difference is within three "
         "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
-        "outside ours by chance.",
-        ("where", "method", "published", "ours", "agrees"),
-        rows,
-        digits=3,
+        "outside ours by chance."
     )
+    return Table("group-omp-outside", caption, ("where", "method", "published", "ours", "agrees"), rows, digits=3)
 
 
 def _ols_table(scores: Scores) -> Table:

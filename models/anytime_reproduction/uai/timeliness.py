@@ -42,9 +42,6 @@ ROUNDING = 1e-9
 
 GROUP_SIZES = (5, 10, 15, 20)
 
-GROUPINGS = 10
-"""Number of random groupings of each size."""
-
 FOLDS = 5
 
 
@@ -169,7 +166,7 @@ def _runs_1(setting: Setting) -> list[Run]:
 
 
 def _runs_2(setting: Setting) -> list[Run]:
-    shared = {"groupings": 3 if setting.quick else GROUPINGS}
+    shared = {"groupings": 3 if setting.quick else 10}
     return [
         Run(f"{c.label}-{size}", measure_groupings, {"name": c.name, "alpha": c.alpha, "size": size, **shared})
         for c in _cases(setting)
@@ -216,7 +213,10 @@ def _section_2(setting: Setting, results: Results) -> Section:
     measured: dict[str, dict[str, Result]] = {}
     for case in _cases(setting):
         name = case.label
-        by_size = _distinct({f"s={size}": results[f"{name}-{size}"] for size in _sizes(setting)})
+        all_sizes = {f"s={size}": results[f"{name}-{size}"] for size in _sizes(setting)}
+        # Omit sizes that give the same groups as a smaller one.
+        smallest = {tuple(result["groupings"]): size for size, result in reversed(all_sizes.items())}
+        by_size = {size: result for size, result in all_sizes.items() if size in smallest.values()}
         caption = f"{name}: paired differences over the groupings, or over the splits where there is one grouping."
         differences = _differences(f"table-2-{name}-differences", caption, by_size)
         tables += [_table_2(case, by_size, setting), differences]
@@ -228,14 +228,6 @@ def _section_2(setting: Setting, results: Results) -> Section:
             findings.append(Finding(f"{name}, on the training rows: {agree}", unanimous(verdicts)))
         findings += _shrinkage(name, by_size)
     return Section(findings, _text_2(setting, measured), tables)
-
-
-def _distinct(by_size: Mapping[str, Result]) -> dict[str, Result]:
-    """Omit sizes that give the same groups as a smaller one."""
-    first: dict[tuple[str, ...], str] = {}
-    for size, result in by_size.items():
-        first.setdefault(tuple(result["groupings"]), size)
-    return {size: by_size[size] for size in first.values()}
 
 
 def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
