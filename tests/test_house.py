@@ -27,7 +27,7 @@ SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*
 ORDER = {
     "anytime": "_version types errors _linalg _files groups target folds moments data selection glm model training "
     "inference evaluation costs estimators cli",
-    "anytime_reproduction": "experiment report running sets group_omp uai cli",
+    "anytime_reproduction": "estimates experiment report running sets group_omp uai cli",
     "anytime_service": "errors clock keys urls settings telemetry limits schemas models core sessions http api "
     "app server client demo cli",
 }

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from anytime.cli.console import progress, remark, results
 from anytime.cli.options import workers
+from anytime.errors import AnytimeError, suggestion
+from anytime_reproduction.experiment import Experiment, Setting
+from anytime_reproduction.group_omp.boston import BOSTON
+from anytime_reproduction.group_omp.table_1 import GROUP_OMP
+from anytime_reproduction.report import check_folder, write_report
+from anytime_reproduction.running import results_of
+from anytime_reproduction.sets import check_sets
+from anytime_reproduction.uai.bounds import BOUNDS
+from anytime_reproduction.uai.certificates import CERTIFICATES
+from anytime_reproduction.uai.curves import CURVES
+from anytime_reproduction.uai.doubling import DOUBLING
+from anytime_reproduction.uai.timeliness import TABLE_1, TABLE_2
+from anytime_reproduction.uai.training_time import TRAINING_TIME
+
+EXPERIMENTS = (TABLE_1, TABLE_2, CURVES, TRAINING_TIME, DOUBLING, BOUNDS, CERTIFICATES, GROUP_OMP, BOSTON)
+"""All experiments, in the order of the report."""
 
 DATA = Path("../shared/data")
 """Default folder of the real data sets."""
@@ -46,11 +64,6 @@ def reproduce(
 
     An interrupted run resumes where it stopped.
     """
-    from anytime.cli.console import progress, remark, results  # noqa: PLC0415  (keeps `anytime --help` quick)
-    from anytime.errors import AnytimeError  # noqa: PLC0415
-    from anytime_reproduction import check_folder, check_sets, chosen, described, results_of, write_report  # noqa: PLC0415
-    from anytime_reproduction.experiment import Setting  # noqa: PLC0415
-
     for module in REQUIRED:
         if find_spec(module) is None:
             raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
@@ -62,17 +75,16 @@ def reproduce(
         raise AnytimeError(f"--data {str(data)!r} is not a folder; remove it to run on scikit-learn's data sets")
     folder = data if data is not None else DATA if DATA.is_dir() else None
     setting = Setting(folder, None if yahoo is None or yahoo_costs is None else (yahoo, yahoo_costs), quick, seed)
-    experiments, jobs = chosen(name or ()), workers(n_jobs)
+    experiments, jobs, ran_on = chosen(name or ()), workers(n_jobs), described(setting)
     check_sets({required for experiment in experiments for required in experiment.sets}, setting)
     check_folder(out)
-    for line in described(setting):
+    for line in ran_on:
         remark(line)
-    with progress(
-        "experiments", sum(len(experiment.runs(setting)) for experiment in experiments), "runs"
-    ) as report_progress:
+    count = sum(len(experiment.runs(setting)) for experiment in experiments)
+    with progress("experiments", count, "runs") as report_progress:
         found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, progress=report_progress)
     sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
-    report = write_report(sections, described(setting), out)
+    report = write_report(sections, ran_on, out)
     console = results()
     for experiment, section in sections:
         console.print(f"{experiment.name}: {experiment.title}", markup=False)
@@ -80,3 +92,25 @@ def reproduce(
             sign = {True: "agrees ", False: "DIFFERS", None: "noted  "}[finding.agrees]
             console.print(f"  {sign} {finding.text}", markup=False)
     console.print(f"wrote {report}", markup=False)
+
+
+def chosen(names: Iterable[str]) -> list[Experiment]:
+    """Return experiments by name, all if no name is given; raise AnytimeError for an unknown name."""
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    requested = list(dict.fromkeys(names))
+    for name in requested:
+        if name not in known:
+            raise AnytimeError(f"there is no experiment {name!r}; {suggestion(name, tuple(known))}")
+    return [known[name] for name in requested] or list(EXPERIMENTS)
+
+
+def described(setting: Setting) -> list[str]:
+    """Return lines that describe the data and the seed of a report."""
+    where = f"Real data sets from {setting.data}."
+    if setting.data is None:
+        where = (
+            "The real data sets are not available: scikit-learn's bundled sets and a synthetic one replace them, so "
+            "the published numbers are not comparable."
+        )
+    owners = "" if setting.yahoo is None else f" The owners' Yahoo! files from {setting.yahoo[0]}."
+    return [where + owners, f"Seed {setting.seed}." + " A quick look: fewer runs of each experiment." * setting.quick]

@@ -19,7 +19,8 @@ from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.types import Float
-from anytime_reproduction.experiment import Cell, Estimate, Experiment, Section, Table
+from anytime_reproduction.estimates import Estimate
+from anytime_reproduction.experiment import Experiment, Section, Table
 
 STYLE = Path(__file__).with_name("report.css")
 
@@ -40,16 +41,9 @@ def check_folder(folder: Path) -> None:
 
 
 def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
-    """Write report.html, figures/ and tables/ into a folder; return the report's path.
+    """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 
-    Parameters
-    ----------
-    ran_on : lines on the data, the version and the number of runs.
-
-    Raises
-    ------
-    AnytimeError
-        The folder is not writable, or matplotlib is not installed.
+    Raise AnytimeError if the folder is not writable, or matplotlib is not installed.
     """
     check_folder(folder)
     try:
@@ -68,7 +62,7 @@ def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], 
 def _write_csv(table: Table, path: Path) -> None:
     """Write every number with all its digits; an estimate fills two columns."""
     pairs = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
-    rows: list[list[tuple[Cell, Cell]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
+    rows: list[list[tuple[object, object]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
     rows += [[(c.mean, c.error) if isinstance(c, Estimate) else (c, None) for c in row] for row in table.rows]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -127,7 +121,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _shown(cell: Cell, digits: int) -> str:
+def _shown(cell: object, digits: int) -> str:
     if isinstance(cell, Estimate):
         return _shown(cell.mean, digits) + ("" if cell.error is None else f" ± {cell.error:.{digits}f}")
     if isinstance(cell, float):

@@ -12,9 +12,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.externals.loky import get_reusable_executor
@@ -26,8 +26,7 @@ from anytime.errors import AnytimeError, file_error
 from anytime_reproduction.experiment import Experiment, Result, Results, Run, Setting
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     """A run, the file that stores its result, and the fingerprint of everything that the result depends on."""
 
     experiment: str
@@ -45,36 +44,22 @@ def results_of(
     fresh: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Results]:
-    """Return the results of all runs of some experiments, by experiment and run.
+    """Return the results of all runs of some experiments, by experiment and run, from a folder with one file per run.
 
-    Parameters
-    ----------
-    folder : folder of the stored results, one file per run.
-    n_jobs : processes, as joblib counts them.
-    fresh : ignore stored results.
-    progress : receives the number of runs just completed, first the number of stored results.
+    `fresh` ignores stored results. `progress` receives the number of runs just completed, first of those stored.
 
-    Raises
-    ------
-    AnytimeError
-        The folder is not writable, or a run raised one; the message names the run.
-    RuntimeError
-        A run raised another exception.
-
-    Notes
-    -----
     If runs fail, the others are still executed and stored. The first failure is then raised, with its traceback as a
-    note.
+    note: an AnytimeError if the run raised one or the folder is not writable, otherwise a RuntimeError. Its message
+    names the run.
     """
     inputs = _inputs(setting)
     tasks = [
-        _task(experiment.name, run, setting, folder, inputs)
-        for experiment in experiments
-        for run in experiment.runs(setting)
+        _Task(e.name, run, folder / e.name / f"{run.name}.json", _fingerprint(run, setting, inputs))
+        for e in experiments
+        for run in e.runs(setting)
     ]
-    found: dict[Path, Result] = (
-        {} if fresh else {task.path: stored for task in tasks if (stored := _stored(task)) is not None}
-    )
+    stored = {} if fresh else {task.path: _stored(task) for task in tasks}
+    found = {path: result for path, result in stored.items() if result is not None}
     progress(len(found))
     failed: list[Exception] = []
     for task, result in _executed([task for task in tasks if task.path not in found], setting, n_jobs):
@@ -92,37 +77,32 @@ def results_of(
 def _executed(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
     """Execute tasks, in the order in which they complete; tasks that must run alone come last, one after another."""
     together = [task for task in tasks if not task.run.alone]
-    worked = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-        delayed(_work)(number, task.experiment, task.run, setting) for number, task in enumerate(together)
+    yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
+        delayed(_work)(task, setting) for task in together
     )
-    for number, result in worked:
-        yield together[number], result
     if together and effective_n_jobs(n_jobs) > 1:
         # Idle processes would keep the data sets in memory during the runs that measure time.
         get_reusable_executor().shutdown(wait=True)
-    for task in tasks:
-        if task.run.alone:
-            yield task, _work(0, task.experiment, task.run, setting)[1]
+    yield from (_work(task, setting) for task in tasks if task.run.alone)
 
 
-def _work(number: int, experiment: str, run: Run, setting: Setting) -> tuple[int, Result | Exception]:
+def _work(task: _Task, setting: Setting) -> tuple[_Task, Result | Exception]:
     """Return the result of a run, or an error that names the failed run, as a value so that other runs continue."""
     try:
         # Convert through JSON, so that a new result is identical to a stored one.
-        return number, json.loads(json.dumps(run.work(setting, **run.arguments), allow_nan=False))
+        return task, json.loads(json.dumps(task.run.work(setting, **task.run.arguments), allow_nan=False))
     except Exception as error:  # any exception of a run is reported with the run's name
         expected = isinstance(error, AnytimeError)
         what = str(error) if expected else f"{type(error).__name__}: {error}"
-        message = f"run {run.name!r} of experiment {experiment!r} failed: {what}"
+        message = f"run {task.run.name!r} of experiment {task.experiment!r} failed: {what}"
         failure = AnytimeError(message) if expected else RuntimeError(message)
         failure.add_note(traceback.format_exc())
-        return number, failure
+        return task, failure
 
 
-def _task(experiment: str, run: Run, setting: Setting, folder: Path, inputs: Many[str]) -> _Task:
+def _fingerprint(run: Run, setting: Setting, inputs: Many[str]) -> str:
     what = [_library(), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *inputs]
-    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-    return _Task(experiment, run, folder / experiment / f"{run.name}.json", digest)
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 @cache

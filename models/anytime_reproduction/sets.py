@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,15 +50,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class RealSet:
-    """A data set in memory.
+    """A data set in memory: X (n, D), its columns the groups' features in order, and the response y (n,).
 
-    Attributes
-    ----------
-    what : its description in the report.
-    groups : groups with costs; the columns of X are their features in order.
-    X : (n, D).  y : (n,) the response.  query : (n,) the query of each row, or None.
-    part : (n,) part of each row.  splits : for each split, the training parts and the held-out part.
-    measure : natural measure of the problem; None where it is the error itself.
+    `what` describes it in the report. `part` (n,) has the part of each row, `splits` the training parts and the
+    held-out part of each split, `query` (n,) the query of each row. `measure` is the natural measure of the problem,
+    None where it is the error itself.
     """
 
     what: str
@@ -70,22 +66,20 @@ class RealSet:
     measure: Literal["accuracy", "NDCG@5"] | None = None
     query: NDArray[Any] | None = None
 
+    @cached_property
     def moments(self) -> list[Moments]:
-        """Return the moments of each part, in one pass."""
+        """Return the moments of each part."""
         return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
 
-    def split(self, number: int, moments: Many[Moments] | None = None) -> Split:
-        """Return one split; `moments` are those of the parts, if already known."""
-        known = self.moments() if moments is None else moments
+    def split(self, number: int) -> Split:
         train, test = self.splits[number]
-        gram = Gram.of(Moments.merged([known[part] for part in train]))
-        return Split(gram, gram.held_out_moments(known[test]), np.flatnonzero(self.part == test))
+        gram = Gram.of(Moments.merged([self.moments[part] for part in train]))
+        return Split(gram, gram.held_out_moments(self.moments[test]), np.flatnonzero(self.part == test))
 
     def measured(self, rows: Index, scores: Float) -> Float | None:
         """Return the natural measure of scores (models, rows) on some rows, (models,); larger is better."""
         if self.measure == "accuracy":
-            accuracy: Float = np.mean((scores >= 0.5) == (self.y[rows] >= 0.5), axis=1)
-            return accuracy
+            return np.asarray(np.mean((scores >= 0.5) == (self.y[rows] >= 0.5), axis=1))
         return None if self.query is None else ndcg(self.y[rows], scores.T, self.query[rows])
 
 
@@ -93,7 +87,6 @@ class RealSet:
 
 
 def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
-    """Return the same groups at other costs."""
     built = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built))
 
@@ -107,12 +100,18 @@ def consecutive_groups(sizes: Iterable[int], costs: Iterable[float]) -> FeatureG
     return FeatureGroups(groups=tuple(built))
 
 
-def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tuple[FeatureGroups, Index]:
+def regrouping(
+    setting: Setting, groups: FeatureGroups, size: int | None, number: int = 0
+) -> tuple[FeatureGroups, Index]:
     """Return random groups of `size` features of equal cost, where a group costs their sum (section 5.1).
 
-    The cost of a feature is an equal share of its group's cost; the last group of a cost may be smaller. The second
-    return value is the old columns of the features in their new order.
+    The second return value is the old columns of the features in their new order. The grouping of a size and a number
+    is the same in every experiment of a setting. The cost of a feature is an equal share of its group's cost; the last
+    group of a cost may be smaller. Size None leaves the groups as they are.
     """
+    if size is None:
+        return groups, np.arange(len(groups.features))
+    rng = np.random.default_rng([setting.seed, size, number])
     costs = np.concatenate([np.full(len(g.features), g.cost / len(g.features)) for g in groups.groups])
     built: list[FeatureGroup] = []
     order: list[int] = []
@@ -126,16 +125,9 @@ def regrouping(groups: FeatureGroups, size: int, rng: np.random.Generator) -> tu
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
 
 
-def numbered_grouping(
-    setting: Setting, groups: FeatureGroups, size: int, number: int = 0
-) -> tuple[FeatureGroups, Index]:
-    """Return a random grouping of a size by its number: the same one in every experiment of a setting."""
-    return regrouping(groups, size, np.random.default_rng([setting.seed, size, number]))
-
-
-def regrouped(data: RealSet, size: int, rng: np.random.Generator) -> RealSet:
-    """Return the same data set in random groups, as by `regrouping`."""
-    groups, order = regrouping(data.groups, size, rng)
+def regrouped(setting: Setting, data: RealSet, size: int) -> RealSet:
+    """Return the same data set in random groups, the first of `regrouping`."""
+    groups, order = regrouping(setting, data.groups, size)
     return replace(data, groups=groups, X=data.X[:, order])
 
 
@@ -218,10 +210,7 @@ UNAVAILABLE = 1e8
 def read_yahoo(folder: Path, costs: Path) -> RealSet:
     """Return the owners' rows in groups of one feature each, without unavailable features and those without values.
 
-    Raises
-    ------
-    TableError
-        A file is missing, or does not have the form that the module docstring describes.
+    Raise TableError if a file is missing, or does not have the form that the module docstring describes.
     """
     from sklearn.datasets import load_svmlight_files  # noqa: PLC0415
 
@@ -231,10 +220,8 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
             [str(folder / name) for name in FILES], n_features=len(prices), query_id=True, zero_based=False
         )
     except (ValueError, OSError) as error:
-        what = " ".join(str(error).split())
-        raise TableError(
-            f"cannot read the files in {str(folder)!r}: {what}; expected lines 'relevance qid:N id:value'"
-        ) from error
+        what = f"cannot read the files in {str(folder)!r}: {' '.join(str(error).split())}"
+        raise TableError(f"{what}; expected lines 'relevance qid:N id:value'") from error
     sparse, labels, queries = loaded[0::3], loaded[1::3], loaded[2::3]
     _check(folder, sparse, labels, queries)
     known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
@@ -247,26 +234,19 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
 
 
 def _ranking(what: str, groups: FeatureGroups, X: Many[Float], y: Many[Float], query: Many[NDArray[Any]]) -> RealSet:
-    """Return a ranking problem from its training rows and its held-out rows."""
+    """Return a ranking problem from its training rows and its held-out rows, in this order."""
     part = np.repeat([0, 1], [len(half) for half in y])
     rows = np.concatenate(X), np.concatenate(y)
     return RealSet(what, groups, *rows, part, TRAIN_AND_TEST, "NDCG@5", np.concatenate(query))
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
-    """Return the cost of each feature, (features,), after checking that the files of the rows exist.
-
-    Raises
-    ------
-    TableError
-        A file is missing, or the cost file has another form.
-    """
+    """Return the cost of each feature; raise TableError if a file is missing or the cost file has another form."""
     for path in (folder / name for name in FILES):
         if not path.is_file():
             raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
     try:
-        cells = costs.read_text(encoding="utf-8").replace(",", " ").split()
-        prices = np.array([float(cell) for cell in cells])
+        prices = np.array(costs.read_text(encoding="utf-8").replace(",", " ").split(), dtype=np.float64)
     except OSError as error:
         raise file_error(TableError, f"read the cost file {str(costs)!r}", error) from error
     except ValueError as error:
@@ -299,13 +279,7 @@ SET_ROWS = 96_000
 
 
 def check_sets(names: Iterable[str], setting: Setting) -> None:
-    """Check that the files of some data sets exist, before any work.
-
-    Raises
-    ------
-    AnytimeError
-        A file is missing.
-    """
+    """Raise AnytimeError if a file of some data sets is missing, before any work."""
     for name in names:
         if name == "yahoo_sample" and setting.yahoo is not None:
             check_yahoo(*setting.yahoo)
@@ -317,33 +291,25 @@ def check_sets(names: Iterable[str], setting: Setting) -> None:
 
 @lru_cache(maxsize=2)
 def load_set(name: SetName, setting: Setting) -> RealSet:
-    """Return a data set of the setting, or its stand-in.
-
-    Raises
-    ------
-    AnytimeError
-        The folder of data sets lacks this one, or its files are invalid.
-    """
+    """Return a data set of the setting, or its stand-in; raise AnytimeError if its files are missing or invalid."""
     if name == "yahoo_sample" and setting.yahoo is not None:
         return read_yahoo(*setting.yahoo)
     read, stand_in = _SOURCES[name]
     return stand_in(setting.seed) if setting.data is None else read(setting.data / name)
 
 
-def _read(folder: Path, file: str, target: str, more: str | None = None) -> tuple[FeatureGroups, Float, Float, Any]:
-    """Return groups, features, response and one more column of a data set's file."""
+def _read(folder: Path, file: str, *columns: str) -> Any:
+    """Return groups, features and more columns of a data set's file."""
     groups = load_groups(folder / "groups.json")
-    columns = [*groups.features, target, *([more] if more else [])]
-    X, y, extra = [], [], []
-    for batch in open_table(folder / file).batches(columns):
-        X.append(feature_matrix(batch, groups.features))
-        y.append(numbers(batch, target))
-        extra.append(batch.columns[more or target])
-    return groups, np.concatenate(X), np.concatenate(y), np.concatenate(extra)
+    parts = [
+        (feature_matrix(batch, groups.features), *(numbers(batch, column) for column in columns))
+        for batch in open_table(folder / file).batches([*groups.features, *columns])
+    ]
+    return groups, *map(np.concatenate, zip(*parts, strict=True))
 
 
 def _kddcup99(folder: Path) -> RealSet:
-    groups, X, y, _ = _read(folder, "train.parquet", "attack")
+    groups, X, y = _read(folder, "train.parquet", "attack")
     rows = min(SET_ROWS, len(y) // SETS)
     if rows == 0:
         raise AnytimeError(f"the data set kddcup99 has {len(y)} rows; expected at least {SETS}, one for each set")
@@ -360,14 +326,13 @@ def _yahoo_sample(folder: Path) -> RealSet:
 
 
 def _mq2008(folder: Path) -> RealSet:
-    groups, X, y, query = _read(folder, "data.parquet", "relevance", "qid")
-    fold = np.concatenate([numbers(batch, "fold") for batch in open_table(folder / "data.parquet").batches(["fold"])])
+    groups, X, y, query, fold = _read(folder, "data.parquet", "relevance", "qid", "fold")
     what = f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds"
     return RealSet(what, groups, X, y, fold.astype(np.intp) - 1, EACH, "NDCG@5", query)
 
 
 def _boston_housing(folder: Path) -> RealSet:
-    groups, X, y, _ = _read(folder, "data.parquet", "MEDV")
+    groups, X, y = _read(folder, "data.parquet", "MEDV")
     what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
     return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
 

@@ -35,10 +35,10 @@ ALPHA = 1e-5
 
 def of(name: ProblemName, number: int) -> Any:
     """A problem of six groups at drawn costs, its values of all sets, and the optimum."""
-    small = small_problem(SETTING, name, 6)
-    groups = recosted(small.groups, drawn_costs(np.random.default_rng(5), 6, number))
-    values = subset_values(small.gram, groups, ALPHA)
-    return small.gram, groups, values, best_of_sets(values, groups.costs)
+    _, gram, groups = small_problem(SETTING, name, 6)
+    groups = recosted(groups, drawn_costs(np.random.default_rng(5), 6, number))
+    values = subset_values(gram, groups, ALPHA)
+    return gram, groups, values, best_of_sets(values, groups.costs)
 
 
 @pytest.mark.parametrize("name", ["kddcup99", "one cause"])
@@ -121,11 +121,11 @@ def test_of_a_large_set_the_cheapest_groups_are_tried() -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_small_and_the_same_for_a_seed(name: ProblemName) -> None:
-    first, again = small_problem(SETTING, name, 5), small_problem(SETTING, name, 5)
-    assert len(first.groups) == 5
-    assert first.groups == again.groups
-    np.testing.assert_array_equal(first.gram.S, again.gram.S)
-    assert first.gram.S.shape[1] == len(first.groups.features)
+    (_, gram, groups), (_, same_gram, same_groups) = (small_problem(SETTING, name, 5) for _ in range(2))
+    assert len(groups) == 5
+    assert groups == same_groups
+    np.testing.assert_array_equal(gram.S, same_gram.S)
+    assert gram.S.shape[1] == len(groups.features)
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ def results() -> dict[str, Result]:
 def test_curves_are_those_of_a_trained_model_on_rows_held_out() -> None:
     data, problem = load_set("kddcup99", QUICK), PROBLEMS[0]
     train, test = data.splits[0]
-    moments = data.moments()
+    moments = data.moments
     assert problem.alpha is not None
     fitted = fit([moments[part] for part in train], data.groups, Options("fr", alpha=problem.alpha))
     explained, _, _, risk = held_out_curve(fitted.prefixes, moments[test])
-    found = draw_curves(QUICK, 0)
+    found = draw_curves(QUICK, "kddcup99", problem.alpha, None)
     curves = found["methods"]["CS-G-FR"]
     np.testing.assert_allclose(curves["test"], explained, atol=1e-9)
     np.testing.assert_allclose(curves["train"], fitted.sequence.explained_variance, atol=1e-9)

@@ -120,7 +120,7 @@ def test_a_quick_look_finds_what_the_theorems_say() -> None:
 def test_findings_follow_the_results() -> None:
     setting = Setting(quick=True)
     results = {run.name: run.work(setting, **run.arguments) for run in DOUBLING.runs(setting)}
-    results["sequences"]["Doubling"]["quarter"][3] = 0.2
+    results["sequences"]["Doubling"]["quarter"][1][3] = 0.2
     results["sequences"]["CS-G-FR"]["order"].reverse()
     results["least-8"]["doubling"] = [0.1] * 7
     findings = DOUBLING.section(setting, results).findings

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
 import pytest
 
 from anytime.cli.main import main
-from anytime_reproduction import EXPERIMENTS
 from anytime_reproduction import cli as reproduction
+from anytime_reproduction.cli import EXPERIMENTS
+from anytime_reproduction.experiment import Setting
+from anytime_reproduction.uai import bounds, certificates, training_time
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,7 +46,7 @@ def test_stored_results_are_reused_unless_fresh_is_given(capsys: Capture) -> Non
     assert main(run) == 0
     first, second = sorted(Path("there/runs/table-1").glob("*.json"))
     stored = json.loads(first.read_text())
-    stored["result"]["test"]["CS-G-FR"] = 0.123456
+    stored["result"]["test"]["CS-G-FR"] = [0.123456]
     first.write_text(json.dumps(stored))
     second.unlink()
     assert main(run) == 0
@@ -92,8 +95,16 @@ def test_a_missing_cost_file_is_one_line_before_any_work(desk: Path, capsys: Cap
     assert "cannot read the cost file 'nofile': no such file or directory" in capsys.readouterr().err
 
 
-def test_a_quick_look_at_everything_without_real_data(capsys: Capture) -> None:
-    assert main(["reproduce", "--quick", "--n-jobs", "2"]) == 0
+@pytest.mark.usefixtures("smaller_stand_ins")
+def test_a_quick_look_at_everything_without_real_data(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (
+        (bounds, "MAX_QUICK", 6),
+        (certificates, "QUICK_SECONDS", 0.2),
+        (training_time, "QUICK_TURNS", 1),
+        (training_time, "QUICK_MADE", (20, 40)),
+    ):
+        monkeypatch.setattr(module, name, value)
+    assert main(["reproduce", "--quick", "--n-jobs", "1"]) == 0
     out = capsys.readouterr().out
     page = Path("reproduction/report.html").read_text(encoding="utf-8")
     for experiment in EXPERIMENTS:
@@ -101,3 +112,10 @@ def test_a_quick_look_at_everything_without_real_data(capsys: Capture) -> None:
         assert f"<h2 id='{experiment.name}'>" in page
     assert sorted(Path("reproduction/figures").glob("*.png"))
     assert not re.search(r"[>± ]-?(nan|inf)[< ]", page)
+
+
+@pytest.mark.parametrize("setting", [Setting(quick=True), Setting(Path("data"))])
+def test_other_processes_can_execute_every_run(setting: Setting) -> None:
+    for experiment in EXPERIMENTS:
+        runs = experiment.runs(setting)
+        assert pickle.loads(pickle.dumps(runs)) == runs

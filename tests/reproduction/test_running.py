@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,34 +92,53 @@ def test_results_before_an_interruption_are_stored(tmp_path: Path, traces: Path)
     assert executed(traces).count(1) == 1
 
 
-def test_in_parallel_the_results_are_those_in_turn(tmp_path: Path, traces: Path) -> None:
-    numbers = range(1, 9)
-    first = results_of([experiment(traces, numbers)], SETTING, tmp_path / "runs")
-    second = results_of([experiment(traces, numbers)], SETTING, tmp_path / "other", n_jobs=2)
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str], dict[str, Any]]:
+    """Traces of eight runs in two processes, two of them alone, one failing first; its error; all results."""
+    folder, traces = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("traces")
+    special: dict[str, dict[str, Any]] = {f"run{n}": {"work": writing, "alone": True} for n in (1, 3)}
+    special["run2"] = {"work": failing}
+    eight = experiment(traces, range(1, 9), **special)
+    with pytest.raises(RuntimeError) as error:
+        results_of([eight], SETTING, folder, n_jobs=2)
     assert not multiprocessing.active_children()
-    assert first == second
-    assert list(second["squares"]) == [f"run{n}" for n in numbers]
+    assert executed(traces) == [1, 3, 4, 5, 6, 7, 8]
+    (traces / "fixed").touch()
+    found = dict(results_of([eight], SETTING, folder)["squares"])
+    return traces, str(error.value), error.value.__notes__, found
+
+
+def test_in_parallel_the_results_are_those_in_turn(parallel: tuple[Path, str, list[str], dict[str, Any]]) -> None:
+    traces, _, _, found = parallel
+    assert list(found) == [f"run{n}" for n in range(1, 9)]
+    assert all(found[f"run{n}"] == {"square": n**2, "seed": 7} for n in (2, 4, 5, 6, 7, 8))
     processes = {path.read_text(encoding="utf-8") for path in traces.glob("*-*")}
     assert processes - {str(os.getpid())}, "no other process executed a run"
 
 
-def test_runs_that_must_be_alone_come_last_and_one_after_another(tmp_path: Path, traces: Path) -> None:
-    special = {f"run{n}": {"work": writing, "alone": True} for n in (1, 3)}
-    found = results_of([experiment(traces, (1, 2, 3, 4), **special)], SETTING, tmp_path / "runs", n_jobs=2)["squares"]
-    assert found["run1"] == {"alone": True, "before": [2, 4]}
-    assert found["run3"] == {"alone": True, "before": [1, 2, 4]}
-    assert list(found) == ["run1", "run2", "run3", "run4"]
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_run_that_fails_is_named_and_the_others_are_stored(
-    tmp_path: Path, traces: Path, n_jobs: int, alone: bool
+def test_runs_that_must_be_alone_come_last_and_one_after_another(
+    parallel: tuple[Path, str, list[str], dict[str, Any]],
 ) -> None:
+    found = parallel[-1]
+    assert found["run1"] == {"alone": True, "before": [4, 5, 6, 7, 8]}
+    assert found["run3"] == {"alone": True, "before": [1, 4, 5, 6, 7, 8]}
+
+
+def test_a_run_that_fails_in_another_process_is_named_and_the_others_are_stored(
+    parallel: tuple[Path, str, list[str], dict[str, Any]],
+) -> None:
+    traces, message, notes, _ = parallel
+    assert message == "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
+    assert any("Traceback" in note for note in notes)
+    assert executed(traces) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_run_that_fails_is_named_and_the_others_are_stored(tmp_path: Path, traces: Path, alone: bool) -> None:
     broken = experiment(traces, run2={"work": failing, "alone": alone})
     expected = "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
     with pytest.raises(RuntimeError, match=expected) as error:
-        results_of([broken], SETTING, tmp_path / "runs", n_jobs=n_jobs)
+        results_of([broken], SETTING, tmp_path / "runs")
     assert any("Traceback" in note for note in error.value.__notes__)
     assert executed(traces) == [1, 3]
     (traces / "fixed").touch()

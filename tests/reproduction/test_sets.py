@@ -28,6 +28,7 @@ from anytime_reproduction.sets import (
     ranking_stand_in,
     read_yahoo,
     regrouped,
+    regrouping,
     small_ranking_stand_in,
 )
 from models.properties import quick
@@ -63,13 +64,6 @@ def test_a_split_trains_on_its_parts_and_sees_the_other_from_there() -> None:
     np.testing.assert_allclose(split.held.S, Z.T @ Z / test.sum(), atol=1e-12)
 
 
-def test_moments_that_are_known_already_give_the_same_split() -> None:
-    data = small_set([1.0, 2.0, 3.0])
-    known = data.moments()
-    assert [m.rows for m in known] == [20, 20, 20]
-    np.testing.assert_array_equal(data.split(1, known).gram.S, data.split(1).gram.S)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_split_has_rows_to_train_on_and_other_rows_held_out(name: SetName) -> None:
     data = load_set(name, Setting())
@@ -88,7 +82,7 @@ def test_every_split_has_rows_to_train_on_and_other_rows_held_out(name: SetName)
 @given(st.lists(st.sampled_from([1.0, 5.0, 20.0, 0.0]), min_size=1, max_size=25), st.integers(1, 6), st.integers(0, 99))
 def test_random_groups_have_every_feature_once_at_one_price(costs: list[float], size: int, seed: int) -> None:
     data = small_set(costs, rows=5)
-    found = regrouped(data, size, np.random.default_rng(seed))
+    found = regrouped(Setting(seed=seed), data, size)
     price = dict(zip(data.groups.features, costs, strict=True))
     assert sorted(found.groups.features) == sorted(data.groups.features)
     for group in found.groups.groups:
@@ -106,7 +100,7 @@ def test_random_groups_have_every_feature_once_at_one_price(costs: list[float], 
 
 def test_the_normal_equations_of_random_groups_are_the_same_in_their_order() -> None:
     data = small_set([1.0, 5.0, 1.0, 5.0, 5.0, 1.0, 20.0])
-    found = regrouped(data, 2, np.random.default_rng(0))
+    found = regrouped(Setting(), data, 2)
     order = [data.groups.features.index(feature) for feature in found.groups.features]
     assert order != sorted(order)
     before, after = data.split(0).gram, found.split(0).gram
@@ -117,13 +111,19 @@ def test_the_normal_equations_of_random_groups_are_the_same_in_their_order() -> 
 def test_the_features_of_a_group_share_its_cost() -> None:
     groups = load_groups({"groups": [{"name": "a", "features": ["p", "q"], "cost": 6.0}]})
     data = replace(small_set([1.0, 1.0]), groups=groups)
-    assert regrouped(data, 1, np.random.default_rng(0)).groups.costs.tolist() == [3.0, 3.0]
+    assert regrouped(Setting(), data, 1).groups.costs.tolist() == [3.0, 3.0]
 
 
-def test_random_groups_are_those_of_the_generator() -> None:
+def test_random_groups_are_those_of_their_seed_and_number() -> None:
     data = small_set([1.0] * 20)
-    first, second, third = (regrouped(data, 5, np.random.default_rng(seed)).groups for seed in (1, 1, 2))
+    first, second, third = (regrouped(Setting(seed=seed), data, 5).groups for seed in (1, 1, 2))
     assert first == second != third
+    assert regrouping(Setting(seed=1), data.groups, 5)[0] == first != regrouping(Setting(seed=1), data.groups, 5, 1)[0]
+
+
+def test_without_a_size_the_groups_stay_as_they_are() -> None:
+    groups, order = regrouping(Setting(), singles([1.0, 2.0]), None)
+    assert (groups, order.tolist()) == (singles([1.0, 2.0]), [0, 1])
 
 
 # Stand-ins.

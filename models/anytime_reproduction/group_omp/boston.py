@@ -15,28 +15,10 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.types import Float
-from anytime_reproduction.experiment import (
-    MIN_RUNS,
-    Cell,
-    Compared,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Result,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    batched,
-    by_name,
-    means_finding,
-    published,
-    too_few,
-    unanimous,
-)
-from anytime_reproduction.group_omp.simulations import METHODS, Rows, groups_with, held_out_errors
+from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
+from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import mean, panels
 from anytime_reproduction.sets import load_set
 
@@ -47,8 +29,6 @@ TABLE_2: dict[str, dict[str, Estimate]] = {
 """Test prediction error and number of original variables, by method: means and standard errors over 100 splits."""
 
 SIDES = {"error": "test prediction error", "variables": "number of original variables"}
-
-RIVALS = tuple(method for method in METHODS if method != "Group-OMP")
 
 READINGS: dict[str, str] = {
     "read": "an intercept, and every variable of more than two values expanded",
@@ -78,60 +58,49 @@ def expanded(X: Float, names: Iterable[str], few: int = 2) -> tuple[Float, Featu
     return np.column_stack(columns), FeatureGroups(groups=tuple(groups))
 
 
-def splits(setting: Setting, reading: str, first: int, count: int) -> Result:
-    """Return results of some splits: test errors and numbers of variables of each method, and details of OLS.
+def splits(setting: Setting, name: str, first: int, count: int) -> Result:
+    """Return results of some splits by a reading: test errors and numbers of variables by method, and details of OLS.
 
     `"inside"` are OLS's errors on the test rows within the training range of every variable, `"top"` is the share of
     its squared error that comes from one row, `"unscaled"` its errors on unscaled columns.
     """
     data = load_set("boston_housing", setting)
-    X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0) if reading == "standardised" else data.X
-    X, groups = expanded(X, data.groups.features, FEW_VALUES if reading == "index-plain" else 2)
+    X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0) if name == "standardised" else data.X
+    X, groups = expanded(X, data.groups.features, FEW_VALUES if name == "index-plain" else 2)
+    seeds = ([setting.seed, 5, first + i] for i in range(count))
     with single_blas_thread():
-        found = [
-            _split(X, groups, data.y, np.random.default_rng([setting.seed, 5, first + i]), reading)
-            for i in range(count)
-        ]
-    return {
-        "what": data.what,
-        "real": setting.data is not None,
-        "variables": len(groups),
-        "methods": {method: {key: [one[method][key] for one, _ in found] for key in SIDES} for method in METHODS},
-        "ols": {key: [ols[key] for _, ols in found] for key in found[0][1]},
-    }
+        found = merged([_split(X, groups, data.y, np.random.default_rng(seed), name) for seed in seeds])
+    return {"what": data.what, "real": setting.data is not None, "variables": len(groups), **found}
 
 
-def _split(
-    X: Float, groups: FeatureGroups, y: Float, rng: np.random.Generator, reading: str
-) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Return test error and number of variables of each method, and the details of OLS, on one random split."""
+def _split(X: Float, groups: FeatureGroups, y: Float, rng: np.random.Generator, reading: str) -> Result:
     order = rng.permutation(len(y))
     train, validation, test = np.split(order, [len(y) // 2, len(y) // 2 + len(y) // 4])
     if reading != "no-intercept":
         X, y = X - X[train].mean(axis=0), y - y[train].mean()
     rows, both = (Rows(X[some], y[some], groups) for some in (train, np.concatenate([train, validation])))
     chooser = test if reading == "by-test" else validation
-    scored: dict[str, dict[str, float]] = {}
+    scored: Result = {}
     for method, fitted in METHODS.items():
         path = fitted(rows)
         point = int(np.argmin(held_out_errors(path, X[chooser], y[chooser])))
         w = (fitted(both) if reading == "refitted" else path)[point]
         error = float(held_out_errors(w[np.newaxis], X[test], y[test])[0])
-        scored[method] = {"error": error, "variables": int(groups_with(w != 0.0, groups).sum())}
+        scored[method] = {"error": [error], "variables": [int(groups_with(w != 0.0, groups).sum())]}
         if method == "OLS":
             details = _details(w, rows, X[test], y[test])
-    return scored, details
+    return {"methods": scored, "ols": details}
 
 
-def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, float]:
+def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, list[float]]:
     squares = (y - X @ w) ** 2
     outside = ((rows.X.min(axis=0) > X) | (rows.X.max(axis=0) < X)).any(axis=1)
     plain = np.linalg.lstsq(rows.X, rows.y, rcond=None)[0]
     return {
-        "inside": float(squares[~outside].mean()),
-        "outside": int(outside.sum()),
-        "top": float(squares.max() / squares.sum()),
-        "unscaled": float(np.mean((y - X @ plain) ** 2)),
+        "inside": [float(squares[~outside].mean())],
+        "outside": [int(outside.sum())],
+        "top": [float(squares.max() / squares.sum())],
+        "unscaled": [float(np.mean((y - X @ plain) ** 2))],
     }
 
 
@@ -140,35 +109,25 @@ Scores = Mapping[str, Mapping[str, Many[float]]]
 
 
 def _runs(setting: Setting) -> list[Run]:
-    return batched(setting, splits, "reading", READINGS, quick=3)
-
-
-def _gathered(parts: Many[Result]) -> Scores:
-    """Return errors and numbers of variables of all splits in one list."""
-    return {m: {key: [x for part in parts for x in part["methods"][m][key]] for key in SIDES} for m in METHODS}
+    return batched(setting, splits, READINGS, quick=3)
 
 
 def _section(_: Setting, results: Results) -> Section:
     by_reading = by_name(results, READINGS)
-    parts = by_reading["read"]
-    scores, others = _gathered(parts), {reading: _gathered(found) for reading, found in by_reading.items()}
-    ols = {key: [x for part in parts for x in part["ols"][key]] for key in parts[0]["ols"]}
-    what, real = str(parts[0]["what"]), bool(parts[0]["real"])
+    ours = by_reading["read"]
+    what, real, scores = ours["what"], ours["real"], ours["methods"]
+    others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     findings = [*_reproduced(scores), *_explained(others)] if real else [Finding(instead)]
-    findings += [_ols(scores, ols), *(_claim(scores, key) for key in SIDES)]
+    findings += [_ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
     caption = f"Table 2 on {what}: {contents}, with standard errors."
     return Section(
         findings,
-        _text(scores, what, parts[0]["variables"], real),
+        _text(scores, what, ours["variables"], real),
         (_table(scores, what, real), _paired(scores), _readings(others)),
         (Figure("boston", caption, partial(_draw, scores, real)),),
     )
-
-
-def _count(scores: Scores) -> int:
-    return len(scores["OLS"]["error"])
 
 
 def _compared(scores: Scores, key: str) -> list[Compared]:
@@ -179,7 +138,6 @@ def _compared(scores: Scores, key: str) -> list[Compared]:
 
 
 def _reproduced(scores: Scores) -> list[Finding]:
-    """Return a finding for each of the two columns of Table 2."""
     findings = []
     for key, words in SIDES.items():
         cells = _compared(scores, key)
@@ -190,11 +148,8 @@ def _reproduced(scores: Scores) -> list[Finding]:
 
 def _explained(others: Mapping[str, Scores]) -> list[Finding]:
     """Return a finding on other readings of the paper, if ours does not agree with all published figures."""
-    counts = {
-        reading: sum(cell.agrees for key in SIDES for cell in _compared(scores, key))
-        for reading, scores in others.items()
-    }
-    cells, most, runs = len(SIDES) * len(METHODS), max(counts.values()), _count(others["read"])
+    counts = {name: sum(agreeing(_compared(scores, key)) for key in SIDES) for name, scores in others.items()}
+    cells, most, runs = len(SIDES) * len(METHODS), max(counts.values()), len(others["read"]["OLS"]["error"])
     if counts["read"] == cells:
         return []
     details = "; ".join(
@@ -216,17 +171,15 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
 
 def _readings(others: Mapping[str, Scores]) -> Table:
     details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    return Table(
-        "boston-readings",
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
-        ("reading", "measure", *METHODS),
-        [
-            (reading, key, *(Estimate.of(scores[m][key]) for m in METHODS))
-            for key in SIDES
-            for reading, scores in others.items()
-        ],
-        digits=2,
+    caption = (
+        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}."
     )
+    rows = [
+        (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
+        for key in SIDES
+        for reading, scores in others.items()
+    ]
+    return Table("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
 
 
 BEYOND = 0.8
@@ -267,10 +220,10 @@ def _directions(scores: Scores, key: str) -> dict[int, list[str]]:
 
 
 def _claim(scores: Scores, key: str) -> Finding:
-    """Return a finding on the paper's claim that Group-OMP has the highest prediction accuracy or the sparsest model.
+    """Judge the paper's claim that Group-OMP has the highest prediction accuracy or the sparsest model.
 
-    True if Group-OMP has less than every rival, beyond the 95 % interval of the paired difference; False if a rival has
-    less than Group-OMP; None if no rival has, but some differences are not significant.
+    Every rival must have more, beyond the 95 % interval of the paired difference; if some differences are not
+    significant and no rival has less, there is no verdict.
     """
     words = {-1: "less than that of", 1: "more than that of", 0: "not significantly different from that of"}
     directions = _directions(scores, key)
@@ -284,35 +237,25 @@ def _claim(scores: Scores, key: str) -> Finding:
 
 def _table(scores: Scores, what: str, real: bool) -> Table:
     rows = []
-    for method in METHODS:
-        cells: list[Cell] = [method]
-        for key in SIDES:
-            cells += [TABLE_2[method][key], Estimate.of(scores[method][key])]
-        rows.append([*cells, float(np.median(scores[method]["error"]))])
+    for method, found in scores.items():
+        cells = [cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))]
+        rows.append((method, *cells, float(np.median(found["error"]))))
     more = "." if real else "; the published figures are of Boston Housing."
-    return Table(
-        "boston",
-        f"Table 2: {_count(scores)} random splits of {what}, chosen by hold-out{more}",
-        ("method", "error, published", "error, ours", "variables, published", "variables, ours", "median error, ours"),
-        rows,
-        digits=2,
-    )
+    caption = f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}"
+    columns = ("error, published", "error, ours", "variables, published", "variables, ours", "median error, ours")
+    return Table("boston", caption, ("method", *columns), rows, digits=2)
 
 
 def _paired(scores: Scores) -> Table:
-    return Table(
-        "boston-paired",
-        "Group-OMP minus each rival over the same splits; below 0 is better.",
-        ("rival", *SIDES.values()),
-        [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
-        digits=2,
-    )
+    rows = [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS]
+    caption = "Group-OMP minus each rival over the same splits; below 0 is better."
+    return Table("boston-paired", caption, ("rival", *SIDES.values()), rows, digits=2)
 
 
 def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
     binary = " (CHAS); RAD and ZN count as continuous" if real else ""
     return (
-        f"Table 2 of the Group-OMP paper on {what}: {_count(scores)} random splits into half to train "
+        f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
         f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
         f"group: x, x^2 and x^3, or x only if it is binary{binary}. Rows are centred by their training means: "
         "an intercept.",
@@ -321,7 +264,6 @@ def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, .
 
 
 def _advice(scores: Scores) -> str:
-    """Return advice on which method to use, from these splits."""
     nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
     text = f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. "
     behind, sparser = _directions(scores, "error")[1], len(_directions(scores, "variables")[-1]) == len(RIVALS)
@@ -360,4 +302,3 @@ BOSTON = Experiment(
     ("boston_housing",),
     of_the_sets=True,
 )
-"""Five methods on cubic expansions, 100 splits."""

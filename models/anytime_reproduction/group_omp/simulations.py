@@ -1,21 +1,20 @@
 """The Group-OMP paper's simulations (section 4.1): four designs, five methods, and the repetitions of each.
 
-A design draws rows and knows its exact moments: those of bivariate Gaussians in closed form, or by quadrature where
-variables are cut into categories. A method returns the path of coefficients over its tuning parameter, from no columns
-on. Group-OMP is this library's (`sequence`, cost-blind "omp", without a penalty); OLS is numpy's; Lasso and OMP are
-scikit-learn's. None fits an intercept: the caller centres the rows to get one. A repetition draws, fits, chooses by
-oracle and by hold-out, and scores.
+A design draws rows and knows its exact moments. A method returns the path of coefficients over its tuning parameter,
+from no columns on. Group-OMP is this library's (`sequence`, cost-blind "omp", without a penalty); OLS is numpy's; Lasso
+and OMP are scikit-learn's. None fits an intercept: the caller centres the rows to get one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag, toeplitz
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri, owens_t
 
 from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
@@ -25,16 +24,11 @@ from anytime.selection import sequence
 from anytime.selection.criteria import whitening
 from anytime.selection.sparse import group_lasso_path
 from anytime.types import Bool, Float
+from anytime_reproduction.estimates import merged
 from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import consecutive_groups
 
 # Designs.
-
-NODES = 400
-"""Number of nodes of the Gauss-Legendre rule for a third of a Gaussian; the integrand is smooth, so it is exact."""
-
-FAR = 9.0
-"""Beyond this value a Gaussian has no mass in double precision."""
 
 MEASURED = 0.05
 """Weight of a hidden variable in its measurements in experiment 4."""
@@ -42,42 +36,32 @@ MEASURED = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """One experiment: y = x'b + noise, with known distribution.
+    """One experiment: y = x'b + noise of deviation `noise`, with known distribution.
 
-    Attributes
-    ----------
-    number : as in the paper.  what : description.
-    sizes : columns of each group.  truth : (D,) the true coefficients b.
-    noise : deviation of the noise.  training, validation : number of rows drawn for each.
-    draw : function that draws rows (n, D) from a generator.
-    mean, second : E(x) (D,) and E(x x') (D, D), exact.
+    Groups have `sizes` columns; `truth` are the coefficients b (D,). `rows` are the numbers of rows for training and
+    validation. `draw` draws rows (n, D) from a generator; `mean`
+    (D,) and `second` (D, D) are their exact E(x) and E(x x').
     """
 
-    number: int
     what: str
     sizes: tuple[int, ...]
     truth: Float
     noise: float
-    training: int
-    validation: int
+    rows: tuple[int, int]
     draw: Callable[[np.random.Generator, int], Float]
     mean: Float
     second: Float
 
     @cached_property
     def groups(self) -> FeatureGroups:
-        """Return the groups, each at cost 1."""
         return consecutive_groups(self.sizes, np.ones(len(self.sizes)))
 
     @property
     def support(self) -> Bool:
-        """Return the variables of the true model, (D,)."""
-        support: Bool = self.truth != 0.0
-        return support
+        return np.asarray(self.truth != 0.0)
 
 
 def _halving(width: int) -> Float:
-    """Return the covariance 0.5^|i - j|."""
     return np.asarray(toeplitz(0.5 ** np.arange(width)), dtype=np.float64)
 
 
@@ -97,19 +81,12 @@ def _draw_categories(rng: np.random.Generator, rows: int) -> Float:
 
 
 def _second_of_categories() -> Float:
-    """Return P(W_i = a, W_j = b): the integral of Z_i's density over its third times P(Z_j's third | Z_i)."""
-    edge = float(ndtri(2 / 3))
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    z = edge + (nodes + 1.0) / 2.0 * (FAR - edge)
-    density = weights * (FAR - edge) / 2.0 * np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)
-    second = np.asarray(np.kron(np.eye(FACTORS), np.eye(2) / 3), dtype=np.float64)
-    for lag in range(1, FACTORS):
-        rho = 0.5**lag
-        spread = np.sqrt(1.0 - rho * rho)
-        same, other = (float(density @ ndtr((sign * rho * z - edge) / spread)) for sign in (1.0, -1.0))
-        apart = np.eye(FACTORS, k=lag) + np.eye(FACTORS, k=-lag)
-        second += np.kron(apart, np.array([[same, other], [other, same]]))
-    return second
+    """Return P(W_i = a, W_j = b), from P(Z_i > e, Z_j > e) = 1/3 - 2 T(e, sqrt((1 - r)/(1 + r))) with Owen's T."""
+    lagged = 0.5 ** np.arange(1, FACTORS)
+    slopes = (np.sqrt((1.0 - r) / (1.0 + r)) for r in (lagged, -lagged))
+    same, other = (1 / 3 - 2.0 * np.asarray(owens_t(ndtri(2 / 3), slope)) for slope in slopes)
+    apart = np.kron(toeplitz(np.append(0.0, other)), 1.0 - np.eye(2))
+    return np.asarray(np.kron(toeplitz(np.append(1 / 3, same)), np.eye(2)) + apart, dtype=np.float64)
 
 
 def _draw_cubics(rng: np.random.Generator, rows: int) -> Float:
@@ -143,65 +120,49 @@ def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
     return X
 
 
-def _placed(width: int, *values: tuple[int, tuple[float, ...]]) -> Float:
-    """Return (width,) zeros with values from some positions on."""
-    truth = np.zeros(width)
-    for start, some in values:
-        truth[start : start + len(some)] = some
-    return truth
-
-
 DESIGNS: tuple[Design, ...] = (
     Design(
-        number=1,
         what="15 factors of three levels, 3 of them true (model I of Yuan and Lin)",
         sizes=(2,) * FACTORS,
-        truth=_placed(30, (0, (1.8, -1.2)), (4, (1.0, 0.5)), (8, (1.0, 1.0))),
+        truth=np.array([1.8, -1.2, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 1.0, 1.0, *[0.0] * 20]),
         noise=1.476,
-        training=50,
-        validation=25,
+        rows=(50, 25),
         draw=_draw_categories,
         mean=np.full(2 * FACTORS, 1 / 3),
         second=_second_of_categories(),
     ),
     Design(
-        number=2,
         what="16 cubic curves, 2 of them true (model III of Yuan and Lin)",
         sizes=(3,) * CURVES,
-        truth=_placed(48, (6, (1.0, 1.0, 1.0)), (15, (1 / 3, -1.0, 2 / 3))),
+        truth=np.array([*[0.0] * 6, 1.0, 1.0, 1.0, *[0.0] * 6, 1 / 3, -1.0, 2 / 3, *[0.0] * 30]),
         noise=2.0,
-        training=100,
-        validation=50,
+        rows=(100, 50),
         draw=_draw_cubics,
         mean=np.tile([0.0, 1.0, 0.0], CURVES),
         second=_second_of_cubics(),
     ),
     Design(
-        number=3,
         what="3 true groups of 5 nearly equal columns, and 25 columns of noise (after Zou and Hastie)",
         sizes=(5,) * 3 + (1,) * 25,
-        truth=_placed(40, (0, (3.0,) * 5 + (4.0,) * 5 + (2.0,) * 5)),
+        truth=np.repeat([3.0, 4.0, 2.0, 0.0], [5, 5, 5, 25]),
         noise=15.0,
-        training=500,
-        validation=50,
+        rows=(500, 50),
         draw=_draw_measurements,
         mean=np.zeros(40),
         second=block_diag(0.1 * np.eye(15) + np.kron(np.eye(3), np.ones((5, 5))), np.eye(25)),
     ),
     Design(
-        number=4,
         what="5 groups of 10 columns, 3 of them true (Zhao, Rocha and Yu)",
         sizes=(10,) * 5,
-        truth=_placed(50, (0, (7.0,) * 10 + (2.0,) * 10 + (1.0,) * 10)),
+        truth=np.repeat([7.0, 2.0, 1.0, 0.0], [10, 10, 10, 20]),
         noise=19.22,
-        training=300,
-        validation=50,
+        rows=(300, 50),
         draw=_draw_faint_measurements,
         mean=np.zeros(50),
         second=MEASURED**2 * np.kron(np.eye(5), np.ones((10, 10))) + (1.0 - MEASURED**2) * _halving(50),
     ),
 )
-"""Experiments 1 to 4, in order."""
+"""Experiments 1 to 4, as in the paper."""
 
 
 # Methods.
@@ -221,7 +182,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Training rows: X (n, D), y (n,), and the groups of the columns in order."""
+    """Training rows X (n, D) and y (n,), and the groups of the columns in order."""
 
     X: Float
     y: Float
@@ -313,8 +274,8 @@ METHODS: dict[str, Method] = {
 }
 """The methods by the paper's names, in its order."""
 
-TUNED: tuple[str, ...] = ("Lasso", "OMP", "Group Lasso", "Group-OMP")
-"""The methods with a tuning parameter."""
+RIVALS = ("OLS", "Lasso", "OMP", "Group Lasso")
+"""All methods but Group-OMP; OLS has no tuning parameter."""
 
 
 # Repetitions.
@@ -327,25 +288,21 @@ def f1(selected: Bool, true: Bool) -> float:
 
 def groups_with(variables: Bool, groups: FeatureGroups) -> Bool:
     """Return the groups (groups,) that contain any of some variables (D,)."""
-    found: Bool = np.logical_or.reduceat(variables, [columns.start for columns in groups.slices])
-    return found
+    return np.asarray(np.logical_or.reduceat(variables, [columns.start for columns in groups.slices]))
 
 
 def model_errors(path: Float, truth: Float, second: Float) -> Float:
     """Return (w - b)' E(x x') (w - b) of each point w of a path (points, D)."""
     away = path - truth
-    errors: Float = np.einsum("kd,kd->k", away @ second, away)
-    return errors
+    return np.asarray(np.einsum("kd,kd->k", away @ second, away))
 
 
 def held_out_errors(path: Float, X: Float, y: Float) -> Float:
     """Return the mean squared error on held-out rows of each point of a path, (points,)."""
-    errors: Float = np.mean((y[:, np.newaxis] - X @ path.T) ** 2, axis=0)
-    return errors
+    return np.asarray(np.mean((y[:, np.newaxis] - X @ path.T) ** 2, axis=0))
 
 
 MEASURES = ("F1 (Var)", "F1 (Group)", "ME")
-"""Measures by the paper's names."""
 
 SCORINGS = ("printed", "covariance", "deviations")
 """Readings that the paper permits, by which each fit is scored.
@@ -356,17 +313,11 @@ training mean, with predictions fitted to uncentred ones.
 """
 
 
-@dataclass(frozen=True)
-class Variation:
-    """An experiment as printed, or with a change that tests an explanation.
+class Variation(NamedTuple):
+    """Experiment `design`, from 1, as printed, or with a change that tests an explanation.
 
-    Attributes
-    ----------
-    design : number of the experiment, from 1.
-    methods : the methods to fit.
-    training, noise : replacements of the printed values.
-    intercept : centre the rows by their training means, in training and in validation.
-    root : power of the group's size in the Group Lasso's weights.
+    `training` and `noise` replace the printed values. With an `intercept` the training means centre the rows, also
+    those for validation. `root` is the power of the group's size in the Group Lasso's weights.
     """
 
     design: int
@@ -375,11 +326,6 @@ class Variation:
     noise: float | None = None
     intercept: bool = False
     root: float = 0.0
-
-    def applied(self) -> Design:
-        """Return the design with the changes."""
-        design = DESIGNS[self.design - 1]
-        return replace(design, training=self.training or design.training, noise=self.noise or design.noise)
 
 
 VARIATIONS: dict[str, Variation] = {
@@ -390,7 +336,6 @@ VARIATIONS: dict[str, Variation] = {
     "rows-4": Variation(4, training=450),
     "noise-4": Variation(4, noise=15.0),
 }
-"""Variations by name: the four experiments, then the explanations."""
 
 
 def row_names(method: str) -> dict[str, str]:
@@ -398,31 +343,23 @@ def row_names(method: str) -> dict[str, str]:
     return {"": method} if method == "OLS" else {kind: f"{method} ({kind})" for kind in ("Oracle", "Holdout")}
 
 
-def trials(setting: Setting, variation: str, first: int, count: int) -> Result:
-    """Return, for each scoring, row of Table 1 and measure, the numbers of `count` repetitions."""
-    varied = VARIATIONS[variation]
+def trials(setting: Setting, name: str, first: int, count: int) -> Result:
+    """Return a list of the numbers of `count` repetitions of a variation, by scoring, row of Table 1 and measure."""
+    varied = VARIATIONS[name]
     with single_blas_thread():
-        scored = [_trial(varied, np.random.default_rng([setting.seed, varied.design, first + i])) for i in range(count)]
-    return {
-        scoring: {
-            row: {measure: [one[scoring][row][m] for one in scored] for m, measure in enumerate(MEASURES)}
-            for row in scored[0][scoring]
-        }
-        for scoring in SCORINGS
-    }
+        return dict(merged([_trial(varied, [setting.seed, varied.design, first + i]) for i in range(count)]))
 
 
-def _trial(varied: Variation, rng: np.random.Generator) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Return scores (F1 of variables, F1 of groups, model error) by scoring and row."""
-    design = varied.applied()
-    X = design.draw(rng, design.training + design.validation)
-    y = X @ design.truth + design.noise * rng.normal(size=len(X))
-    X_mean, y_mean = X[: design.training].mean(axis=0), float(y[: design.training].mean())
+def _trial(varied: Variation, seed: list[int]) -> dict[str, dict[str, dict[str, list[float]]]]:
+    rng, design = np.random.default_rng(seed), DESIGNS[varied.design - 1]
+    training, validation = varied.training or design.rows[0], design.rows[1]
+    X = design.draw(rng, training + validation)
+    y = X @ design.truth + (varied.noise or design.noise) * rng.normal(size=len(X))
+    X_mean, y_mean = X[:training].mean(axis=0), float(y[:training].mean())
     if varied.intercept:
         X, y = X - X_mean, y - y_mean
-    rows = Rows(X[: design.training], y[: design.training], design.groups)
-    X_held, y_held = X[design.training :], y[design.training :]
-    scored: dict[str, dict[str, tuple[float, float, float]]] = {scoring: {} for scoring in SCORINGS}
+    rows, X_held, y_held = Rows(X[:training], y[:training], design.groups), X[training:], y[training:]
+    scored: dict[str, dict[str, dict[str, list[float]]]] = {scoring: {} for scoring in SCORINGS}
     for method in varied.methods:
         path = group_lasso(rows, varied.root) if method == "Group Lasso" else METHODS[method](rows)
         error = model_errors(path, design.truth, design.second)
@@ -432,11 +369,8 @@ def _trial(varied: Variation, rng: np.random.Generator) -> dict[str, dict[str, t
         for scoring, (judge, chooser) in zip(SCORINGS, ((error, held), (centred, held), (error, moved)), strict=True):
             for kind, row in row_names(method).items():
                 point = int(np.argmin(chooser if kind == "Holdout" else judge))
-                scored[scoring][row] = (*_selection(path[point], design), float(judge[point]))
+                selected, true = path[point] != 0.0, design.support
+                by_group = (groups_with(variables, design.groups) for variables in (selected, true))
+                values = f1(selected, true), f1(*by_group), float(judge[point])
+                scored[scoring][row] = {measure: [value] for measure, value in zip(MEASURES, values, strict=True)}
     return scored
-
-
-def _selection(w: Float, design: Design) -> tuple[float, float]:
-    """Return F1 of the variables and of the groups of some coefficients (D,)."""
-    selected, true = w != 0.0, design.support
-    return f1(selected, true), f1(groups_with(selected, design.groups), groups_with(true, design.groups))

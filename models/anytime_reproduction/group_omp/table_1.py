@@ -8,40 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from anytime_reproduction.experiment import (
-    MIN_RUNS,
-    Cell,
-    Compared,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    batched,
-    by_name,
-    means_finding,
-    published,
-    too_few,
-    unanimous,
-)
-from anytime_reproduction.group_omp.simulations import (
-    DESIGNS,
-    MEASURES,
-    METHODS,
-    SCORINGS,
-    TUNED,
-    VARIATIONS,
-    row_names,
-    trials,
-)
+from anytime_reproduction.estimates import Estimate, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Run, Section, Setting, Table
+from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
+from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import STYLES, mean, panels
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
@@ -56,31 +29,16 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Many[float]]]]]
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())
 """Rows of Table 1."""
 
-NUMBERS = tuple(design.number for design in DESIGNS)
+NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
 EXPERIMENT_COLUMNS = tuple(f"experiment {number}" for number in NUMBERS)
 
 
 def _runs(setting: Setting) -> list[Run]:
-    return batched(setting, trials, "variation", VARIATIONS, quick=4)
-
-
-def _gathered(results: Results) -> Scores:
-    """Return the scores of all runs of a variation in one list."""
-    return {
-        variation: {
-            scoring: {
-                row: {m: [x for batch in batches for x in batch[scoring][row][m]] for m in MEASURES}
-                for row in batches[0][scoring]
-            }
-            for scoring in SCORINGS
-        }
-        for variation, batches in by_name(results, VARIATIONS).items()
-    }
+    return batched(setting, trials, VARIATIONS, quick=4)
 
 
 def _ours(scores: Scores, number: int, row: str, measure: str) -> Estimate:
-    """Return our counterpart of a cell of Table 1, as printed."""
     return Estimate.of(scores[f"printed-{number}"]["printed"][row][measure])
 
 
@@ -96,17 +54,14 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Ma
 
 
 def _section(_: Setting, results: Results) -> Section:
-    scores = _gathered(results)
+    scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
     findings = [_reproduced(number, cells) for number, cells in compared.items()]
     findings += [_ols_finding(compared), *_explained(scores, compared)]
     findings += [_claim(scores, kind) for kind in ("Oracle", "Holdout")]
     tables = [_table(measure, scores) for measure in MEASURES]
-    tables += [_outside(compared), _explanation_table(scores), _ols_table(scores), _paired_table(scores)]
+    tables += [_outside(compared), _explanation_table(scores, compared), _ols_table(scores), _paired_table(scores)]
     return Section(findings, _text(scores), tables, _figures(scores))
-
-
-# Reproduced cells.
 
 
 def _reproduced(number: int, compared: Many[Compared]) -> Finding:
@@ -116,7 +71,7 @@ def _reproduced(number: int, compared: Many[Compared]) -> Finding:
 
 
 def _ols_finding(compared: Mapping[int, Many[Compared]]) -> Finding:
-    """Return a finding on OLS, which has no tuning: its model error shows whether the design matches the authors'."""
+    """Judge OLS, which has no tuning: its model error shows whether the design matches the authors'."""
     found = [next(c for c in compared[number] if c.row == "OLS" and c.where.endswith("ME")) for number in NUMBERS]
     listed_errors = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
     wrong = [str(number) for number, c in zip(NUMBERS, found, strict=True) if not c.agrees]
@@ -136,11 +91,10 @@ def _ols_finding(compared: Mapping[int, Many[Compared]]) -> Finding:
 
 def _table(measure: str, scores: Scores) -> Table:
     words = {"F1 (Var)": "F1 of variables", "F1 (Group)": "F1 of groups", "ME": "model error"}[measure]
-    rows: list[Many[Cell]] = []
-    for row in ROWS:
-        rows.append((f"{row}, published", *TABLE_1[measure][row]))
-        rows.append((f"{row}, ours", *(_ours(scores, number, row, measure) for number in NUMBERS)))
-    runs = _ours(scores, 1, "OLS", "ME").runs
+    ours = {row: [_ours(scores, number, row, measure) for number in NUMBERS] for row in ROWS}
+    sources = {"published": TABLE_1[measure], "ours": ours}
+    rows = [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()]
+    runs = ours["OLS"][0].runs
     caption = f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours."
     name = f"group-omp-{words.replace(' ', '-').lower()}"
     return Table(name, caption, ("method", *EXPERIMENT_COLUMNS), rows, digits=3)
@@ -150,50 +104,37 @@ def _outside(compared: Mapping[int, Many[Compared]]) -> Table:
     rows = [
         (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
     ]
-    return Table(
-        "group-omp-outside",
+    caption = (
         "Published means that are not within three of our standard errors, and whether the difference is within three "
         "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
-        "outside ours by chance.",
-        ("where", "method", "published", "ours", "agrees"),
-        rows,
-        digits=3,
+        "outside ours by chance."
     )
+    return Table("group-omp-outside", caption, ("where", "method", "published", "ours", "agrees"), rows, digits=3)
 
 
 def _ols_table(scores: Scores) -> Table:
-    rows: list[Many[Cell]] = [("published", *TABLE_1["ME"]["OLS"])]
-    for what, family, scoring in (
-        ("no intercept, E(x x') (as printed)", "printed", "printed"),
-        ("no intercept, covariance", "printed", "covariance"),
-        ("intercept, E(x x')", "intercept", "printed"),
-        ("intercept, covariance", "intercept", "covariance"),
-    ):
-        found = [scores.get(f"{family}-{n}") for n in NUMBERS]
-        rows.append((what, *(Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found)))
-    return Table(
-        "group-omp-ols",
-        "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns "
-        "with nonzero means.",
-        ("how", *EXPERIMENT_COLUMNS),
-        rows,
-        digits=3,
+    def errors(family: str, scoring: str) -> list[Estimate | None]:
+        found = [scores.get(f"{family}-{number}") for number in NUMBERS]
+        return [Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found]
+
+    rows = [
+        ("published", *TABLE_1["ME"]["OLS"]),
+        ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
+        ("no intercept, covariance", *errors("printed", "covariance")),
+        ("intercept, E(x x')", *errors("intercept", "printed")),
+        ("intercept, covariance", *errors("intercept", "covariance")),
+    ]
+    caption = (
+        "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
+        "nonzero means."
     )
+    return Table("group-omp-ols", caption, ("how", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
-# Explanations of what differs.
+class Explanation(NamedTuple):
+    """A possible deviation of the authors' procedure from the paper, and the runs and scores that include it.
 
-
-@dataclass(frozen=True)
-class Explanation:
-    """A possible deviation of the authors' procedure from the paper.
-
-    Attributes
-    ----------
-    what : description.
-    variation, scoring : the runs and the scores that include it.
-    methods : the methods whose cells it may explain.
-    kinds : which of their rows; "" is OLS's only row.
+    It may explain the cells of these methods, in the rows of these kinds; "" is OLS's only row.
     """
 
     what: str
@@ -218,46 +159,21 @@ EXPLANATIONS = (
 )
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """All cells of an experiment under an explanation; unaffected cells are as printed."""
+def _readings(scores: Scores, number: int, printed: Many[Compared]) -> list[tuple[str, list[Compared], bool]]:
+    """Return all cells of an experiment under each explanation, the one with the most agreeing cells first.
 
-    what: str
-    printed: list[Compared]
-    cells: list[Compared]
-
-    @property
-    def before(self) -> int:
-        """Return the number of cells that agree as printed."""
-        return sum(cell.agrees for cell in self.printed)
-
-    @property
-    def after(self) -> int:
-        """Return the number of cells that agree."""
-        return sum(cell.agrees for cell in self.cells)
-
-    def __str__(self) -> str:
-        return f"{self.what} ({self.after} of {len(self.cells)})"
-
-
-def _readings(scores: Scores, number: int) -> list[_Reading]:
-    """Return every explanation of an experiment, the one with the most agreeing cells first."""
-    printed = _compared(scores, f"printed-{number}")
+    Unaffected cells are as printed. The first is accepted if more cells agree than as printed; at most one is, because
+    two would exclude each other.
+    """
     found = []
     for e in EXPLANATIONS:
         if VARIATIONS[e.variation].design == number:
             rows = [row for method in e.methods for kind, row in row_names(method).items() if kind in e.kinds]
             varied = {(c.where, c.row): c for c in _compared(scores, e.variation, e.scoring, rows)}
-            found.append(_Reading(e.what, printed, [varied.get((c.where, c.row), c) for c in printed]))
-    return sorted(found, key=lambda reading: -reading.after)
-
-
-def _accepted(readings: Many[_Reading]) -> _Reading | None:
-    """Return the best explanation of an experiment, or None if it is not better than the printed procedure.
-
-    At most one is accepted per experiment, because two would exclude each other.
-    """
-    return readings[0] if readings and readings[0].after > readings[0].before else None
+            found.append((e.what, [varied.get((c.where, c.row), c) for c in printed]))
+    found.sort(key=lambda reading: -agreeing(reading[1]))
+    accepted = agreeing(found[0][1]) > agreeing(printed) if found else False
+    return [(what, cells, accepted and k == 0) for k, (what, cells) in enumerate(found)]
 
 
 def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[Finding]:
@@ -270,13 +186,21 @@ def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[F
             )
         ]
     findings, unexplained = [], []
-    for number, cells in compared.items():
-        if all(cell.agrees for cell in cells):
+    for number, printed in compared.items():
+        agree, cells = agreeing(printed), printed
+        if agree == len(printed):
             continue
-        readings = _readings(scores, number)
-        best = _accepted(readings)
-        findings.append(_explanation(number, best, readings[1:]) if best else _no_explanation(number, cells, readings))
-        unexplained += [f"{c.row}, {c.where}" for c in (best.cells if best else cells) if not c.agrees]
+        readings = _readings(scores, number, printed)
+        tested = [f"{what} ({agreeing(found)} of {len(found)})" for what, found, _ in readings]
+        text = f"Experiment {number}: no tested explanation has more agreeing cells than the {agree} as printed"
+        if readings and readings[0][2]:
+            what, cells, _ = readings[0]
+            text = f"Experiment {number}: {what} {_explanation(printed, cells)}"
+            text += f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
+        else:
+            text += f": {'; '.join(tested)}." if tested else "."
+        findings.append(Finding(text, agrees=agreeing(cells) == len(cells)))
+        unexplained += [f"{c.row}, {c.where}" for c in cells if not c.agrees]
     if unexplained:
         text = (
             "Cells of Table 1 that still differ, with at most one explanation per experiment, "
@@ -286,34 +210,22 @@ def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[F
     return findings
 
 
-def _no_explanation(number: int, cells: Many[Compared], readings: Many[_Reading]) -> Finding:
-    agree = sum(cell.agrees for cell in cells)
-    text = f"Experiment {number}: no tested explanation has more agreeing cells than the {agree} as printed"
-    return Finding(f"{text}: {'; '.join(map(str, readings))}." if readings else f"{text}.", agrees=False)
-
-
-def _explanation(number: int, best: _Reading, others: Many[_Reading]) -> Finding:
-    complete = best.after == len(best.cells)
-    changed = [(old, new) for old, new in zip(best.printed, best.cells, strict=True) if new.agrees and not old.agrees]
+def _explanation(printed: Many[Compared], cells: Many[Compared]) -> str:
+    changed = [(old, new) for old, new in zip(printed, cells, strict=True) if new.agrees and not old.agrees]
     example, with_it = max(changed, key=lambda pair: pair[0].distance)
-    text = (
-        f"Experiment {number}: {best.what} explains {'all' if complete else 'part'} of the difference: "
-        f"{best.after} of {len(best.cells)} cells agree, {best.before} as printed. For example {example.row}, "
-        f"{example.where}: published {example.published.mean:.3f}, as printed {example.ours.mean:.3f}, "
-        f"with it {with_it.ours.mean:.3f}."
+    return (
+        f"explains {'all' if agreeing(cells) == len(cells) else 'part'} of the difference: {agreeing(cells)} of "
+        f"{len(cells)} cells agree, {agreeing(printed)} as printed. For example {example.row}, {example.where}: "
+        f"published {example.published.mean:.3f}, as printed {example.ours.mean:.3f}, with it {with_it.ours.mean:.3f}."
     )
-    return Finding(text + (f" Also tested: {'; '.join(map(str, others))}." if others else ""), agrees=complete)
 
 
-def _explanation_table(scores: Scores) -> Table:
-    """Return a table of every explanation: agreeing cells of its experiment, and whether it is accepted."""
-    rows = []
-    for number in NUMBERS:
-        readings = _readings(scores, number)
-        best = _accepted(readings)
-        for r in readings:
-            agree = (f"{agreeing} of {len(r.cells)}" for agreeing in (r.before, r.after))
-            rows.append((r.what, number, *agree, "yes" if r is best else ""))
+def _explanation_table(scores: Scores, compared: Mapping[int, Many[Compared]]) -> Table:
+    rows = [
+        (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
+        for number, printed in compared.items()
+        for what, cells, accepted in _readings(scores, number, printed)
+    ]
     return Table(
         "group-omp-explanations",
         "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within three "
@@ -324,18 +236,14 @@ def _explanation_table(scores: Scores) -> Table:
     )
 
 
-# The claim.
-
-
 def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) -> Estimate:
-    """Return Group-OMP minus a rival, run by run; larger F1 and smaller model error are better."""
+    """Return Group-OMP minus a rival, run by run."""
     found = scores[f"printed-{number}"]["printed"]
     ours, other = (found[row_names(method).get(kind, method)][measure] for method in ("Group-OMP", rival))
     return Estimate.of_difference(ours, other)
 
 
-@dataclass(frozen=True)
-class _Duel:
+class _Duel(NamedTuple):
     """Group-OMP against a rival: the direction in Table 1 and in our runs (1 better, -1 worse)."""
 
     number: int
@@ -350,7 +258,7 @@ class _Duel:
 
 def _duels(scores: Scores, kind: str) -> Iterator[_Duel]:
     for number in NUMBERS:
-        for rival in (method for method in TUNED if method != "Group-OMP"):
+        for rival in RIVALS[1:]:  # OLS is not tuned
             for measure in MEASURES:
                 better = -1 if measure == "ME" else 1
                 mine, other = (TABLE_1[measure][row_names(m)[kind]][number - 1].mean for m in ("Group-OMP", rival))
@@ -391,7 +299,7 @@ def _claim(scores: Scores, kind: str) -> Finding:
 
 
 def _advice(scores: Scores) -> str:
-    """Return where Group-OMP is ahead of every rival by hold-out, and where a rival is ahead of it."""
+    """State where Group-OMP is ahead of every rival by hold-out, and where a rival is ahead of it."""
     duels = list(_duels(scores, "Holdout"))
     parts = []
     for measure, words in (("F1 (Group)", "in finding the groups"), ("ME", "in the model error")):
@@ -409,25 +317,18 @@ def _paired_table(scores: Scores) -> Table:
         (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
         for number in NUMBERS
         for kind in ("Oracle", "Holdout")
-        for rival in METHODS
-        if rival != "Group-OMP"
+        for rival in RIVALS
     ]
-    return Table(
-        "group-omp-paired",
-        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and "
-        "below 0 in the model error is better.",
-        ("experiment", "chosen by", "rival", *MEASURES),
-        rows,
-        digits=3,
+    caption = (
+        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
+        "error is better."
     )
-
-
-# Text and figures.
+    return Table("group-omp-paired", caption, ("experiment", "chosen by", "rival", *MEASURES), rows, digits=3)
 
 
 def _text(scores: Scores) -> tuple[str, ...]:
     runs = _ours(scores, 1, "OLS", "ME").runs
-    designs = "; ".join(f"({design.number}) {design.what}" for design in DESIGNS)
+    designs = "; ".join(f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1))
     return (
         f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
         "here; no data set is needed.",
@@ -462,7 +363,7 @@ APART = 0.16
 
 
 def _draw(scores: Scores, measure: str, words: str) -> Any:
-    """Return a figure with the experiments side by side, and the methods of each around x = its number."""
+    """Draw the experiments side by side, and the methods of each around x = its number."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     figure, (axis,) = panels(1, width=6.0, height=3.8)
@@ -479,12 +380,10 @@ def _draw(scores: Scores, measure: str, words: str) -> Any:
         Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
         for label, shade, marker, face in marks
     ]
-    legend = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.2), "ncols": 4}
-    axis.legend(handles=handles, fontsize=8, frameon=False, **legend)
+    axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
     return figure
 
 
 GROUP_OMP = Experiment(
     "group-omp", "Simulations of the Group-OMP paper", "Lozano, Swirszcz and Abe (2009), Table 1", _runs, _section
 )
-"""Four designs, five methods, and explanations of what differs."""

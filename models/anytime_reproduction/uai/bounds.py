@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -13,7 +12,7 @@ from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Sequence, sequence
-from anytime.training.guarantee import doubling_bound, spectral_gamma, submodularity_ratio, subset_values
+from anytime.training.guarantee import bound, doubling_bound, spectral_gamma, submodularity_ratio, subset_values
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
@@ -27,9 +26,7 @@ ROUNDING = 1e-9
 SLACK = 1 + 1e-9
 """Costs are sums: a cost above a budget by this share only is within it."""
 
-METHODS: tuple[tuple[Method, str], ...] = (("fr", "CS-G-FR"), ("omp", "CS-G-OMP"))
-
-# Problems.
+METHODS: dict[str, Method] = {"CS-G-FR": "fr", "CS-G-OMP": "omp"}
 
 ProblemName = Literal[
     "mq2008", "boston_housing", "kddcup99", "yahoo_sample", "nearly independent", "one cause", "families"
@@ -46,34 +43,22 @@ ROWS = 2000
 """Number of rows of the synthetic problems."""
 
 
-@dataclass(frozen=True, eq=False)
-class SmallProblem:
-    """A problem whose sets are enumerated.
+def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> tuple[str, Gram, FeatureGroups]:
+    """Return the description, the normal equations and the groups of a problem of at most `max_groups` groups.
 
-    Attributes
-    ----------
-    what : description in the report.
-    gram, groups : the problem, with its own costs.
+    Of a larger data set these are the cheapest groups.
     """
-
-    what: str
-    gram: Gram
-    groups: FeatureGroups
-
-
-def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> SmallProblem:
-    """Return a problem of at most `max_groups` groups: the cheapest groups of a larger data set."""
     if name in ("nearly independent", "one cause", "families"):
-        X, y, sizes = _SYNTHETIC[name](np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
-        groups = consecutive_groups(sizes, drawn_costs(np.random.default_rng(setting.seed), max_groups, 0))
-        what = f"synthetic: {len(groups)} groups of {X.shape[1]} features"
-        return SmallProblem(what, Gram.of(moments_of(X, y)), groups)
+        X, y, size = _synthetic(name, np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
+        costs = drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
+        what = f"synthetic: {max_groups} groups of {X.shape[1]} features"
+        return what, Gram.of(moments_of(X, y)), consecutive_groups([size] * max_groups, costs)
     data = load_set(name, setting)
     if name == "yahoo_sample":
-        data = regrouped(data, 20, np.random.default_rng([setting.seed, 20]))
+        data = regrouped(setting, data, 20)
     few = cheapest(data, max_groups)
     selection = "" if few is data else f"; its {max_groups} cheapest groups, {few.X.shape[1]} features"
-    return SmallProblem(data.what + selection, Gram.of(moments_of(few.X, few.y)), few.groups)
+    return data.what + selection, Gram.of(moments_of(few.X, few.y)), few.groups
 
 
 def cheapest(data: RealSet, max_groups: int) -> RealSet:
@@ -91,69 +76,38 @@ def drawn_costs(rng: np.random.Generator, count: int, number: int) -> Float:
         integers = rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0], count)
         integers[rng.choice(count, 2, replace=False)] = 1.0
         return integers
-    drawn: Float = np.exp(rng.uniform(0.0, np.log(100.0), count))
-    return drawn
+    return np.asarray(np.exp(rng.uniform(0.0, np.log(100.0), count)))
 
 
-def _nearly_independent(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Return single features that are nearly independent."""
-    X = rng.normal(size=(ROWS, count)) + 0.2 * rng.normal(size=(ROWS, 1))
-    return X, X @ rng.normal(size=count) + rng.normal(size=ROWS), [1] * count
-
-
-def _one_cause(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Return single features with a common cause that the response does not depend on: each helps only with others."""
+def _synthetic(name: ProblemName, rng: np.random.Generator, count: int) -> tuple[Float, Float, int]:
+    """Return X (n, D), y (n,) and the number of columns of each of `count` groups."""
+    if name == "families":  # ten measurements each of correlated quantities
+        quantity = rng.normal(size=(ROWS, count)) * 0.4 + rng.normal(size=(ROWS, 1))
+        X = np.repeat(quantity, 10, axis=1) + 1.2 * rng.normal(size=(ROWS, count * 10))
+        return X, quantity @ rng.normal(size=count) + rng.normal(size=ROWS), 10
+    if name == "nearly independent":
+        X = rng.normal(size=(ROWS, count)) + 0.2 * rng.normal(size=(ROWS, 1))
+        return X, X @ rng.normal(size=count) + rng.normal(size=ROWS), 1
+    # A common cause that the response does not depend on: each feature helps only with others.
     common = rng.normal(size=(ROWS, 1))
     X = rng.normal(size=(ROWS, count)) + 2.0 * common
     weights = rng.normal(size=count)
-    return X, X @ (weights - weights.mean()) + rng.normal(size=ROWS), [1] * count
-
-
-def _families(rng: np.random.Generator, count: int) -> tuple[Float, Float, list[int]]:
-    """Return groups of ten measurements of one quantity each, with correlated quantities."""
-    size = 10
-    quantity = rng.normal(size=(ROWS, count)) * 0.4 + rng.normal(size=(ROWS, 1))
-    X = np.repeat(quantity, size, axis=1) + 1.2 * rng.normal(size=(ROWS, count * size))
-    return X, quantity @ rng.normal(size=count) + rng.normal(size=ROWS), [size] * count
-
-
-_SYNTHETIC: dict[str, Callable[[np.random.Generator, int], tuple[Float, Float, list[int]]]] = {
-    "nearly independent": _nearly_independent,
-    "one cause": _one_cause,
-    "families": _families,
-}
-
-
-# Checks of the inequalities.
+    return X, X @ (weights - weights.mean()) + rng.normal(size=ROWS), 1
 
 
 @dataclass(frozen=True, eq=False)
 class Staircase:
-    """A value as a function of the budget.
-
-    Attributes
-    ----------
-    costs : (steps,) costs at which the value changes, increasing, from 0 on.
-    values : (steps,) the value from each of these costs on.
-    """
+    """A value as a function of the budget: `values` (steps,) from `costs` (steps,) on, which increase from 0."""
 
     costs: Float
     values: Float
 
     def within(self, budgets: Float) -> Float:
-        """Return the value within each of some budgets."""
-        value: Float = self.values[np.searchsorted(self.costs, budgets * SLACK, side="right") - 1]
-        return value
+        return np.asarray(self.values[np.searchsorted(self.costs, budgets * SLACK, side="right") - 1])
 
 
 def best_of_sets(values: Float, costs: Float) -> Staircase:
-    """Return the optimum over all sets of groups.
-
-    Parameters
-    ----------
-    values : (2^groups,) value of every set; bit g of the index marks group g, as in `subset_values`.
-    costs : (groups,) cost of each group.
-    """
+    """Return the optimum over all sets of groups, from the `subset_values` (2^groups,) and the costs (groups,)."""
     sets = np.arange(len(values))
     totals = sum(((sets >> g & 1) * cost for g, cost in enumerate(costs)), start=np.zeros(len(values)))
     order = np.argsort(totals, kind="stable")
@@ -169,11 +123,9 @@ def _reached(found: Sequence) -> Staircase:
 def check_prefixes(found: Sequence, best: Staircase, gamma: float) -> Result:
     """Check Theorem 3.2 for every prefix and every budget K: F(G_B) >= (1 - exp(-gamma B/K)) OPT(K).
 
-    Between the costs at which the optimum rises the bound only falls in K, so only these costs need checking.
-
-    Returns
-    -------
-    Inequalities checked and violated, the least (F - bound)/OPT, and the least F/OPT at a prefix's own cost.
+    Between the costs at which the optimum rises the bound only falls in K, so only these costs need checking. The
+    result is the numbers of inequalities checked and violated, the least margin (F - bound)/OPT, and the least F/OPT
+    reached at a prefix's own cost.
     """
     some = (best.costs > 0) & (best.values > 0)
     K, optimum = best.costs[some], best.values[some]
@@ -189,11 +141,8 @@ def check_doubling(found: Sequence, best: Staircase, ratio: float) -> Result:
     """Check Theorem 4.3 at every budget B > c_min: F(G_<B>) > (1 - exp(-gamma^2/(1 + gamma))) OPT(B/4).
 
     Only budgets where OPT(B/4) rises need checking, because between them F(G_<B>) only grows. The budgets end with the
-    last step up to which the set was doubling-capable.
-
-    Returns
-    -------
-    As `check_prefixes`, with F/OPT(B/4) as the value reached, and the cost up to which the theorem is valid.
+    last step up to which the set was doubling-capable. The result is as of `check_prefixes`, with F/OPT(B/4) as the
+    value reached, and the cost up to which the theorem is valid.
     """
     until = float(found.costs[found.doubling_until or 0])
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
@@ -213,16 +162,20 @@ def _checked(margins: Float) -> Result:
 
 def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: int) -> Result:
     """Check every inequality of both theorems on one problem: at its own costs, and at some draws of costs."""
-    small = small_problem(setting, problem, most)
-    gram, groups = small.gram, small.groups
+    what, gram, groups = small_problem(setting, problem, most)
     values = subset_values(gram, groups, ALPHA)
-    gamma = {method: spectral_gamma(gram, groups, method, ALPHA) for method, _ in METHODS}
+    gamma = {method: spectral_gamma(gram, groups, method, ALPHA) for method in METHODS.values()}
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
     drawn = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
-    cases = [_case(small, costly, best_of_sets(values, costly.costs), gamma, ratio) for costly in (groups, *drawn)]
+    cases = []
+    for costly in (groups, *drawn):
+        found, best = _learned(gram, costly), best_of_sets(values, costly.costs)
+        case: Result = {name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()}
+        total = float(costly.costs.sum())
+        cases.append({**case, "Doubling": check_doubling(found["Doubling"], best, ratio), "total": total})
     result: Result = {
-        "what": small.what,
+        "what": what,
         "groups": len(groups),
         "features": len(gram.S),
         "gamma": gamma,
@@ -231,35 +184,25 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "cases": cases,
     }
     if problem == PROBLEMS[0]:
-        result["curves"] = _curves(small, best_of_sets(values, groups.costs), gamma["fr"], ratio)
+        best = best_of_sets(values, groups.costs)
+        result["curves"] = _curves(_learned(gram, groups), groups.cost_unit, best, gamma["fr"], ratio)
     return result
 
 
-def _learned(small: SmallProblem, groups: FeatureGroups) -> dict[str, Sequence]:
-    found: dict[str, Sequence] = {name: sequence(small.gram, groups, method, ALPHA) for method, name in METHODS}
-    return found | {"Doubling": sequence(small.gram, groups, "fr", ALPHA, doubling=True)}
+def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, Sequence]:
+    found: dict[str, Sequence] = {name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()}
+    return found | {"Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True)}
 
 
-def _case(
-    small: SmallProblem, groups: FeatureGroups, best: Staircase, gamma: dict[Method, float], ratio: float
-) -> Result:
-    found = _learned(small, groups)
-    result: Result = {name: check_prefixes(found[name], best, gamma[method]) for method, name in METHODS}
-    result["Doubling"] = check_doubling(found["Doubling"], best, ratio)
-    result["total"] = float(groups.costs.sum())
-    return result
-
-
-def _curves(small: SmallProblem, best: Staircase, gamma: float, ratio: float) -> Result:
+def _curves(found: dict[str, Sequence], unit: str, best: Staircase, gamma: float, ratio: float) -> Result:
     """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
-    found = _learned(small, small.groups)
     budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
     some = best.costs > 0
     costs = found["CS-G-FR"].costs
     spent = Staircase(costs, costs).within(budgets)
     promised = -np.expm1(-gamma * spent[:, np.newaxis] / best.costs[some]) * best.values[some]
     return {
-        "unit": small.groups.cost_unit,
+        "unit": unit,
         "until": float(found["Doubling"].costs[found["Doubling"].doubling_until or 0]),
         "budgets": budgets.tolist(),
         "optimum": best.within(budgets).tolist(),
@@ -268,8 +211,6 @@ def _curves(small: SmallProblem, best: Staircase, gamma: float, ratio: float) ->
         "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
 
-
-# The section.
 
 ByProblem = dict[ProblemName, Result]
 
@@ -338,7 +279,7 @@ def _least_reached(result: Result, name: str) -> float | None:
 
 def _promised(result: Result, method: Method) -> float:
     """Return the share of the optimum that Theorem 3.2 guarantees at equal cost."""
-    return -float(np.expm1(-result["gamma"][method]))
+    return bound(result["gamma"][method], 1.0, 1.0)
 
 
 def _tightness(by_problem: ByProblem) -> Finding:

@@ -18,7 +18,7 @@ from anytime.training.guarantee import guarantee
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import panels
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, regrouping
 
 ALPHA = 1e-5
 
@@ -30,11 +30,6 @@ class Case(NamedTuple):
     name: SetName
     size: int | None
     seconds: float
-
-    @property
-    def run(self) -> str:
-        """Return the name of its run."""
-        return self.label.replace(" ", "-")
 
 
 CASES = (
@@ -49,22 +44,19 @@ QUICK_SECONDS = 5.0
 """Seconds for the certificate of each of the first two cases in a quick run."""
 
 
-def certified(setting: Setting, number: int, seconds: float) -> Result:
+def certified(setting: Setting, name: SetName, size: int | None, seconds: float) -> Result:
     """Return the certificate of the sequence of forward regression on all training rows."""
-    case = CASES[number]
-    data = load_set(case.name, setting)
-    trained = data.splits[0][0] if case.name == "yahoo_sample" else range(int(data.part.max()) + 1)
-    moments = data.moments()
-    gram, groups = Gram.of(Moments.merged([moments[part] for part in trained])), data.groups
-    if case.size is not None:
-        groups, order = numbered_grouping(setting, groups, case.size)
-        gram = gram.restricted(order)
+    data = load_set(name, setting)
+    trained = data.splits[0][0] if name == "yahoo_sample" else range(int(data.part.max()) + 1)
+    groups, order = regrouping(setting, data.groups, size)
+    gram = Gram.of(Moments.merged([data.moments[part] for part in trained])).restricted(order)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]
     found = certify_prefixes(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
     gamma = guarantee(gram, groups, "fr", ALPHA).gamma
     return {
         "groups": len(groups),
+        "unit": groups.cost_unit,
         "costs": costs.tolist(),
         "F": explained.tolist(),
         "bound": [prefix.bound for prefix in found],
@@ -75,26 +67,26 @@ def certified(setting: Setting, number: int, seconds: float) -> Result:
     }
 
 
-def _cases(setting: Setting) -> tuple[Case, ...]:
-    return CASES[:2] if setting.quick else CASES
-
-
 def _runs(setting: Setting) -> list[Run]:
     return [
-        Run(case.run, certified, {"number": number, "seconds": QUICK_SECONDS if setting.quick else case.seconds})
-        for number, case in enumerate(_cases(setting))
+        Run(
+            case.label.replace(" ", "-"),
+            certified,
+            {"name": case.name, "size": case.size, "seconds": QUICK_SECONDS if setting.quick else case.seconds},
+        )
+        for case in (CASES[:2] if setting.quick else CASES)
     ]
 
 
-def _section(setting: Setting, results: Results) -> Section:
-    found = {case: results[case.run] for case in _cases(setting)}
+def _section(_: Setting, results: Results) -> Section:
+    found = {case: results[name] for case in CASES if (name := case.label.replace(" ", "-")) in results}
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
     figure = Figure(
         "certificates",
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
         "(dashed).",
-        partial(_draw, found, setting),
+        partial(_draw, found),
     )
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
@@ -128,8 +120,7 @@ def _text(found: dict[Case, Result]) -> tuple[str, ...]:
 
 
 def _shares(result: Result) -> Float:
-    shares: Float = np.divide(result["F"], result["bound"])
-    return shares
+    return np.asarray(np.divide(result["F"], result["bound"]))
 
 
 def _finding(case: Case, result: Result) -> Finding:
@@ -140,7 +131,7 @@ def _finding(case: Case, result: Result) -> Finding:
     return Finding(f"{case.label}: {known}; every prefix has at least {least} of the best possible")
 
 
-def _draw(found: dict[Case, Result], setting: Setting) -> Any:
+def _draw(found: dict[Case, Result]) -> Any:
     """Draw the widest gaps between the value reached and the bound, at most three."""
     widest = sorted(found, key=lambda case: float(_shares(found[case]).min()))[:3]
     shown = [case for case in found if case in widest]
@@ -151,8 +142,7 @@ def _draw(found: dict[Case, Result], setting: Setting) -> Any:
         # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
         look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
         axis.step(costs, found[case]["bound"], where="pre", label="no set is better", **look)
-        unit = load_set(case.name, setting).groups.cost_unit
-        axis.set(title=case.label, xlabel=f"cost ({unit})", ylim=(0, None))
+        axis.set(title=case.label, xlabel=f"cost ({found[case]['unit']})", ylim=(0, None))
         if costs[0] > 0 and costs[-1] > 20 * costs[0]:
             axis.set(xscale="log", xlim=(costs[0], costs[-1]))
     axes[0].set_ylabel("explained variance F (training)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from anytime.selection import given_sequence, sequence, shrunken_curve, sparse_e
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
+from anytime_reproduction.sets import SetName, load_set, regrouping
 from anytime_reproduction.uai.timeliness import validated_alpha
 
 METHODS = {variant.name: variant for variant in VARIANTS[:5]}
@@ -48,85 +47,70 @@ PROBLEMS = (
 """The paper's plots have groups of 10; mq2008 would have too few of them."""
 
 
-# Runs.
-
-
-def draw_curves(setting: Setting, number: int) -> Result:
+def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int | None) -> Result:
     """Return curves of all methods on a problem's first split: cost, F in training and held out, natural measure."""
-    problem = PROBLEMS[number]
-    data = load_set(problem.name, setting)
-    split, groups = data.split(0), data.groups
-    order = np.arange(len(groups.features))
-    if problem.size is not None:
-        groups, order = numbered_grouping(setting, groups, problem.size)
-        split = split.ordered(order)
-    alpha = validated_alpha(setting, problem.name, problem.size or 1) if problem.alpha is None else problem.alpha
+    data = load_set(name, setting)
+    groups, order = regrouping(setting, data.groups, size)
+    split = data.split(0).ordered(order)
+    if alpha is None:
+        alpha = validated_alpha(setting, name, size or 1)
     gram = split.gram
     X = (data.X[np.ix_(split.test, order)] - gram.x_mean) / gram.x_scale
 
     def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
-        """Return curves with the natural measure of models `coef` (models, D) in standard units, if there is one."""
+        """Add the natural measure, if there is one, of the models `coef` (models, D) in standard units."""
         measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
         values = None if measured is None else measured.tolist()
         return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
 
     entries = sparse_entries(gram, groups)
-    learned = {name: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for name, v in METHODS.items()}
+    learned = {m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()}
     learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
     methods = {}
-    for name, found in learned.items():
+    for method, found in learned.items():
         W = staircase(found.factor, found.z, found.ends)
         prefixes = zip(found.ends, W, strict=True)
         held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
         coef = np.zeros((len(W), len(order)))
         coef[:, found.columns] = W[:, :, 0]
-        methods[name] = curves(found.costs, found.explained_variance, held, coef)
+        methods[method] = curves(found.costs, found.explained_variance, held, coef)
     costs, train = shrunken_curve(entries.path, groups, gram.own)
     _, held = shrunken_curve(entries.path, groups, split.held)
     coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
     methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
-    return {"risk": 0.5 * float(split.held.yy.sum()), "alpha": alpha, "methods": methods}
+    about = {"what": data.what, "unit": groups.cost_unit, "measure": data.measure, "alpha": alpha}
+    return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
 
 
 def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
-    return [Run(problem.name, draw_curves, {"number": number}) for number, problem in enumerate(PROBLEMS)]
+    return [Run(p.name, draw_curves, {"name": p.name, "alpha": p.alpha, "size": p.size}) for p in PROBLEMS]
 
 
-# The section.
-
-
-def _section(setting: Setting, results: Results) -> Section:
+def _section(_: Setting, results: Results) -> Section:
     sets = {problem: results[problem.name] for problem in PROBLEMS}
     yahoo = PROBLEMS[1]
+    caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed)."
     figures = [
-        Figure(
-            "figure-3a",
-            f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed).",
-            partial(_draw_plateau, yahoo, sets[yahoo], setting),
-        )
+        Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo])),
+        _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
+        _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets),
+        _figure("5ab", "Figure 5a, b: the criteria", COMPARED, sets),
     ]
-    for name, title, methods, problems in (
-        ("figure-3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), (yahoo,)),
-        ("figure-4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), PROBLEMS),
-        ("figure-5ab", "Figure 5a, b: the criteria", COMPARED, PROBLEMS),
-    ):
-        figures.append(_figure(name, title, methods, {problem: sets[problem] for problem in problems}, setting))
-    measured = {p: r for p, r in sets.items() if r["methods"]["CS-G-FR"]["measure"] is not None}
+    measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     if measured:
         title = "Figure 5c, d: the same by the natural measure"
-        figures.append(_figure("figure-5cd", title, COMPARED, measured, setting, "measure"))
-    findings = [_plateau_finding(problem, result) for problem, result in sets.items()]
-    for problem, result in sets.items():
-        findings += _area_findings(problem, result)
-    return Section(findings, _text(setting, sets), (_plateau_table(sets),), figures)
+        figures.append(_figure("5cd", title, COMPARED, measured, "measure"))
+    areas = [finding for problem, result in sets.items() for finding in _area_findings(problem, result)]
+    findings = [*(_plateau_finding(problem, result) for problem, result in sets.items()), *areas]
+    return Section(findings, _text(sets), (_plateau_table(sets),), figures)
 
 
-def _text(setting: Setting, sets: dict[Problem, Result]) -> tuple[str, ...]:
+def _text(sets: dict[Problem, Result]) -> tuple[str, ...]:
     what = []
     for problem, result in sets.items():
         grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
         alpha = f"alpha {result['alpha']:.3g}{'' if problem.alpha else ' by validation'}"
-        what.append(f"{problem.name}: {load_set(problem.name, setting).what}, {grouping}, {alpha}")
+        what.append(f"{problem.name}: {result['what']}, {grouping}, {alpha}")
     return (
         f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
         "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "
@@ -142,7 +126,7 @@ def _staircase(result: Result, method: str, side: str) -> tuple[Float, Float]:
 
 
 def _stop(problem: Problem, result: Result, level: float | None = None) -> float:
-    """Return the cost at which a problem's curves stop: where CS-G-OMP reaches a share of its final training value."""
+    """Return the cost at which CS-G-OMP reaches a share of its final training value: where curves stop, by default."""
     return stopping_cost(*_staircase(result, "CS-G-OMP", "train"), problem.level if level is None else level)
 
 
@@ -151,12 +135,8 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
         rows.append((problem.name, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
-    return Table(
-        "stopping-costs",
-        "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
-        ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
-        rows,
-    )
+    caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
+    return Table("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
 
 
 def _plateau_finding(problem: Problem, result: Result) -> Finding:
@@ -184,11 +164,9 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
     best = area["CS-G-OMP"]
     findings = []
-    for worse, why in (
-        ("G-OMP", "costs"),
-        ("No-Whiten", "group whitening"),
-        ("Sparse (shrunken)", "greedy selection instead of Group Lasso"),
-    ):
+    missing = {"G-OMP": "costs", "No-Whiten": "group whitening"}
+    missing["Sparse (shrunken)"] = "greedy selection instead of Group Lasso"
+    for worse, why in missing.items():
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
         more = "" if seen else ": no visible difference"
@@ -196,29 +174,29 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
     return findings
 
 
-def _draw_plateau(problem: Problem, result: Result, setting: Setting) -> Any:
+def _draw_plateau(problem: Problem, result: Result) -> Any:
     figure, (axis,) = panels(1, width=6.0)
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     axis.step(costs, explained, where="post", color="black", linewidth=1.5)
+    look = {"rotation": 90, "fontsize": 8, "va": "bottom", "ha": "right", "color": "0.3"}
     for level in LEVELS:
         stop = _stop(problem, result, level)
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
-        look = {"rotation": 90, "fontsize": 8, "va": "bottom", "ha": "right", "color": "0.3"}
         axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
-    axis.set(xlabel=_cost_label(problem, setting), ylabel="explained variance F (training)")
+    axis.set(xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)")
     axis.set(ylim=(0, None), xlim=(0, costs[-1]))
     return figure
 
 
 def _figure(
-    name: str, title: str, methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str = "test"
+    number: str, title: str, methods: tuple[str, ...], sets: dict[Problem, Result], side: str = "test"
 ) -> Figure:
     stops = ", ".join(f"{problem.name} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
-    return Figure(name, caption, partial(_draw, methods, sets, setting, side))
+    return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, side))
 
 
-def _draw(methods: Many[str], sets: dict[Problem, Result], setting: Setting, side: str) -> Any:
+def _draw(methods: tuple[str, ...], sets: dict[Problem, Result], side: str) -> Any:
     figure, axes = panels(len(sets))
     for axis, (problem, result) in zip(axes, sets.items(), strict=True):
         stop = _stop(problem, result)
@@ -227,18 +205,14 @@ def _draw(methods: Many[str], sets: dict[Problem, Result], setting: Setting, sid
             known = costs <= stop * (1 + 1e-9)
             x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
             curve(axis, x, y, method, number, drawstyle="steps-post")
-        measure = load_set(problem.name, setting).measure if side == "measure" else "explained variance F"
-        axis.set(title=problem.name, xlabel=_cost_label(problem, setting), ylabel=f"{measure} (held out)")
+        measure = result["measure"] if side == "measure" else "explained variance F"
+        axis.set(title=problem.name, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
         first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
         axis.set(xscale="log", xlim=(first, stop))
         if side == "test":
             axis.set_ylim(0, None)
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)
     return figure
-
-
-def _cost_label(problem: Problem, setting: Setting) -> str:
-    return f"cost ({load_set(problem.name, setting).groups.cost_unit})"
 
 
 CURVES = Experiment(

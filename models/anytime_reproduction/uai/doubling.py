@@ -46,8 +46,7 @@ def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
 
 def learned(values: Float, costs: Index, *, doubling: bool) -> Sequence:
     """Return the sequence that our trainer learns from `independent`, by forward regression."""
-    gram, groups = independent(values, costs)
-    return sequence(gram, groups, "fr", ALPHA, doubling=doubling)
+    return sequence(*independent(values, costs), "fr", ALPHA, doubling=doubling)
 
 
 def doubled(D: int) -> Index:
@@ -74,15 +73,9 @@ def knapsack(values: Float, costs: Index) -> Float:
 
 
 def ratios(order: Index, values: Float, costs: Index, share: float) -> tuple[Index, Float]:
-    """Return F of the prefix within each integer budget B over the best of any set of cost B/C, where that is not 0.
+    """Return the integer budgets B with a positive best of any set of cost B/C, and F of the prefix within B over it.
 
-    Parameters
-    ----------
-    order : (D,) the sequence, as indices of the items of these values and costs.  share : C.
-
-    Returns
-    -------
-    The budgets, from the first at which a set of cost B/C has a positive value up to the total cost, and the ratios.
+    `order` (D,) has the indices of the items in sequence, `share` is C.
     """
     best = knapsack(values, costs)
     budgets = np.arange(len(best))
@@ -121,30 +114,25 @@ def any_sequence(D: int, share: float) -> float:
 
 
 def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
-    """Return the sequences that our trainer learns for Eq. 10, and their ratios at every budget."""
+    """Return the sequences that our trainer learns for Eq. 10, and their ratios at every budget (budgets, ratios)."""
     values, costs = eq10(items)
     result: Result = {"items": items}
     for name, doubling in (("CS-G-FR", False), ("Doubling", True)):
         found = learned(values, costs, doubling=doubling)
-        budgets, quarter = ratios(found.columns, values, costs, 4.0)
-        same, same_ratios = ratios(found.columns, values, costs, 1.0)
+        quarter, same = (
+            [part.tolist() for part in ratios(found.columns, values, costs, share)] for share in (4.0, 1.0)
+        )
         result[name] = {
             "order": (found.columns + 1).tolist(),
             "literal": (doubled(items) if doubling else np.argsort(-values / costs) + 1).tolist(),
             "until": found.doubling_until,
-            "budgets": budgets.tolist(),
-            "quarter": quarter.tolist(),
-            "same budgets": same.tolist(),
-            "same": same_ratios.tolist(),
+            "quarter": quarter,
+            "same": same,
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
-    result["twice"] = {
-        "until": found.doubling_until,
-        "steps": len(found.steps),
-        "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
-    }
-    return result
+    least = float(ratios(found.columns, twice, twice_costs, 4.0)[1].min())
+    return {**result, "twice": {"until": found.doubling_until, "steps": len(found.steps), "least": least}}
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
@@ -163,9 +151,6 @@ def _runs(setting: Setting) -> list[Run]:
         Run("sequences", sequences_of_eq10, {"items": items}),
         *(Run(f"least-{size}", least_ratios, {"items": size}) for size in sizes),
     ]
-
-
-# The section.
 
 
 def _section(_: Setting, results: Results) -> Section:
@@ -201,19 +186,19 @@ def _section(_: Setting, results: Results) -> Section:
 def _sequence_findings(found: Result) -> list[Finding]:
     greedy, doubling, twice = found["CS-G-FR"], found["Doubling"], found["twice"]
     guaranteed = doubling_bound(1.0)
-    least, worst = min(doubling["quarter"]), min(greedy["quarter"])
-    empty = sum(ratio == 0 for ratio in greedy["quarter"])
+    (_, greedy_ratios), (_, doubling_ratios) = greedy["quarter"], doubling["quarter"]
+    least = min(doubling_ratios)
     same = greedy["order"] == greedy["literal"] and doubling["order"] == doubling["literal"]
     return [
         Finding(
-            f"Theorem 4.3: at all {len(doubling['quarter'])} budgets Doubling has at least {least:.3f} of the best of "
+            f"Theorem 4.3: at all {len(doubling_ratios)} budgets Doubling has at least {least:.3f} of the best of "
             f"a quarter of the budget; the bound is {guaranteed:.4f} (gamma = 1, since gains are additive).",
             agrees=least > guaranteed and twice["least"] > guaranteed,
         ),
         Finding(
-            f"CS-G-FR falls to {worst:.2g} of that best: it has nothing at {empty} of {len(greedy['quarter'])} "
-            f"budgets, up to the cost of its first choice, item {greedy['order'][0]}.",
-            agrees=worst < guaranteed,
+            f"CS-G-FR falls to {min(greedy_ratios):.2g} of that best: it has nothing at {greedy_ratios.count(0)} of "
+            f"{len(greedy_ratios)} budgets, up to the cost of its first choice, item {greedy['order'][0]}.",
+            agrees=min(greedy_ratios) < guaranteed,
         ),
         Finding(
             "Our trainer, given the normal equations of the linear model, learns "
@@ -235,9 +220,7 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
     by_share = {share: {size: r["any"][k] for size, r in by_size.items()} for k, share in enumerate(SHARES)}
     below = {share: (limits[small], limits[large]) for share, limits in by_share.items() if share < 4}
     waiting = [f"C = {share:g}" for share, (first, last) in below.items() if last >= first]
-    numbers = "; ".join(
-        f"C = {share:g}: {first:.2g} to {last:.2g}" for share, (first, last) in below.items() if last < first
-    )
+    falls = [f"C = {share:g}: {first:.2g} to {last:.2g}" for share, (first, last) in below.items() if last < first]
     more = f" For {' and '.join(waiting)} no fall is visible up to {large} items." if waiting else ""
     doubling = min(r["doubling"][SHARES.index(4.0)] for r in by_size.values())
     any_at_4 = min(by_share[4.0].values())
@@ -248,36 +231,30 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
         ),
         Finding(
             "Theorem 4.1: with less than 4B no sequence has such a bound. The largest ratio that any sequence of D "
-            f"items can guarantee, as D grows from D = {small} to {large}, {numbers or 'nowhere yet'}.{more} At C = 4 "
-            f"it stays at {any_at_4:.2g}.",
+            f"items can guarantee, as D grows from D = {small} to {large}, {'; '.join(falls) or 'nowhere yet'}.{more} "
+            f"At C = 4 it stays at {any_at_4:.2g}.",
             agrees=None if waiting else any_at_4 > doubling_bound(1.0),
         ),
     ]
 
 
 def _least_table(found: Result) -> Table:
-    return Table(
-        "doubling-least",
-        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
-        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
-        [
-            (name, found[name]["order"][0], min(found[name]["quarter"]), min(found[name]["same"]))
-            for name in ("CS-G-FR", "Doubling")
-        ],
-    )
+    rows = [
+        (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
+        for name in ("CS-G-FR", "Doubling")
+    ]
+    columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
+    return Table("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
-    return Table(
-        "doubling-share",
-        "Least ratio over all budgets of F within B to the best of cost B/C",
-        ("C", "sequence", *(f"D = {size}" for size in by_size)),
-        [
-            (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
-            for k, share in enumerate(SHARES)
-            for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
-        ],
-    )
+    rows = [
+        (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
+        for k, share in enumerate(SHARES)
+        for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+    ]
+    caption = "Least ratio over all budgets of F within B to the best of cost B/C"
+    return Table("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
 
 
 FLOOR = 1e-9
@@ -286,16 +263,12 @@ FLOOR = 1e-9
 
 def _draw_ratios(found: Result) -> Any:
     figure, axes = panels(2)
-    for axis, x, y, title in (
-        (axes[0], "budgets", "quarter", "against the best of cost B/4"),
-        (axes[1], "same budgets", "same", "against the best of cost B"),
-    ):
+    for axis, key, cost in zip(axes, ("quarter", "same"), ("B/4", "B"), strict=True):
         for name in ("CS-G-FR", "Doubling"):
-            ratio = np.clip(found[name][y], FLOOR, None)
-            curve(axis, np.array(found[name][x]), ratio, name, drawstyle="steps-post")
-        budgets = found["Doubling"][x]
-        axis.set(xscale="log", xlim=(min(budgets), max(budgets)), yscale="log", ylim=(FLOOR / 2, None))
-        axis.set(title=title, xlabel="budget B (cost units)")
+            budgets, ratio = np.array(found[name][key])
+            curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
+        axis.set(xscale="log", xlim=(budgets[0], budgets[-1]), yscale="log", ylim=(FLOOR / 2, None))
+        axis.set(title=f"against the best of cost {cost}", xlabel="budget B (cost units)")
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
     axes[0].set_ylabel("F within B / best")
     for axis in axes:
@@ -305,7 +278,8 @@ def _draw_ratios(found: Result) -> Any:
 
 def _draw_shares(by_size: dict[int, Result]) -> Any:
     figure, axes = panels(2)
-    for axis, key, title in ((axes[0], "doubling", "Doubling"), (axes[1], "any", "any sequence, at most")):
+    titles = {"doubling": "Doubling", "any": "any sequence, at most"}
+    for axis, (key, title) in zip(axes, titles.items(), strict=True):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
             least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
             curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)

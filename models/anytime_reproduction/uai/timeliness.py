@@ -6,35 +6,20 @@ chooses. It is also measured on a table with many rows, so that a difference is 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from anytime.evaluation.compare import Comparison, compare
-from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.training.fit import fit
 from anytime.training.options import Options
-from anytime_reproduction.experiment import (
-    Cell,
-    Estimate,
-    Experiment,
-    Finding,
-    Result,
-    Results,
-    Run,
-    Section,
-    Setting,
-    Table,
-    published,
-    unanimous,
-)
-from anytime_reproduction.sets import SetName, load_set, numbered_grouping
+from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.experiment import Experiment, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.sets import SetName, load_set, regrouping
 
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
 PUBLISHED_2: dict[str, dict[str, float]] = published("Hu et al. 2016, Table 2")
@@ -57,9 +42,6 @@ ROUNDING = 1e-9
 
 GROUP_SIZES = (5, 10, 15, 20)
 
-GROUPINGS = 10
-"""Number of random groupings of each size."""
-
 FOLDS = 5
 
 
@@ -71,7 +53,7 @@ def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
     share a fold.
     """
     data = load_set(name, setting)
-    groups, order = numbered_grouping(setting, data.groups, size)
+    groups, order = regrouping(setting, data.groups, size)
     rows = np.flatnonzero(np.isin(data.part, data.splits[0][0]))
     keys = rows if data.query is None else np.unique(data.query[rows], return_inverse=True)[1]
     fold = np.random.default_rng([setting.seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)[keys]
@@ -79,8 +61,7 @@ def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
     return fit(moments, groups, Options("omp", alpha="cv")).alpha
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """The paper's claim that one method is at least as timely as another, or more timely."""
 
     better: str
@@ -89,11 +70,9 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """Return the claim in short."""
         return f"{self.better} {'>' if self.strictly else '>='} {self.worse}"
 
     def difference(self, values: Mapping[str, Many[float]]) -> Estimate:
-        """Return the paired difference over the runs, given the timeliness of each method's runs."""
         return Estimate.of_difference(values[self.better], values[self.worse])
 
     def judged(self, difference: Estimate) -> bool | None:
@@ -110,6 +89,8 @@ class Claim:
         return True if low > 0 else False if high <= ROUNDING else None
 
 
+SIDES = {"test": "held out", "train": "training"}
+
 ORDER = (
     Claim("CS-G-FR", "CS-G-OMP"),
     Claim("CS-G-OMP", "Single"),
@@ -124,14 +105,11 @@ ORDER = (
 """FR >= OMP >= {Single, No-Whiten} > {G-OMP, Sparse}, pair by pair."""
 
 
-# Runs.
-
-
 def measure_sets(setting: Setting, split: int) -> Result:
     """Return the timeliness with one of the disjoint sets of AGRICULTURAL's stand-in held out, in its own groups."""
     data = load_set("kddcup99", setting)
     part = data.split(split)
-    return _mean_timeliness([compare(part.gram, data.groups, 1e-7, part.held, 0.97)])
+    return _timeliness([[compare(part.gram, data.groups, 1e-7, part.held, 0.97)]])
 
 
 def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int, alpha: float | None) -> Result:
@@ -140,44 +118,29 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     `alpha` None uses the validated penalty. If all groupings are the same, its splits are the runs.
     """
     data = load_set(name, setting)
-    moments = data.moments()
-    parts = [data.split(number, moments) for number in range(len(data.splits))]
+    splits = [data.split(number) for number in range(len(data.splits))]
     penalty = validated_alpha(setting, name, size) if alpha is None else alpha
     compared: dict[str, list[Comparison]] = {}
     for grouping in range(groupings):
-        groups, order = numbered_grouping(setting, data.groups, size, grouping)
-        key = _key(groups)
+        groups, order = regrouping(setting, data.groups, size, grouping)
+        key = ";".join(sorted(",".join(sorted(group.features)) for group in groups.groups))
         if key not in compared:  # with few features of equal cost, groupings may repeat
-            reordered = [part.ordered(order) for part in parts]
+            reordered = [split.ordered(order) for split in splits]
             compared[key] = [compare(s.gram, groups, penalty, s.held, 0.99) for s in reordered]
-    found = list(compared.values())
-    if len(found) == 1:  # then the splits are the runs
-        found = [[comparison] for comparison in found[0]]
-    runs = [_mean_timeliness(comparisons) for comparisons in found]
-    return {**_by_method(runs), "alpha": penalty, "groupings": sorted(compared)}
+    runs = list(compared.values())
+    if len(runs) == 1:
+        runs = [[comparison] for comparison in runs[0]]
+    return {**_timeliness(runs), "alpha": penalty, "groupings": sorted(compared)}
 
 
-def _key(groups: FeatureGroups) -> str:
-    """Return a name of a grouping, independent of the order of its groups and features."""
-    members = sorted(",".join(sorted(group.features)) for group in groups.groups)
-    return hashlib.sha256(";".join(members).encode()).hexdigest()[:16]
-
-
-def _mean_timeliness(compared: Many[Comparison]) -> Result:
-    """Return the timeliness by side and method, averaged over splits."""
+def _timeliness(runs: Many[Many[Comparison]]) -> dict[str, dict[str, list[float]]]:
+    """Return the timeliness of each run by side and method, averaged over its comparisons."""
     return {
         side: {
-            method: float(np.mean([getattr(c, side)[method].timeliness for c in compared]))
-            for method in compared[0].train
+            method: [float(np.mean([getattr(c, side)[method].timeliness for c in run])) for run in runs]
+            for method in runs[0][0].train
         }
-        for side in ("train", "test")
-    }
-
-
-def _by_method(runs: Many[Result]) -> dict[str, dict[str, list[float]]]:
-    """Return the timeliness of the runs by side and method."""
-    return {
-        side: {method: [run[side][method] for run in runs] for method in runs[0][side]} for side in ("train", "test")
+        for side in SIDES
     }
 
 
@@ -189,19 +152,24 @@ class Case(NamedTuple):
     alpha: float | None
 
 
+CASES = (
+    Case("yahoo", "yahoo_sample", 1e-5),
+    Case("yahoo-validated", "yahoo_sample", None),
+    Case("mq2008", "mq2008", 1e-5),
+    Case("kddcup99", "kddcup99", 1e-5),
+)
+"""A quick run, and one without real data, omits the last."""
+
+
 def _runs_1(setting: Setting) -> list[Run]:
     return [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(2 if setting.quick else 5)]
 
 
 def _runs_2(setting: Setting) -> list[Run]:
-    groupings = 3 if setting.quick else GROUPINGS
+    shared = {"groupings": 3 if setting.quick else 10}
     return [
-        Run(
-            f"{case.label}-{size}",
-            measure_groupings,
-            {"name": case.name, "alpha": case.alpha, "size": size, "groupings": groupings},
-        )
-        for case in _cases(setting)
+        Run(f"{c.label}-{size}", measure_groupings, {"name": c.name, "alpha": c.alpha, "size": size, **shared})
+        for c in _cases(setting)
         for size in _sizes(setting)
     ]
 
@@ -210,60 +178,33 @@ def _sizes(setting: Setting) -> tuple[int, ...]:
     return (5, 20) if setting.quick else GROUP_SIZES
 
 
-def _cases(setting: Setting) -> list[Case]:
-    cases = [
-        Case("yahoo", "yahoo_sample", 1e-5),
-        Case("yahoo-validated", "yahoo_sample", None),
-        Case("mq2008", "mq2008", 1e-5),
-    ]
-    if setting.data is not None and not setting.quick:
-        cases.append(Case("kddcup99", "kddcup99", 1e-5))
-    return cases
+def _cases(setting: Setting) -> tuple[Case, ...]:
+    return CASES[:-1] if setting.quick or setting.data is None else CASES
 
-
-# Sections.
 
 Sides = Mapping[str, Mapping[str, Many[float]]]
 """Timeliness of each run, by side and method."""
 
 
 def _section_1(setting: Setting, results: Results) -> Section:
-    runs = _by_method(list(results.values()))
-    table = Table(
-        "table-1",
-        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
-        ("method", "published (AGRICULTURAL)", "ours, held out", "ours, training"),
-        [(m, PUBLISHED_1.get(m), Estimate.of(runs["test"][m]), Estimate.of(runs["train"][m])) for m in COLUMNS],
-    )
-    differences = Table(
-        "table-1-differences",
-        "Paired differences of timeliness over the held-out sets.",
-        ("claim of the paper", "published", "ours, held out", "ours, training"),
-        [
-            (
-                claim.words,
-                PUBLISHED_1[claim.better] - PUBLISHED_1[claim.worse],
-                claim.difference(runs["test"]),
-                claim.difference(runs["train"]),
-            )
-            for claim in ORDER
-        ],
-    )
-    return Section(_findings("", {"": runs}), _text_1(setting, len(results), runs["test"]), (table, differences))
-
-
-def _text_1(setting: Setting, sets: int, timeliness: Mapping[str, Many[float]]) -> tuple[str, ...]:
-    data = load_set("kddcup99", setting)
-    losses = {m: Claim("CS-G-OMP", m).difference(timeliness).mean for m in MODELS if m != "CS-G-OMP"}
+    runs = merged(list(results.values()))
+    rows = [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS]
+    columns = ("method", "published (AGRICULTURAL)", *(f"ours, {words}" for words in SIDES.values()))
+    caption = "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order."
+    table = Table("table-1", caption, columns, rows)
+    caption = "Paired differences of timeliness over the held-out sets."
+    differences = _differences("table-1-differences", caption, {"ours": runs}, PUBLISHED_1)
+    losses = {m: Claim("CS-G-OMP", m).difference(runs["test"]).mean for m in MODELS if m != "CS-G-OMP"}
     worst = max(losses, key=lambda method: losses[method])
     alike = [method for method, loss in losses.items() if abs(loss) < VISIBLE]
-    return (
-        f"Measured on {data.what}; {sets} of the sets held out in turn, trained on the others, alpha 1e-7. The curves "
-        "stop where CS-G-OMP reaches 0.97 of its final training value, and the last interval is interpolated, as in "
-        "section 5.2.",
+    text = (
+        f"Measured on {load_set('kddcup99', setting).what}; {len(results)} of the sets held out in turn, trained on "
+        "the others, alpha 1e-7. The curves stop where CS-G-OMP reaches 0.97 of its final training value, and the last "
+        "interval is interpolated, as in section 5.2.",
         f"Conclusion: compared with CS-G-OMP {worst} loses most here, {losses[worst]:.4f}; "
         f"{', '.join(alike) if alike else 'no other method'} hardly differs from it.",
     )
+    return Section(_findings("", {"": runs}), text, (table, differences))
 
 
 def _section_2(setting: Setting, results: Results) -> Section:
@@ -271,29 +212,26 @@ def _section_2(setting: Setting, results: Results) -> Section:
     findings: list[Finding] = []
     measured: dict[str, dict[str, Result]] = {}
     for case in _cases(setting):
-        by_size = measured[case.label] = _distinct(
-            {f"s={size}": results[f"{case.label}-{size}"] for size in _sizes(setting)}
-        )
-        tables += [_table_2(case, by_size, setting), _differences_2(case.label, by_size)]
-        findings += _findings(f"{case.label}: ", by_size)
+        name = case.label
+        all_sizes = {f"s={size}": results[f"{name}-{size}"] for size in _sizes(setting)}
+        # Omit sizes that give the same groups as a smaller one.
+        smallest = {tuple(result["groupings"]): size for size, result in reversed(all_sizes.items())}
+        by_size = {size: result for size, result in all_sizes.items() if size in smallest.values()}
+        caption = f"{name}: paired differences over the groupings, or over the splits where there is one grouping."
+        differences = _differences(f"table-2-{name}-differences", caption, by_size)
+        tables += [_table_2(case, by_size, setting), differences]
+        measured[name] = by_size
+        findings += _findings(f"{name}: ", by_size)
         if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
             verdicts = [c.judged(c.difference(result["train"])) for result in by_size.values() for c in ORDER]
             agree = f"{verdicts.count(True)} of {len(verdicts)} comparisons agree with the paper"
-            findings.append(Finding(f"{case.label}, on the training rows: {agree}", unanimous(verdicts)))
-        findings += _shrinkage(case.label, by_size)
+            findings.append(Finding(f"{name}, on the training rows: {agree}", unanimous(verdicts)))
+        findings += _shrinkage(name, by_size)
     return Section(findings, _text_2(setting, measured), tables)
 
 
-def _distinct(by_size: Mapping[str, Result]) -> dict[str, Result]:
-    """Return the sizes that give other groups than a smaller size does."""
-    first: dict[tuple[str, ...], str] = {}
-    for size, result in by_size.items():
-        first.setdefault(tuple(result["groupings"]), size)
-    return {size: by_size[size] for size in first.values()}
-
-
 def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
-    columns: dict[str, list[Cell]] = {}
+    columns: dict[str, list[object]] = {}
     for size, result in by_size.items():
         if case.name == "yahoo_sample":
             columns[f"{size} published"] = [PUBLISHED_2[size].get(method) for method in COLUMNS]
@@ -312,16 +250,17 @@ def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Tab
     return Table(f"table-2-{case.label}", caption, ("method", *columns), rows)
 
 
-def _differences_2(label: str, by_size: Mapping[str, Sides]) -> Table:
-    return Table(
-        f"table-2-{label}-differences",
-        f"{label}: paired differences over the groupings, or over the splits where there is one grouping.",
-        ("claim of the paper", *(f"{size}, {side}" for size in by_size for side in ("held out", "training"))),
-        [
-            (claim.words, *(claim.difference(sides[side]) for sides in by_size.values() for side in ("test", "train")))
-            for claim in ORDER
-        ],
-    )
+def _differences(
+    name: str, caption: str, measured: Mapping[str, Sides], published: Mapping[str, float] | None = None
+) -> Table:
+    """Return a table of the paired difference of each claim, published if known, and measured on both sides."""
+    columns: dict[str, list[object]] = {"claim of the paper": [claim.words for claim in ORDER]}
+    if published is not None:
+        columns["published"] = [published[claim.better] - published[claim.worse] for claim in ORDER]
+    for size, sides in measured.items():
+        for side, words in SIDES.items():
+            columns[f"{size}, {words}"] = [claim.difference(sides[side]) for claim in ORDER]
+    return Table(name, caption, tuple(columns), list(zip(*columns.values(), strict=True)))
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:
@@ -344,7 +283,6 @@ def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> t
 
 
 def _conclusion(measured: Mapping[str, Mapping[str, Result]]) -> str:
-    """Return a conclusion from held-out rows: the best model, the loss of cost-blindness, the gain of validation."""
     problems = [result["test"] for by_size in measured.values() for result in by_size.values()]
     best = [max(MODELS, key=lambda method: float(np.mean(test[method]))) for test in problems]
     often = max(set(best), key=lambda method: (best.count(method), method))
@@ -384,7 +322,6 @@ def _findings(where: str, measured: Mapping[str, Sides]) -> list[Finding]:
 
 
 def _listed(differences: Mapping[str, Estimate]) -> str:
-    """Return differences by group size, in one line."""
     return ", ".join(f"{size} {d.mean:+.4f} ± {d.error or 0.0:.4f}".strip() for size, d in differences.items())
 
 
