@@ -24,24 +24,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-K = 1.2
-"""Ratio of requests sent to requests accepted."""
-
-FEW = 3.0
-"""Number of refusals below which the client does not throttle."""
-
-MEMORY_S = 2.0
-"""Time constant of the counts: a request of this age has the weight exp(-1), about one third."""
+K = 1.2  # ratio of requests sent to requests accepted
+FEW = 3.0  # number of refusals below which the client does not throttle
+MEMORY_S = 2.0  # time constant of the counts: a request of this age has the weight exp(-1), about one third
 
 
 class Throttle:
-    """Decaying counts of recent requests and acceptances; for one event loop.
-
-    Parameters
-    ----------
-    now : returns the time of a monotonic clock, in seconds.
-    chance : returns random numbers from 0 to 1.
-    """
+    """Decaying counts of recent requests and acceptances, by the clock `now` in seconds; for one event loop."""
 
     def __init__(
         self, now: Callable[[], float] = time.perf_counter, chance: Callable[[], float] = random.random
@@ -60,13 +49,11 @@ class Throttle:
         return True
 
     def accepted(self) -> None:
-        """Count a prediction that the server accepted."""
         self._fade()
         self._requests += 1.0
         self._accepts += 1.0
 
     def refused(self) -> None:
-        """Count a prediction that the server refused because it is overloaded."""
         self._fade()
         self._requests += 1.0
 
@@ -78,13 +65,11 @@ class Throttle:
         self._accepts *= decay
 
 
-MAX_DELAYS = 64
-"""Number of delays in the margin: few enough that two answers suffice to notice a slower network."""
+MAX_DELAYS = 64  # number of delays in the margin: few enough that two answers suffice to notice a slower network
 
 SHARE_IN_TIME = 0.98
 
-MAX_MARGIN_MS = 1000.0
-"""Largest delay that the margin records: with a longer one, no deadline of the usual length is feasible."""
+MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline of the usual length is feasible
 
 
 class NetworkMargin:

@@ -23,13 +23,7 @@ from anytime_service.keys import KEY, Key, KeyRing
 
 
 class MemoryBudget:
-    """A count of stored bytes with an upper limit.
-
-    Parameters
-    ----------
-    most : largest number of bytes that may be stored at once; without a limit by default.
-    refused : called when a request would exceed the limit.
-    """
+    """A count of stored bytes, at most `most`; `refused` is called when a request would exceed this limit."""
 
     __slots__ = ("bytes", "most", "refused")
 
@@ -39,7 +33,6 @@ class MemoryBudget:
         self.refused = refused
 
     def fits(self, more: int) -> bool:
-        """Return whether `more` additional bytes fit into the budget."""
         return self.bytes + more <= self.most
 
     def check(self, more: int, field: str | None = None) -> None:
@@ -54,19 +47,10 @@ class MemoryBudget:
 
 
 class Account(MemoryBudget):
-    """The resources in use by one API key; its bytes also count in the budget of all keys.
+    """The resources in use by one API key, None for requests without one; `total` also counts its bytes.
 
-    Parameters
-    ----------
-    total : budget of all keys.
-    key : the key; None for requests without a key.
-    share : returns how much of a limit the key may use.
-
-    Attributes
-    ----------
-    live : open predictions.
-    share : returns how much of a limit the key may use.
-    sessions : number of sessions in this process that the key has begun.
+    `share` returns how much of a limit the key may use. `live` are its open predictions, `sessions` is the number of
+    sessions in this process that it has begun.
     """
 
     __slots__ = ("__weakref__", "_bytes", "_key", "_total", "live", "sessions", "share")
@@ -85,7 +69,6 @@ class Account(MemoryBudget):
 
     @property
     def bytes(self) -> int:
-        """Bytes stored for this key."""
         return self._bytes
 
     @bytes.setter  # noqa: A003  (the name that `MemoryBudget` has)
@@ -99,7 +82,6 @@ class Account(MemoryBudget):
         return "" if self._key is None else sha256(b"anytime account " + self._key.digest).hexdigest()[:16]
 
     def fits(self, more: int) -> bool:
-        """Return whether `more` additional bytes fit into the budget and into the share of this key."""
         return self._bytes + more <= self.share(self.most) and self._total.fits(more)
 
     def check(self, more: int, field: str | None = None) -> None:
@@ -129,14 +111,7 @@ class Account(MemoryBudget):
 
 
 class Accounts:
-    """The accounts of all keys.
-
-    Parameters
-    ----------
-    held : budget of all keys together.
-    share : share of each limit that one key may use, in (0, 1].
-    keys : the configured keys; a single key may use the full limits. None without keys.
-    """
+    """The accounts of all keys, each with the share `share` of every limit; a single key may use the full limits."""
 
     def __init__(self, held: MemoryBudget, share: float, keys: KeyRing | None = None) -> None:
         self.anonymous = Account(held)

@@ -162,13 +162,9 @@ def overload_of(content: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input, checked against the model.
+    """An input, checked against the model; `place` is its place in the request, for error messages.
 
-    Attributes
-    ----------
-    place : its place in the request, for error messages.
-    group, rows, features : its group and shape.
-    size : number of its bytes after the JSON; None if its values are in the JSON.
+    `size` is the number of its bytes after the JSON; None if its values are in the JSON.
     """
 
     place: str
@@ -189,12 +185,8 @@ class Tensor:
     async def from_json(self, pauses: Pauses) -> Array:
         """Return the values of the JSON, (rows, features), NaN where missing; yield to the event loop if they are long.
 
-        Raises
-        ------
-        MalformedBodyError
-            A value is not a number.
-        FieldError
-            The number of values does not match the shape, or a value is out of the datatype's range.
+        Raise MalformedBodyError if a value is not a number, and FieldError if the number of values does not match the
+        shape or a value is out of the datatype's range.
         """
         where, expected = f"{self.place}.data", f"expected {self.rows} x {self.features} numbers, nested or flat"
         try:
@@ -327,7 +319,6 @@ def json_text(values: Sequence[Any]) -> str:
 
 
 def infer_problem(problem: Problem) -> InferProblem:
-    """Return a problem with the field `error` that clients of this protocol read."""
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
@@ -475,7 +466,6 @@ class InferModel(msgspec.Struct, frozen=True):
 
 
 def server_metadata() -> InferServer:
-    """Return the server metadata."""
     return InferServer("anytime", __version__, EXTENSIONS)
 
 

@@ -25,11 +25,8 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
 
-AT_ONCE = 16 * 1024
-"""Maximum bytes of a list, or of a message that may contain one, that are converted without a pause."""
-
-PAUSE_MS = 0.5
-"""Working time after which a conversion yields to the event loop."""
+AT_ONCE = 16 * 1024  # maximum bytes of a list, or of a message that may contain one, that are converted without a pause
+PAUSE_MS = 0.5  # working time after which a conversion yields to the event loop
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Number: TypeAlias = float | bool | None
@@ -39,11 +36,8 @@ Values: TypeAlias = list[Number | list[Number]]
 VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 """Schema of values that are decoded after the rest of their message."""
 
-Dtype: TypeAlias = Literal["f4", "f8"]
-"""Little-endian floats of 4 or 8 bytes."""
-
-_NUMBER_BYTES = 9
-"""Maximum bytes of a number in MessagePack."""
+Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
+_NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
 
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
@@ -69,7 +63,6 @@ class Pauses:
         self._begun_ms = now_ms()
 
     def due(self) -> bool:
-        """Return whether the work since the last pause took more than `PAUSE_MS`."""
         return now_ms() - self._begun_ms > PAUSE_MS
 
     async def pause(self) -> None:

@@ -56,17 +56,11 @@ from anytime_service.sessions.redis_format import (
 )
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
-MIN_MS = 20.0
-"""Least time to read a session in ms, even if its deadline is sooner: an answer late by a round trip beats none."""
+MIN_MS = 20.0  # least time to read a session, even if its deadline is sooner: a late answer beats none
 
-MAX_KNOWN = 10_000
-"""Number of sessions whose models are cached, so that posting groups takes one round trip."""
-
-MAX_RETAINED = 8
-"""Number of retained versions that are no longer served; the least recently used one is removed first."""
-
-_READING = 4
-"""Number of sessions that are read again concurrently."""
+MAX_KNOWN = 10_000  # number of sessions whose models are cached, so that posting groups takes one round trip
+MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
+_READING = 4  # number of sessions that are read again concurrently
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -76,15 +70,8 @@ _log = logging.getLogger("anytime_service")
 class ModelVersions:
     """The served models, and versions from before a reload for as long as this replica uses their sessions.
 
-    Parameters
-    ----------
-    registry : returns the registry of the models that are served now.
-    retain_s : time after the last use of its sessions for which a version is retained.
-    max_rows : largest number of rows of a session.
-
-    Attributes
-    ----------
-    bounds : largest possible sizes of sessions of the models.
+    `registry` returns the models served now. A version is retained for `retain_s` after the last use of its sessions.
+    `bounds` are the largest possible sizes of sessions of the models.
     """
 
     def __init__(self, registry: Callable[[], ModelRegistry], retain_s: float, max_rows: int) -> None:
@@ -158,15 +145,9 @@ class RedisSession:
 
 
 class RedisSessions:
-    """Session store in Redis, see `SessionStore`.
+    """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together.
 
-    Parameters
-    ----------
-    url, timeout_ms : URL of Redis, and the longest time that a request waits for it.
-    limit : largest number of sessions of all replicas together.
-    ttl_s : time after its last use at which a session expires, in seconds.
-    models : finds the model that a session began with.
-    held : memory budget that counts the bytes of the values of mirrored sessions; None as in `MemorySessions`.
+    `held` counts the bytes of the values of mirrored sessions.
     """
 
     kind: Literal["memory", "redis"] = "redis"
@@ -206,12 +187,10 @@ class RedisSessions:
 
     @property
     def bounds(self) -> Bounds:
-        """Return the largest sizes of a session."""
         return self._models.bounds
 
     @property
     def trouble(self) -> str | None:
-        """Return why Redis is unavailable; None if it is available."""
         return self._connection.trouble
 
     async def start(self) -> None:
@@ -219,11 +198,9 @@ class RedisSessions:
         await self._connection.start()
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._connection.close()
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
-        """Begin a session, see `SessionStore.create`; limit and shares apply to all replicas together."""
         name = secrets.token_urlsafe(16)
         owner, share = ("", self.limit) if account is None else (account.owner, account.share(self.limit))
         arguments = (self.limit, FORMAT, model.name, model.version, rows or 0, owner, share)
@@ -249,7 +226,6 @@ class RedisSessions:
     async def read(
         self, name: str, due_ms: float | None = None, account: Account | None = None
     ) -> AsyncIterator[Session]:
-        """Yield a session with all its groups, see `SessionStore.read`."""
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             with self.reporting():
@@ -293,7 +269,6 @@ class RedisSessions:
             raise
 
     def remember(self, name: str, info: SessionInfo) -> SessionInfo:
-        """Cache the constant properties of a session."""
         self._known[name] = info
         self._known.move_to_end(name)
         if len(self._known) > MAX_KNOWN:

@@ -31,12 +31,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 class RequestContext:
     """One request or WebSocket connection.
 
-    Attributes
-    ----------
-    id : unique id of the request.
-    connection : whether this is a WebSocket connection, which carries many predictions.
-    errors : counter of the problems that were sent, by kind.
-    span : id of the trace and id of the server's span in it; None without tracing.
+    `span` is the id of the trace and the id of the server's span in it; None without tracing.
     """
 
     __slots__ = ("_headers", "connection", "errors", "id", "span")
@@ -65,13 +60,8 @@ CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", defau
 class RequestContextMiddleware:
     """ASGI middleware that sets the context of every request and adds its id to the response.
 
-    It wraps the complete application, including the error handling.
-
-    Parameters
-    ----------
-    app : the application.
-    errors : counter of the problems that are sent.
-    begun : called with the scope after the context is set; tracing uses it.
+    It wraps the complete application, including the error handling. `begun` is called with the scope after the context
+    is set; tracing uses it.
     """
 
     def __init__(self, app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> None:
@@ -81,7 +71,6 @@ class RequestContextMiddleware:
         self._new = new_ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -109,7 +98,6 @@ def new_ids() -> Iterator[bytes]:
 
 @contextmanager
 def on_behalf_of(context: RequestContext | None) -> Iterator[None]:
-    """Run the block in the context of another request."""
     token = CURRENT.set(context)
     try:
         yield

@@ -33,16 +33,14 @@ from anytime.types import Reason
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
 
-SLICE_MS = 0.2
-"""Time that one turn of the event loop may spend on writing metrics, in ms; the current piece is completed."""
+SLICE_MS = 0.2  # time that a turn of the event loop may spend on writing metrics; the current piece is completed
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 2, 5)), 10.0)
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
-_SAMPLES = 24
-"""Samples that are written in one piece, which takes 0.1 to 0.3 ms."""
+_SAMPLES = 24  # samples that are written in one piece, which takes 0.1 to 0.3 ms
 
 _EOF = b"# EOF\n"
 
@@ -61,7 +59,6 @@ class Tally:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value in the bucket with the smallest bound that is at least the value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -69,13 +66,8 @@ class Tally:
 class Histograms:
     """Family of histograms; it yields one member at a time, while the library collects thousands in one call.
 
-    Parameters
-    ----------
-    name, documentation : as exposed to Prometheus; the name contains the unit.
-    labels : names of the labels.
-    bounds : upper bounds of the buckets, ascending; an unbounded bucket follows. If a bound is negative, the sum and
-        the count are not exposed, as OpenMetrics requires, since the sum could fall; the last bucket is the count.
-    registry : registry that collects the family.
+    If a bound is negative, the sum and the count are not exposed, as OpenMetrics requires, since the sum could fall;
+    the last bucket is the count.
     """
 
     def __init__(
@@ -182,7 +174,6 @@ class Metrics:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Count a reload of models by its outcome."""
         try:
             yield
         except UnknownModelError:  # the caller's mistake, not the files'
@@ -193,7 +184,6 @@ class Metrics:
         self.reloads.labels("ok").inc()
 
     def set_served(self, models: Iterable[Model]) -> None:
-        """Set the models that are served now, in every version."""
         self._served.clear()
         for model in models:
             self._served.labels(model.name, model.version)
@@ -239,7 +229,6 @@ class ModelMetrics:
 
     @property
     def margin_ms(self) -> float:
-        """Return the margin, learned from the lateness of previous answers; at most 1 ms."""
         return self._record.margin_ms
 
     def add_groups(self, groups: Collection[str]) -> None:
@@ -266,7 +255,6 @@ class ModelMetrics:
         tally.observe(took_ms / 1000.0)
 
     def dropped(self, groups: int) -> None:
-        """Count groups that arrived after the answer was sent."""
         self._groups_late.inc(groups)
 
 

@@ -18,20 +18,13 @@ from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
 from anytime_service.telemetry.tracing import Tracing
 
-LONGEST_MS = 3_600_000.0
-"""Longest accepted time of a group in ms; longer ones count as this, so that one absurd value does not dominate."""
+LONGEST_MS = 3_600_000.0  # longer times of a group count as this, so that one absurd value does not dominate
 
 _log = logging.getLogger("anytime_service")
 
 
 class GroupTimings:
-    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later.
-
-    Parameters
-    ----------
-    signals : metrics of the model.
-    begun_ms : time at which the prediction began.
-    """
+    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
 
     __slots__ = ("_last_ms", "signals")
 
@@ -40,12 +33,10 @@ class GroupTimings:
         self._last_ms = begun_ms
 
     def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
-        """Record a group that arrived on its own.
+        """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.
 
-        Parameters
-        ----------
-        took_ms : time that the client reports for computing the group.
-        again : the group arrived before and the client reports no time; it may have been sent twice, but computed once.
+        With `again`, the group arrived before and the client reports no time: it may have been sent twice, but computed
+        once.
         """
         if took_ms is None:
             took_ms = now_ms - self._last_ms
@@ -58,7 +49,6 @@ class GroupTimings:
         self._last_ms = now_ms
 
     def received_late(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
-        """Record a group that arrived after the answer was sent."""
         self.signals.dropped(1)
         self.received(group, now_ms, took_ms)
 
@@ -66,9 +56,7 @@ class GroupTimings:
 class SessionTimings:
     """Group timings of sessions by id, wherever the sessions are stored.
 
-    Parameters
-    ----------
-    limit : number of sessions to remember; the least recently used one is removed first, which costs a measurement.
+    The least recently used session beyond `limit` is removed, which costs a measurement.
     """
 
     def __init__(self, limit: int) -> None:
@@ -94,20 +82,11 @@ class SessionTimings:
             timings.received_together(now_ms)
 
     def end(self, name: str) -> None:
-        """Remove a session."""
         self._timings.pop(name, None)
 
 
 class PredictionRecord:
-    """Record of one prediction, which the current request began.
-
-    Parameters
-    ----------
-    signals : metrics of the model.
-    tracing : makes the span of the prediction; None without tracing.
-    begun_ms : time at which the prediction began.
-    traceparent : the caller's span, if the prediction has one of its own.
-    """
+    """Record of one prediction, which the current request began; `traceparent` is the caller's span, if it sent one."""
 
     __slots__ = ("_context", "_origin", "_signals", "_tracing", "timings")
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Link
 
-CLOSE_S = 2.0
-"""Time that shutdown waits for spans to be sent, in seconds."""
+CLOSE_S = 2.0  # time that shutdown waits for spans to be sent, in seconds
 
 UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"})
 """Paths without spans: probes and scrapes request them continuously."""
@@ -44,12 +43,7 @@ class Origin(NamedTuple):
 
 
 class Tracing:
-    """Maker of spans.
-
-    Parameters
-    ----------
-    provider : stores and sends the spans.
-    """
+    """Maker of spans, which `provider` stores and sends."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import propagate, trace  # noqa: PLC0415
@@ -61,7 +55,6 @@ class Tracing:
 
     @property
     def configuration(self) -> TelemetryConfig:
-        """Return the framework's configuration: one span per request and nothing else."""
         return {
             **OFF,
             "tracing": True,
@@ -103,7 +96,6 @@ class Tracing:
         return Origin(self._current(), ())
 
     def answered(self, origin: Origin, answer: Answer, late_ms: float | None) -> None:
-        """Make the span of a prediction whose answer was sent."""
         now_ns = time.time_ns()
         attributes: dict[str, str | int | float | bool] = {
             "anytime.model": answer.model,
@@ -135,10 +127,7 @@ class Tracing:
 def collector(environment: Mapping[str, str]) -> str | None:
     """Return the configured address of an OTLP collector; None if tracing is not configured.
 
-    Raises
-    ------
-    AnytimeError
-        The address is invalid, or the protocol is not supported; the message names the variable.
+    Raise AnytimeError, which names the variable, if the address is invalid or the protocol is not supported.
     """
     name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     address = environment.get(name, "")
@@ -160,10 +149,7 @@ def collector(environment: Mapping[str, str]) -> str | None:
 def load_tracing() -> Tracing | None:
     """Set up tracing from the environment; return None if no collector is configured.
 
-    Raises
-    ------
-    AnytimeError
-        The configuration is invalid (see `collector`), or packages are missing.
+    Raise AnytimeError if the configuration is invalid (see `collector`), or packages are missing.
     """
     if collector(os.environ) is None:
         return None
