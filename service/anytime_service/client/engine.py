@@ -146,7 +146,9 @@ class Call:
         predictions are open.
         """
         if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
-            self.refused = _rejected()
+            detail = "it refused many predictions in the last seconds, so the client did not send this one"
+            detail += "; retry in a second"
+            self.refused = ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
             return
         self._open(await self._connection.link(self.until))
 
@@ -317,12 +319,6 @@ class Call:
 
     def _wake(self, channel: Channel, outcome: Outcome) -> None:
         self.events.put(_Received(channel, outcome))
-
-
-def _rejected() -> ProblemError:
-    """Return the refusal that the client makes on behalf of the server."""
-    detail = "it refused many predictions in the last seconds, so the client did not send this one; retry in a second"
-    return ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
 
 
 def checked_options(

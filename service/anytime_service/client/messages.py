@@ -112,7 +112,7 @@ _FROM_MSGPACK: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 
 def decode_reply(message: str | bytes) -> Reply | None:
     """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type."""
-    frame = parsed(message, _FROM_JSON) if isinstance(message, str) else parsed(message, _FROM_MSGPACK)
+    frame = parsed(message, _FROM_JSON if isinstance(message, str) else _FROM_MSGPACK)
     kind = frame.get("type") if isinstance(frame, dict) else None
     if kind in ("answer", "update"):
         return Reply(frame.get("id"), _answer(frame), kind == "answer")
@@ -146,12 +146,9 @@ def parsed(content: Any, parse: Callable[[Any], Parsed]) -> Parsed:
         raise ReplyError(f"the server sent {_shortened(content)}, which is not a valid reply: {reason}") from error
 
 
-_SHOWN = 200  # number of characters of an invalid reply that an error message shows
-
-
 def _shortened(content: Any) -> str:
     text = repr(content)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 _FIELDS = fields(Answer)

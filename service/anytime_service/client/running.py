@@ -227,7 +227,6 @@ class KnownModels:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
 class _Finished:
     """The event that no more groups will be computed."""
 

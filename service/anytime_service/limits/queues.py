@@ -1,18 +1,4 @@
-"""Timeout queue, fair queue, token bucket and TTL cache.
-
-`TimeoutQueue` applies one timeout to many items: connections that wait for a request, bodies that wait for their end.
-All items have the same timeout, so they expire in the order in which they were added. Adding or removing an item costs
-one dictionary operation. A single timer serves the oldest item.
-
-`FairQueue` schedules connections that have sent more than the server parses at once. All of them together get one
-millisecond per turn of the event loop, in the order in which they have waited. Connections that send a megabyte of tiny
-messages therefore slow each other down, but not connections that send little.
-
-`TokenBucket` limits how many messages per second one connection may send. The bucket fills at that rate, and each
-message removes one token.
-
-`TTLCache` stores a limited number of items for a limited time.
-"""
+"""Timeout queue, fair queue, token bucket and TTL cache."""
 
 from __future__ import annotations
 
@@ -27,9 +13,10 @@ Item = TypeVar("Item")
 
 
 class TimeoutQueue(Generic[Item]):
-    """Items that share the timeout `limit_s`.
+    """Items that share the timeout `limit_s`: connections that wait for a request, bodies that wait for their end.
 
-    The event loop calls `on_timeout` with each item that times out, after the item is removed from the queue.
+    They expire in the order in which they were added, so a single timer serves the oldest one, and adding or removing
+    one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue.
     """
 
     def __init__(self, limit_s: float, on_timeout: Callable[[Item], None]) -> None:
@@ -72,7 +59,11 @@ SHARE_MS = 1.0  # time for the queue in each turn of the loop; work that has sta
 
 
 class FairQueue:
-    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop."""
+    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop.
+
+    It schedules connections that have sent more than the server parses at once. Connections that send a megabyte of
+    tiny messages therefore slow each other down, but not connections that send little.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -142,6 +133,7 @@ class TTLCache(Generic[Item]):
     def add(self, name: str | int, item: Item, now_ms: float) -> None:
         items = self._items
         items[name] = now_ms, item
+        items.move_to_end(name)
         while len(items) > self._max_items or next(iter(items.values()))[0] < now_ms - self._ttl_ms:
             items.popitem(last=False)
 

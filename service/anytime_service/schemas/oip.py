@@ -42,11 +42,6 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 }
 """Datatypes of inputs, and the NumPy types of their bytes."""
 
-EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
-"""Extensions of the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
-
-PLATFORM = "anytime_safetensors"
-
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "reason", "policy"),
     *("approximate", "elapsed_ms", "late_groups", "note"),
@@ -465,8 +460,8 @@ class InferModel(msgspec.Struct, frozen=True):
     parameters: dict[str, Scalar]
 
 
-def server_metadata() -> InferServer:
-    return InferServer("anytime", __version__, EXTENSIONS)
+SERVER = InferServer("anytime", __version__, ("anytime_partial_input", "binary_tensor_data", "parameters"))
+"""The server's metadata. The extensions are any subset of the inputs, tensors as bytes, parameters of a prediction."""
 
 
 def model_metadata(model: Model, versions: list[str]) -> InferModel:
@@ -474,7 +469,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
     return InferModel(
         name=model.name,
         versions=versions,
-        platform=PLATFORM,
+        platform="anytime_safetensors",
         inputs=_input_kinds(model),
         outputs=_output_kinds(model),
         parameters={

@@ -71,7 +71,6 @@ class LogLimit:
         last_ms = self._passed.get(message)
         if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
             return False
-        self._passed.forget(message)
         self._passed.add(message, now, now)
         return True
 

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import count
 
 from prometheus_client import Counter
@@ -28,24 +29,23 @@ _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+@dataclass(slots=True, eq=False)
 class RequestContext:
-    """One request or WebSocket connection.
+    """One request, or one WebSocket connection, which carries many predictions.
 
-    `span` is the id of the trace and the id of the server's span in it; None without tracing.
+    `errors` counts the problems that were sent. `span` is the id of the trace and the id of the server's span in it;
+    None without tracing.
     """
 
-    __slots__ = ("_headers", "connection", "errors", "id", "span")
-
-    def __init__(self, name: str, headers: Headers, errors: Counter, *, connection: bool = False) -> None:
-        self.id = name
-        self.connection = connection
-        self.errors = errors
-        self.span: tuple[str, str] | None = None
-        self._headers = headers
+    id: str
+    headers: Headers
+    errors: Counter
+    connection: bool = False
+    span: tuple[str, str] | None = None
 
     def caller(self) -> tuple[str, str] | None:
         """Return the ids of the trace and of the caller's span, if the caller sent them."""
-        values = [value for name, value in self._headers if name == b"traceparent"]
+        values = [value for name, value in self.headers if name == b"traceparent"]
         return trace_of(values[0].decode("latin-1")) if len(values) == 1 else None
 
     def trace(self) -> tuple[str, str] | None:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
@@ -156,8 +155,9 @@ class Metrics:
         self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
-        limit = Gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here)
-        limit.set(memory_limit() or 0)
+        self.memory_limit = Gauge(
+            "anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here
+        )
         self._served = Info("anytime_model", "Served models, in every version.", ["model", "version"], registry=here)
         self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
@@ -256,23 +256,6 @@ class ModelMetrics:
 
     def dropped(self, groups: int) -> None:
         self._groups_late.inc(groups)
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits: list[int] = []
-    # Control groups of version 2 and of version 1; "max" is no limit.
-    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
-    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
-    return min(limits, default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True)
