@@ -131,6 +131,7 @@ class Call:
         self.until = until
         self._server_deadline = server_deadline
         self._channel: Channel | None = None
+        self._closed: Channel | None = None
         self._update: Answer | None = None
         self.sent: dict[str, tuple[Encoded, float | None]] = {}
         self.refused: ProblemError | None = None
@@ -229,23 +230,19 @@ class Call:
         what = "the base rate, since no update arrived" if self._update is None else "the last update received"
         return with_note(replace(self._update or base, reason=reason), f"{why}; this is {what}")
 
-    def late_sender(self) -> Callable[[str, Encoded, float], None]:
-        """Return a function that reports the computation time of a late group after `close`; for the event loop.
+    def send_late(self, group: str, values: Encoded, took_ms: float) -> None:
+        """Report the computation time of a group after `close`.
 
         The server includes these times in its statistics, which would otherwise contain fast groups only.
         """
-        channel = self._channel
-
-        def send_late(group: str, values: Encoded, took_ms: float) -> None:
-            if channel is not None:  # without an answer, the prediction may still be open on the server
-                channel.send_group(group, values if channel.answer is None else _NO_VALUES, took_ms)
-
-        return send_late
+        if self._closed is not None:  # without an answer, the prediction may still be open on the server
+            self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
 
     def close(self) -> list[object]:
         """Stop waiting, and return the caller's unread events."""
         if self._channel is not None and self._channel.deadline_ms is None:
             self.end()  # without a deadline the prediction would stay open on the server
+        self._closed = self._channel
         self._abandon()
         return [event for event in self.events.close() if not isinstance(event, _Received)]
 

@@ -23,7 +23,7 @@ from anytime.inference.runner import Failure, check_extractors
 from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call, with_note
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.messages import Encoded, encode_values
+from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.stream import BeginFrame
@@ -267,7 +267,7 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         self._failures: list[Failure] = []
         self._finished = False
-        self._send_late: Callable[[str, Encoded, float], None] | None = None
+        self._closed = False
 
     def pump(self, extraction: Extraction) -> None:
         """Encode groups in a thread, and pass them to the event loop."""
@@ -294,15 +294,15 @@ class _Run:
 
     def close(self) -> None:
         """Close the call, and report its unread groups as late."""
-        self._send_late = self._call.late_sender()
+        self._closed = True
         for event in self._call.close():
             self._deliver(event)
 
     def _deliver(self, event: object) -> None:
-        if self._send_late is None:
+        if not self._closed:
             self._call.events.put(event)
         elif isinstance(event, Arrival) and event.error is None:
-            self._send_late(event.group, event.values, event.took_ms)
+            self._call.send_late(event.group, event.values, event.took_ms)
 
     async def follow(self) -> Answer:
         """Return the answer by the deadline: from the server, or the last update or base rate."""

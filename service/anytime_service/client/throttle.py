@@ -9,11 +9,9 @@ the time of answers. It implements adaptive throttling (Beyer, Jones, Petoff and
 of its requests itself. The server then receives about K times as many requests as it accepts, enough for the client to
 notice when the overload ends.
 
-`NetworkMargin` learns how much earlier than the caller's deadline the server must answer. An answer that a deadline
-interrupts arrives after the deadline, delayed by the network in both directions and by both event loops. The margin
-uses the delay of every such answer, including those that arrive too late. `anytime.inference.runner` tracks its
-quantile in small steps. A network may change by much more than one step, so the margin uses the quantile of the most
-recent delays.
+`NetworkMargin` learns how much earlier than the caller's deadline the server must answer, from the delay of every
+answer that a deadline interrupts, also of those that arrive too late. `anytime.inference.runner` tracks its quantile in
+small steps. A network may change by much more than one step, so the margin uses the quantile of the most recent delays.
 """
 
 from __future__ import annotations

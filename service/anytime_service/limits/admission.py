@@ -37,27 +37,20 @@ from anytime_service.clock import now_ms
 
 PERIOD_MS = 2.0  # time from one measured cycle to the next while requests arrive
 AIM = 1 / 8  # target of the cycle time under overload, as a share of the allowed lateness
-
-QUICK_MS, STEADY_MS = 4.0, 10.0
-"""Time constants of the mean cycle time, and of the means that determine the allowed number of open predictions."""
-
+QUICK_MS = 4.0  # time constant of the mean cycle time
+STEADY_MS = 10.0  # time constant of the means that determine the allowed number of open predictions
 MAX_WEIGHT = 0.5  # largest weight of one cycle: a single pause of the machine says little about the load
-
-OVERLOADED, OVERLOADED_MS = 0.9, 50.0
-"""Share of the time that all requests, refused or not, may use before they count as overload; time constant."""
-
-LONG, LONG_MS = 0.7, 30.0
-"""Share of the time in which cycles may exceed their target before they count as overload; time constant."""
-
+OVERLOADED = 0.9  # share of the time that all requests, refused or not, may use before they count as overload
+OVERLOADED_MS = 50.0  # time constant of this share
+LONG = 0.7  # share of the time in which cycles may exceed their target before they count as overload
+LONG_MS = 30.0  # time constant of this share
 REFUSED = 0.1  # share of requests above which refusals are more than chance
 HOLD_MS = 100.0  # time for which the controller keeps limiting the rate after the last overload
 FEW = 8  # up to this many open predictions do not overload the loop later
 ALONE = 4  # up to this many open predictions, with no waiting request, are no load at all
-
-SLACK, BURST_MS, SPREAD = 1.1, 4.0, 1.05
-"""Open predictions allowed relative to the target; time over which tokens accumulate; token rate relative to the mean.
-"""
-
+SLACK = 1.1  # open predictions allowed relative to the target
+BURST_MS = 4.0  # time over which tokens accumulate
+SPREAD = 1.05  # token rate relative to the mean
 REST_MS = 1000.0  # the monitor stops after this time without requests and open predictions
 
 

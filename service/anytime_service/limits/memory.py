@@ -1,13 +1,10 @@
 """Memory budget of the server, and the share of each API key in its limits.
 
-A memory budget counts the bytes that the server stores for clients: values of groups, partially received bodies and
-messages, replies that are not sent yet. Code that stores bytes for a client adds them to the budget, and subtracts them
-when it releases them.
-
-With several keys configured, a key gets at most the share `max_share_per_key` of open predictions, sessions and stored
-bytes, so one key cannot use everything. Requests without a key use the account `Accounts.anonymous`, which has no share
-of its own. An account lives as long as something is counted on it or a request or connection uses it. A key that is
-removed while it has open predictions or sessions therefore keeps its account until the last of them ends.
+Code that stores bytes for a client (values of groups, partially received bodies and messages, replies that are not sent
+yet) adds them to the budget, and subtracts them when it releases them. With several keys configured, a key gets at most
+the share `max_share_per_key` of open predictions, sessions and stored bytes, so one key cannot use everything. Requests
+without a key use the account `Accounts.anonymous`, which has no share of its own. An account lives as long as something
+is counted on it or a request or connection uses it, also after its key has been removed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _log = logging.getLogger("anytime_service")
 
 
 class Mirror:
-    """Mirror of one session, which is None until it is read.
+    """Mirror of one session; `session` is None until it is read.
 
     `account` counts the bytes of values and pending messages. `readers` counts readers for predictions that will wait.
     `behind` is whether messages may have been lost.

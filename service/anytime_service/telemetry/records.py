@@ -26,11 +26,11 @@ _log = logging.getLogger("anytime_service")
 class GroupTimings:
     """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
 
-    __slots__ = ("_last_ms", "signals")
+    __slots__ = ("last_ms", "signals")
 
     def __init__(self, signals: ModelMetrics, begun_ms: float) -> None:
         self.signals = signals
-        self._last_ms = begun_ms
+        self.last_ms = begun_ms
 
     def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
         """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.
@@ -39,14 +39,10 @@ class GroupTimings:
         once.
         """
         if took_ms is None:
-            took_ms = now_ms - self._last_ms
-        self._last_ms = now_ms
+            took_ms = now_ms - self.last_ms
+        self.last_ms = now_ms
         if not again:
             self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS)  # NaN counts as the longest
-
-    def received_together(self, now_ms: float) -> None:
-        """Record groups that arrived in one message; the times of the single groups are unknown."""
-        self._last_ms = now_ms
 
     def received_late(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
         self.signals.dropped(1)
@@ -79,7 +75,7 @@ class SessionTimings:
         if len(groups) == 1:
             timings.received(groups[0], now_ms, again=again)
         else:
-            timings.received_together(now_ms)
+            timings.last_ms = now_ms  # the times of the single groups are unknown
 
     def end(self, name: str) -> None:
         self._timings.pop(name, None)

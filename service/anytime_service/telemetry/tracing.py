@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from anytime._version import __version__
@@ -35,11 +35,8 @@ OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto
 """The framework's configuration without tracing; it also avoids a search for providers in every request."""
 
 
-class Origin(NamedTuple):
-    """Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
-
-    parent: Context
-    links: tuple[Link, ...]
+Origin: TypeAlias = "tuple[Context, tuple[Link, ...]]"
+"""Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
 
 
 class Tracing:
@@ -88,15 +85,16 @@ class Tracing:
         connection's span, so that predictions are sampled one by one.
         """
         if traceparent is not None:
-            return Origin(self._extract({"traceparent": traceparent}, self._nothing), ())
+            return self._extract({"traceparent": traceparent}, self._nothing), ()
         current = CURRENT.get()
         if current is not None and current.connection and current.caller() is None:
             ids = self._trace.get_current_span().get_span_context()
-            return Origin(self._nothing, (self._trace.Link(ids),) if ids.is_valid else ())
-        return Origin(self._current(), ())
+            return self._nothing, (self._trace.Link(ids),) if ids.is_valid else ()
+        return self._current(), ()
 
     def answered(self, origin: Origin, answer: Answer, late_ms: float | None) -> None:
         now_ns = time.time_ns()
+        parent, links = origin
         attributes: dict[str, str | int | float | bool] = {
             "anytime.model": answer.model,
             "anytime.version": answer.version,
@@ -110,8 +108,8 @@ class Tracing:
             attributes["anytime.lateness_ms"] = late_ms
         span = self._tracer.start_span(
             f"predict {answer.model}",
-            context=origin.parent,
-            links=origin.links,
+            context=parent,
+            links=links,
             attributes=attributes,
             start_time=now_ns - int(answer.elapsed_ms * 1e6),
         )
