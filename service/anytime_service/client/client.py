@@ -22,6 +22,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from pydantic import TypeAdapter
 
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import Lateness, LatenessRecord, checked_seconds
@@ -161,7 +162,7 @@ class AsyncClient:
     async def models(self) -> list[ModelCard]:
         """Return the models of the server."""
         self._check()
-        return await self._control.models()
+        return parsed(await self._control.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
 
     async def model(self, name: str | None = None) -> ModelSummary:
         """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
@@ -179,7 +180,9 @@ class AsyncClient:
         have : available groups.
         """
         self._check()
-        return await self._control.plan(model or await self._only(), budget, have)
+        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
+        path = f"/models/{quote(model or await self._only(), safe='')}/plan"
+        return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
 
     async def warm_up(
         self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"

@@ -290,10 +290,10 @@ class Call:
             return None
         if isinstance(outcome, ProblemError) and outcome.overloaded:
             self.refused = outcome
-            throttle.refused()
+            throttle.record(accepted=False)
             self._abandon()
         elif isinstance(outcome, Answer):
-            (throttle.refused if outcome.reason == "overload" else throttle.accepted)()
+            throttle.record(accepted=outcome.reason != "overload")
         return outcome
 
     async def _received(self) -> Answer | ProblemError | None:

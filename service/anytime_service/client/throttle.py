@@ -46,14 +46,11 @@ class Throttle:
         self._requests += 1.0
         return True
 
-    def accepted(self) -> None:
+    def record(self, *, accepted: bool) -> None:
+        """Count a prediction that was sent; it is not accepted if the server refused it because of overload."""
         self._fade()
         self._requests += 1.0
-        self._accepts += 1.0
-
-    def refused(self) -> None:
-        self._fade()
-        self._requests += 1.0
+        self._accepts += accepted
 
     def _fade(self) -> None:
         now = self._now()

@@ -18,7 +18,7 @@ import logging
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,6 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
-from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
@@ -44,7 +43,7 @@ from anytime_service.client.errors import (
 )
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.client.throttle import NetworkMargin, Throttle
-from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
+from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
@@ -119,18 +118,10 @@ class Control:
         self._http: httpx.AsyncClient | None = None
         self._closed = False
 
-    async def models(self) -> list[ModelCard]:
-        return parsed(await self.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
-
     async def model(self, name: str) -> ModelSummary:
         """Return the description of a model, without the fields that this client does not know."""
         reply = await self.request("GET", f"/models/{quote(name, safe='')}")
         return parsed(reply, partial(ModelSummary.model_validate_json, extra="ignore"))
-
-    async def plan(self, name: str, budget: float | None, have: Iterable[str]) -> Plan:
-        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
-        reply = await self.request("GET", f"/models/{quote(name, safe='')}/plan", params=params)
-        return parsed(reply, Plan.model_validate_json)
 
     async def request(
         self,

@@ -20,10 +20,9 @@ saturation the controller therefore admits predictions at the rate that the even
   cycles stay short. By Little's law the admission rate is this number divided by the mean lifetime of a prediction. A
   token bucket spreads admissions evenly.
 
-`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures the
-cycles, a few hundred times per second: the duration of one iteration of the event loop, and its processor time. It
-measures a cycle between two callbacks that follow each other by one iteration. The loop does not sleep in between, so
-the measurement contains only work: all events that were due at that moment.
+`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures duration
+and processor time of a cycle a few hundred times per second, between two callbacks that follow each other by one
+iteration. The loop does not sleep in between, so a cycle contains only work: all events that were due at that moment.
 """
 
 from __future__ import annotations

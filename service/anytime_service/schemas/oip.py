@@ -3,10 +3,8 @@
 A request has a tensor for each group, in the JSON or as bytes after it. A tensor has the shape (rows, features), or
 (features,) for one row. Its datatype defines how its bytes are decoded. Numbers in JSON are not rounded to the
 datatype. Integer datatypes and BOOL accept only whole numbers in their range. A missing value is null in JSON and NaN
-in bytes.
-
-A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a list is JSON
-in a string.
+in bytes. A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a
+list is JSON in a string.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Values of one group on the wire: lists of numbers, or numbers packed as bytes.
 
 `array_of` converts short values, and `read_values` values of any length. Both check the number of rows; all other
-checks are those of `Prediction.checked`.
-
-Long lists are converted in pieces, so that the event loop serves other requests in between. Converting a list takes
-about 0.2 us a number, and a number in JSON takes as little as two bytes: converting a megabyte in one call would block
-the loop for 100 ms. Therefore a long list is cut at the ends of rows or numbers. Each piece is decoded and converted to
-an array, and after `PAUSE_MS` of work the code yields to the loop. The decoder's scan of the complete text, which finds
-the values, remains one call; `max_json_bytes` bounds its time.
+checks are those of `Prediction.checked`. Converting a list takes about 0.2 us a number, and a number in JSON takes as
+little as two bytes: converting a megabyte in one call would block the event loop for 100 ms. Therefore a long list is
+cut at the ends of rows or numbers. Each piece is converted, and after `PAUSE_MS` of work the code yields to the loop.
+The decoder's scan of the complete text, which finds the values, remains one call; `max_json_bytes` bounds its time.
 """
 
 from __future__ import annotations

@@ -67,8 +67,7 @@ class LogLimit:
 
     def passes(self, message: str) -> bool:
         """Return whether to log a message now."""
-        now = now_ms()
-        last_ms = self._passed.get(message)
+        now, last_ms = now_ms(), self._passed.get(message)
         if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
             return False
         self._passed.add(message, now, now)

@@ -1,11 +1,9 @@
 """Logging of the service: access log, answers at level debug, formatters, filters and the configuration.
 
-Lines are text for people or JSON for machines; uvicorn's lines use the same format. The access log has one line per
-request and one per WebSocket connection.
-
-Every line that belongs to a request has the request id, and in JSON the ids of the trace. Values, keys and headers are
-never logged. Below "info", uvicorn and its WebSocket library log the bytes of complete messages and handshakes, so
-their loggers stay at "info" or above whatever level is set.
+Lines, also those of uvicorn, are text for people or JSON for machines. The access log has one line per request or
+WebSocket connection. Every line that belongs to a request has the request id, and in JSON the ids of the trace. Values,
+keys and headers are never logged. Below "info", uvicorn and its WebSocket library log the bytes of complete messages
+and handshakes, so their loggers stay at "info" or above whatever level is set.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Metrics of the service for Prometheus, their exposition, and the answer margins learned from them.
 
-A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to
-collect and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event
-loop collects and writes a few lines per turn, so that no answer waits for a scrape.
-
-Values of labels are names of served models and groups or constants of the code, never text that a client sends. A model
-that is no longer served keeps its counters, as Prometheus expects, and disappears from `anytime_model_info`.
+A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to collect
+and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event loop
+collects and writes a few lines per turn, so that no answer waits for a scrape. Values of labels are names of served
+models and groups or constants of the code, never text that a client sends. A model that is no longer served keeps its
+counters, as Prometheus expects, and disappears from `anytime_model_info`.
 """
 
 from __future__ import annotations

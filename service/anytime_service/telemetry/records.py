@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
@@ -84,7 +85,7 @@ class SessionTimings:
 class PredictionRecord:
     """Record of one prediction, which the current request began; `traceparent` is the caller's span, if it sent one."""
 
-    __slots__ = ("_context", "_origin", "_signals", "_tracing", "timings")
+    __slots__ = ("_context", "_make_span", "_signals", "timings")
 
     def __init__(
         self, signals: ModelMetrics, tracing: Tracing | None, begun_ms: float, traceparent: str | None
@@ -92,15 +93,14 @@ class PredictionRecord:
         self.timings = GroupTimings(signals, begun_ms)
         self._signals = signals
         self._context = CURRENT.get()
-        self._tracing = tracing
-        self._origin = None if tracing is None else tracing.origin(traceparent)
+        self._make_span = None if tracing is None else partial(tracing.answered, tracing.origin(traceparent))
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Record an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
         self._signals.answered(answer, late_ms)
-        if self._tracing is not None and self._origin is not None:
+        if self._make_span is not None:
             try:
-                self._tracing.answered(self._origin, answer, late_ms)
+                self._make_span(answer, late_ms)
             except Exception:  # the answer was sent: the prediction has not failed
                 _log.exception("could not make the span of a prediction")
         if _log.isEnabledFor(logging.DEBUG):
