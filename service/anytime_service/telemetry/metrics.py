@@ -101,7 +101,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
-        self.predictions = Counter("anytime_predictions", "Answers sent.", ["model", "reason"], registry=here)
+        counter, gauge = partial(Counter, registry=here), partial(Gauge, registry=here)
+        self.predictions = counter("anytime_predictions", "Answers sent.", ["model", "reason"])
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
             "Time of sending minus deadline, for answers at an expired deadline; negative is early.",
@@ -110,14 +111,11 @@ class Metrics:
             here,
         )
         self.prefix = Histograms("anytime_prefix", "Complete steps that answers used.", ["model"], _PREFIX, here)
-        self.groups_late = Counter(
-            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], registry=here
+        self.groups_late = counter(
+            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"]
         )
-        self.margin = Gauge(
-            "anytime_deadline_margin_seconds",
-            "Time before the deadline at which answers begin.",
-            ["model"],
-            registry=here,
+        self.margin = gauge(
+            "anytime_deadline_margin_seconds", "Time before the deadline at which answers begin.", ["model"]
         )
         self.group_seconds = Histograms(
             "anytime_group_seconds",
@@ -126,25 +124,22 @@ class Metrics:
             _GROUP_S,
             here,
         )
-        self.open = Gauge("anytime_open_predictions", "Open predictions.", registry=here)
-        self.shed = Counter(
+        self.open = gauge("anytime_open_predictions", "Open predictions.")
+        self.shed = counter(
             "anytime_shed",
             "Predictions not begun because of overload: refused, or answered with the base rate.",
             ["how", "why"],
-            registry=here,
         )
-        self.predicted_lateness = Gauge(
-            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now.", registry=here
+        self.predicted_lateness = gauge(
+            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now."
         )
-        self.connections = Gauge("anytime_connections", "Open connections.", registry=here)
-        self.held_bytes = Gauge("anytime_held_bytes", "Bytes stored for clients.", registry=here)
-        self.sessions = Gauge("anytime_sessions", "Stored sessions.", registry=here)
-        self.session_store_up = Gauge(
-            "anytime_session_store_up", "Whether the session store is available: 1 or 0.", registry=here
-        )
+        self.connections = gauge("anytime_connections", "Open connections.")
+        self.held_bytes = gauge("anytime_held_bytes", "Bytes stored for clients.")
+        self.sessions = gauge("anytime_sessions", "Stored sessions.")
+        self.session_store_up = gauge("anytime_session_store_up", "Whether the session store is available: 1 or 0.")
         self.session_store_up.set(1)  # a store in memory is always available
-        self.errors = Counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"], registry=here)
-        self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
+        self.errors = counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"])
+        self.reloads = counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"])
         self.lag = Histogram(
             "anytime_loop_lag_seconds", "Delay of a timer of the event loop.", buckets=_LAG_S, registry=here
         )
@@ -154,9 +149,7 @@ class Metrics:
         self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
-        self.memory_limit = Gauge(
-            "anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here
-        )
+        self.memory_limit = gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.")
         self._served = Info("anytime_model", "Served models, in every version.", ["model", "version"], registry=here)
         self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
