@@ -312,7 +312,6 @@ class _SessionProperties:
 
 _CREATED = msgspec.json.Decoder(SessionCreated)
 _STORED = msgspec.json.Decoder(SessionTook)
-
 _ENDED = (404, 410)  # HTTP statuses of a session that does not exist any more
 
 

@@ -61,9 +61,7 @@ class Throttle:
 
 
 MAX_DELAYS = 64  # number of delays in the margin: few enough that two answers suffice to notice a slower network
-
 SHARE_IN_TIME = 0.98
-
 MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline of the usual length is feasible
 
 

@@ -384,10 +384,8 @@ def _closing(error: ConnectionClosed) -> str:
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
-
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0  # the client detects a silent network after 15 s; until then, each prediction misses its answer
-
 CLOSE_TIMEOUT_S = 1.0
 
 

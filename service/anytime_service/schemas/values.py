@@ -35,7 +35,6 @@ VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 
 Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
 _NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
-
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
 _RAW_ROWS = msgspec.msgpack.Decoder(list[msgspec.Raw])

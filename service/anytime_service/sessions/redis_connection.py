@@ -42,7 +42,6 @@ CHECK_S = 1.0  # interval between two checks, in seconds
 LOG_S = 60.0  # interval at which an identical error is logged, in seconds
 MAX_LOGGED = 1_000  # number of different errors to remember for that interval
 AT_A_TIME = 16  # messages to receive before other tasks run
-
 _PAUSES = FullJitterBackoff(cap=1.0, base=0.05)
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (

@@ -50,7 +50,6 @@ from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
 
 FORMAT = "1"  # version of the format
-
 SESSIONS_KEY = "anytime:sessions"
 ENDED_KEY = "anytime:ended"
 

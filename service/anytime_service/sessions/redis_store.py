@@ -39,11 +39,9 @@ from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot,
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
 MIN_MS = 20.0  # least time to read a session, even if its deadline is sooner: a late answer beats none
-
 MAX_KNOWN = 10_000  # number of sessions whose models are cached, so that posting groups takes one round trip
 MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
 _READING = 4  # number of sessions that are read again concurrently
-
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger("anytime_service")

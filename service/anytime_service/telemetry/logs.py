@@ -28,7 +28,6 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT
 
 MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
-
 WINDOW_S = 60.0
 
 _SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
