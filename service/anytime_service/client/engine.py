@@ -147,9 +147,10 @@ class Call:
         predictions are open.
         """
         if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
-            detail = "it refused many predictions in the last seconds, so the client did not send this one"
-            detail += "; retry in a second"
-            self.refused = ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
+            why = "it refused many predictions in the last seconds, so the client did not send this one"
+            self.refused = ProblemError(
+                503, "Service Unavailable", f"{why}; retry in a second", type=OVERLOADED, retry_after_s=1.0
+            )
             return
         self._open(await self._connection.link(self.until))
 

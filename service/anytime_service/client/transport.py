@@ -77,7 +77,7 @@ class Endpoint:
     ) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
-        Raise ClientError if the URL has another form, the key cannot be sent in a header, or an option is invalid.
+        Raise ClientError if the URL has another form, the key has invalid characters, or an option is invalid.
         """
         if not timeout_s > 0:
             raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")

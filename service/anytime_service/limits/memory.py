@@ -45,7 +45,7 @@ class MemoryBudget:
 
 
 class Account(MemoryBudget):
-    """The resources in use by one API key, None for requests without one; `total` also counts its bytes.
+    """The resources in use by one API key (None: by requests without a key); `total` also counts its bytes.
 
     `share` returns how much of a limit the key may use. `live` are its open predictions, `sessions` is the number of
     sessions in this process that it has begun.
