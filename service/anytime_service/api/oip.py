@@ -32,6 +32,7 @@ from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
+    SERVER,
     InferModelState,
     InferParameters,
     InferRequest,
@@ -43,7 +44,6 @@ from anytime_service.schemas.oip import (
     model_metadata,
     overload_of,
     read_infer,
-    server_metadata,
     tensors_of,
 )
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
@@ -329,7 +329,7 @@ def oip_routes(handler: PredictionService) -> list[Route]:
 
 
 def _server(_registry: ModelRegistry, _scope: Scope) -> Reply:
-    return _json(server_metadata())
+    return _json(SERVER)
 
 
 def _live(registry: ModelRegistry, _scope: Scope) -> Reply:

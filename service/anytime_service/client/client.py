@@ -1,11 +1,9 @@
 """Synchronous and asynchronous clients of the service, and their sessions.
 
-`AsyncClient` is the client for event loops. `Client` is the client for threads: a `Portal` runs an `AsyncClient` in a
-background event loop.
-
-All predictions share one WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is
-computed, and an answer may arrive before all groups are sent. All other requests use HTTP. A session is a prediction
-that stays open on the server, for groups that arrive over minutes or from several programs.
+`Client` is the client for threads: a `Portal` runs an `AsyncClient` in a background event loop. All predictions share
+one WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is computed, and an
+answer may arrive before all groups are sent. All other requests use HTTP. A session is a prediction that stays open on
+the server, for groups that arrive over minutes or from several programs.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from pydantic import TypeAdapter
 
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import Lateness, LatenessRecord, checked_seconds
@@ -46,17 +44,10 @@ Extractors: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
 class _Deadline:
-    """A caller's deadline, in seconds of `time.perf_counter`.
+    """A caller's deadline, `length_s` after `begun`; the client stops waiting for the answer at `until`.
 
-    Parameters
-    ----------
-    begun : time from which the deadline counts.
-    length_s : seconds from there to the deadline.
-    late : lateness of earlier answers, and the margin learned from it.
-
-    Attributes
-    ----------
-    until : time at which the client stops waiting for the answer.
+    Times are in seconds of `time.perf_counter`. `late` is the lateness of earlier answers, and the margin learned from
+    it.
     """
 
     def __init__(self, begun: float, length_s: float, late: LatenessRecord) -> None:
@@ -67,7 +58,6 @@ class _Deadline:
         self.until = self._at - min(late.margin_ms / 1e3, length_s / 2)
 
     def with_elapsed(self, answer: Answer) -> Answer:
-        """Return the answer with the elapsed time at this client."""
         return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
 
     def note_lateness(self, answer: Answer) -> None:
@@ -109,9 +99,7 @@ class AsyncClient:
         self._check()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -137,10 +125,7 @@ class AsyncClient:
         overload: Overload = "refuse",
         worker: Worker = "thread",
     ) -> Answer:
-        """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
-
-        See `Client.run`.
-        """
+        """Compute groups of `x`, send each when it is available, and answer at the deadline; see `Client.run`."""
         begun = time.perf_counter()
         options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
         answer, deadline = await self._run(begun, extractors, x, deadline_ms, options, worker)
@@ -177,7 +162,7 @@ class AsyncClient:
     async def models(self) -> list[ModelCard]:
         """Return the models of the server."""
         self._check()
-        return await self._control.models()
+        return parsed(await self._control.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
 
     async def model(self, name: str | None = None) -> ModelSummary:
         """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
@@ -195,7 +180,9 @@ class AsyncClient:
         have : available groups.
         """
         self._check()
-        return await self._control.plan(model or await self._only(), budget, have)
+        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
+        path = f"/models/{quote(model or await self._only(), safe='')}/plan"
+        return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
 
     async def warm_up(
         self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
@@ -240,7 +227,6 @@ class AsyncClient:
     async def _predict(
         self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, options: BeginFrame
     ) -> tuple[Answer, _Deadline | None]:
-        """Answer from available groups; a deadline counts from `begun`, in seconds of `time.perf_counter`."""
         self._check()
         if deadline_ms is None:
             url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
@@ -277,7 +263,7 @@ class AsyncClient:
         return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
 
     async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
-        """Send available groups and wait for the answer; return None if it does not arrive."""
+        """Return the answer from available groups; None if it does not arrive."""
         try:
             for name, values in groups.items():
                 call.send(name, values)
@@ -300,8 +286,6 @@ class _SessionState:
 
 
 class _SessionProperties:
-    """The properties that both kinds of session have."""
-
     def __init__(self, state: _SessionState) -> None:
         self._state = state
 
@@ -328,9 +312,7 @@ class _SessionProperties:
 
 _CREATED = msgspec.json.Decoder(SessionCreated)
 _STORED = msgspec.json.Decoder(SessionTook)
-
-_ENDED = (404, 410)
-"""HTTP statuses of a session that does not exist any more."""
+_ENDED = (404, 410)  # HTTP statuses of a session that does not exist any more
 
 
 class AsyncSession(_SessionProperties):
@@ -350,9 +332,7 @@ class AsyncSession(_SessionProperties):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self) -> None:
@@ -454,13 +434,7 @@ class AsyncSession(_SessionProperties):
 class Portal:
     """A background thread with an event loop, which runs coroutines for other threads until it is closed.
 
-    Parameters
-    ----------
-    at_end : awaited in the loop on closing.
-
-    Notes
-    -----
-    The thread is a daemon, so a program can end without closing the portal.
+    It awaits `at_end` in the loop on closing. The thread is a daemon, so a program can end without closing the portal.
     """
 
     def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
@@ -476,12 +450,9 @@ class Portal:
         self._ready.wait()
 
     def call(self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a coroutine function in the loop, and return its result or raise its exception.
+        """Return the result of a coroutine function that the loop runs; raise its exception.
 
-        Raises
-        ------
-        ClosedError
-            The portal is closed, was closed during the call, or belongs to the parent process of a fork.
+        Raise ClosedError if the portal is or becomes closed, or belongs to the parent process of a fork.
         """
         if self._process != os.getpid():
             raise ClosedError("this client was created before a fork; create a new one in this process")
@@ -507,7 +478,7 @@ class Portal:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        """End the loop and its thread, and wait until they have ended. Idempotent."""
+        """Stop, and wait until the thread has ended."""
         self.stop()
         if self._process == os.getpid():
             self._thread.join()
@@ -580,9 +551,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -733,9 +702,7 @@ class Session(_SessionProperties):
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     open = _blocking(AsyncSession.open)

@@ -1,15 +1,9 @@
 """Client side of a prediction: its event queue, and the call from begin to answer.
 
-`EventQueue` delivers the events of a call in order until the deadline. A timer wakes the call. The queue cancels no
-task and uses no timeout wrapper, so the call returns on time.
-
-`Call` is one prediction as seen by its caller. It begins on the server, possibly more than once, and ends at the
-deadline. The client measures the caller's deadline with the clock of this machine. It sends the server a deadline that
-is shorter by the learned network margin, so that the answer arrives in time. If it does not, the call returns the last
-update, or the base rate if there is no update.
-
-If the connection breaks, the call begins the prediction again on a new connection, with all groups sent so far and the
-remaining time.
+A `Call` begins on the server, possibly more than once, and ends at the caller's deadline, by the clock of this machine.
+It sends the server a deadline that is shorter by the learned network margin, so that the answer arrives in time. If it
+does not, the call returns the last update, or else the base rate. If the connection breaks, the call begins the
+prediction again on a new connection, with all groups sent so far and the remaining time.
 """
 
 from __future__ import annotations
@@ -37,16 +31,14 @@ from anytime_service.schemas.stream import BeginFrame
 Event = TypeVar("Event")
 Kind = TypeVar("Kind")
 
-MAX_EVENTS = 4096
-"""Largest number of unread events; a further event replaces the oldest one."""
+MAX_EVENTS = 4096  # largest number of unread events; a further event replaces the oldest one
 
 
 class EventQueue(Generic[Event]):
-    """The events of one call until its deadline; belongs to the event loop that creates it.
+    """The events of one call, in order, until the deadline `until`, in seconds of `time.perf_counter`.
 
-    Parameters
-    ----------
-    until : deadline, in seconds of `time.perf_counter`.
+    It belongs to the event loop that creates it. A timer wakes the call; the queue cancels no task and uses no timeout
+    wrapper, so the call returns on time.
     """
 
     def __init__(self, until: float) -> None:
@@ -58,11 +50,10 @@ class EventQueue(Generic[Event]):
 
     @property
     def expired(self) -> bool:
-        """Whether the deadline has expired."""
         return time.perf_counter() >= self._until
 
     def put(self, event: Event) -> None:
-        """Add an event and wake the call; only from the thread of the event loop."""
+        """Add an event; only from the thread of the event loop."""
         self._events.append(event)
         self._wake()
 
@@ -101,17 +92,13 @@ class EventQueue(Generic[Event]):
             self._waiter.set_result(None)
 
 
-_REFUSED = (401, 403)
-"""HTTP statuses of a missing, invalid or removed key."""
+_REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
 
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 """Values of a group that the client sends after the answer, only to report its computation time."""
 
-MAX_TURNS = 4
-"""Iterations of the event loop in which the call reads the socket after the deadline; a frame needs two."""
-
-MAX_BREAKS = 2
-"""Largest number of restarts after a broken connection: the cause may be a frame of this prediction."""
+MAX_TURNS = 4  # iterations of the event loop in which the call reads the socket after the deadline; a frame needs two
+MAX_BREAKS = 2  # largest number of restarts after a broken connection: the cause may be a frame of this prediction
 
 
 class _Received(NamedTuple):
@@ -122,19 +109,13 @@ class _Received(NamedTuple):
 class Call:
     """A running prediction; belongs to the event loop that creates it.
 
-    Parameters
-    ----------
-    connection : connection to the server.
-    options : the message that begins the prediction; the call sets its id, its deadline and its updates.
-    until : time at which the caller stops waiting, in seconds of `time.perf_counter`.
-    server_deadline : returns the deadline to send to the server for some remaining milliseconds. None sends no
-        deadline; `until` is then a timeout.
+    `options` begins the prediction; the call sets its id, deadline and updates. The caller stops waiting at `until`, in
+    seconds of `time.perf_counter`. `server_deadline` returns the deadline to send for some remaining milliseconds; None
+    sends none, and `until` is then a timeout.
 
-    Attributes
-    ----------
-    events : queue for the caller's own events, which `next` returns.
-    sent : values and computing time of the groups sent, except those that a restart excluded.
-    refused : reason of the refusal by an overloaded server, or None; the call sends nothing after a refusal.
+    `events` is also the queue for the caller's own events, which `next` returns. `sent` has values and computing time
+    of the groups sent, except those that a restart excluded. `refused` is the refusal by an overloaded server, after
+    which the call sends nothing.
     """
 
     def __init__(
@@ -150,6 +131,7 @@ class Call:
         self.until = until
         self._server_deadline = server_deadline
         self._channel: Channel | None = None
+        self._closed: Channel | None = None
         self._update: Answer | None = None
         self.sent: dict[str, tuple[Encoded, float | None]] = {}
         self.refused: ProblemError | None = None
@@ -160,16 +142,15 @@ class Call:
     async def begin(self, *, throttled: bool = True) -> None:
         """Begin on the server; return without a beginning if the deadline expires first.
 
-        If the server has recently refused many predictions, the client may reject a prediction with a deadline itself.
-        This counts as a refusal.
-
-        Raises
-        ------
-        ClientError
-            The server is unreachable or refuses the connection, or too many predictions are open.
+        If the server has recently refused many predictions, the client may reject one with a deadline itself, which
+        counts as a refusal. Raise ClientError if the server is unreachable or refuses the connection, or too many
+        predictions are open.
         """
         if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
-            self.refused = _rejected()
+            why = "it refused many predictions in the last seconds, so the client did not send this one"
+            self.refused = ProblemError(
+                503, "Service Unavailable", f"{why}; retry in a second", type=OVERLOADED, retry_after_s=1.0
+            )
             return
         self._open(await self._connection.link(self.until))
 
@@ -182,14 +163,13 @@ class Call:
             self._channel.send_group(group, values, took_ms)
 
     def end(self) -> None:
-        """Request the answer, since the caller sends no more groups."""
         if not self._ended:
             self._ended = True
             if self._channel is not None:
                 self._channel.end()
 
     def restart(self, policy: Policy, without: str) -> None:
-        """Begin again with a different policy and all groups so far except one; do nothing after the deadline."""
+        """Begin again with another policy and all groups so far except one; do nothing after the deadline."""
         if self.events.expired:
             return
         self.options = msgspec.structs.replace(self.options, policy=policy)
@@ -203,12 +183,8 @@ class Call:
     async def next(self) -> object | None:
         """Wait for the answer, a problem, or an event of the caller; return None after the deadline.
 
-        Raises
-        ------
-        ConnectionLostError
-            The connection broke, and connecting again failed.
-        ProblemError
-            The connection broke, and the server rejected the key of the new connection.
+        Raise ConnectionLostError if the connection broke and connecting again failed, and ProblemError if the server
+        rejected the key of the new connection.
         """
         if self.refused is not None:
             return self.refused
@@ -225,12 +201,8 @@ class Call:
     async def answer(self) -> Answer | None:
         """Wait for the answer; return None after the deadline, or if the server refuses and the options accept that.
 
-        Raises
-        ------
-        ProblemError
-            The server refused the prediction or a group.
-        ConnectionLostError
-            The connection broke, connecting again failed, and there is no deadline, so the client does not fall back.
+        Raise ProblemError if the server refused the prediction or a group, and, without a deadline,
+        ConnectionLostError.
         """
         try:
             while (event := await self.next()) is not None:
@@ -259,23 +231,19 @@ class Call:
         what = "the base rate, since no update arrived" if self._update is None else "the last update received"
         return with_note(replace(self._update or base, reason=reason), f"{why}; this is {what}")
 
-    def late_sender(self) -> Callable[[str, Encoded, float], None]:
-        """Return a function that reports the computation time of a late group after `close`; for the event loop.
+    def send_late(self, group: str, values: Encoded, took_ms: float) -> None:
+        """Report the computation time of a group after `close`.
 
         The server includes these times in its statistics, which would otherwise contain fast groups only.
         """
-        channel = self._channel
-
-        def send_late(group: str, values: Encoded, took_ms: float) -> None:
-            if channel is not None:  # without an answer, the prediction may still be open on the server
-                channel.send_group(group, values if channel.answer is None else _NO_VALUES, took_ms)
-
-        return send_late
+        if self._closed is not None:  # without an answer, the prediction may still be open on the server
+            self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
 
     def close(self) -> list[object]:
         """Stop waiting, and return the caller's unread events."""
         if self._channel is not None and self._channel.deadline_ms is None:
             self.end()  # without a deadline the prediction would stay open on the server
+        self._closed = self._channel
         self._abandon()
         return [event for event in self.events.close() if not isinstance(event, _Received)]
 
@@ -323,10 +291,10 @@ class Call:
             return None
         if isinstance(outcome, ProblemError) and outcome.overloaded:
             self.refused = outcome
-            throttle.refused()
+            throttle.record(accepted=False)
             self._abandon()
         elif isinstance(outcome, Answer):
-            (throttle.refused if outcome.reason == "overload" else throttle.accepted)()
+            throttle.record(accepted=outcome.reason != "overload")
         return outcome
 
     async def _received(self) -> Answer | ProblemError | None:
@@ -351,22 +319,10 @@ class Call:
         self.events.put(_Received(channel, outcome))
 
 
-def _rejected() -> ProblemError:
-    """Return the refusal that the client makes on behalf of the server."""
-    detail = "it refused many predictions in the last seconds, so the client did not send this one; retry in a second"
-    return ProblemError(503, "Service Unavailable", detail, type=OVERLOADED, retry_after_s=1.0)
-
-
 def checked_options(
     model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload
 ) -> BeginFrame:
-    """Return the validated options of a caller, for `Call`.
-
-    Raises
-    ------
-    ValuesError
-        The budget is not a number >= 0, `rows` is not an integer >= 1, or `overload` is unknown.
-    """
+    """Return the validated options of a caller; raise ValuesError if budget, `rows` or `overload` is invalid."""
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
         raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
     if overload not in get_args(Overload):
@@ -383,5 +339,4 @@ def checked_options(
 
 
 def with_note(answer: Answer, note: str) -> Answer:
-    """Return the answer with a note before its existing note."""
     return replace(answer, note=note if answer.note is None else f"{note}; {answer.note}")

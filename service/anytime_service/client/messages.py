@@ -2,11 +2,8 @@
 
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
 otherwise, so it neither converts numbers to text nor rounds them. It sends lists as lists, in which None is a missing
-value.
-
-The client receives answers, updates and problems, in frames and in response bodies. A newer server may send fields that
-this client does not know: the client ignores these fields and does not validate the values of answers. Any other
-content raises ReplyError.
+value. It ignores fields of replies that it does not know, which a newer server may send, and does not validate the
+values of answers. Any other content raises ReplyError.
 """
 
 from __future__ import annotations
@@ -29,14 +26,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded values of a group, usable in any number of messages.
-
-    Attributes
-    ----------
-    values : MessagePack, a list or the bytes of an array.
-    dtype : type of the numbers in bytes; None for a list.
-    rows : number of rows.
-    """
+    """Values of a group in MessagePack, a list or the bytes of an array; `dtype` is None for a list."""
 
     values: msgspec.Raw
     dtype: Dtype | None
@@ -44,19 +34,10 @@ class Encoded:
 
 
 def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
-    """Encode the values of a group, from an extractor or a caller.
+    """Encode values of a group: (rows, features), or (features,) for one row; `rows` None accepts any number.
 
-    Parameters
-    ----------
-    group : name of the group, for error messages.
-    values : (rows, features), or (features,) for one row: an array, an object that numpy converts to one, or lists.
-    rows : expected number of rows; None accepts any number.
-
-    Raises
-    ------
-    ValuesError
-        The values are not numbers, not an array, or have a different number of rows. The server checks the number of
-        features.
+    Raise ValuesError, which names the group, if they are not numbers, not an array or lists, or have a different number
+    of rows. The server checks the number of features.
     """
     if isinstance(values, list | tuple):
         return _encoded_list(group, values, rows)
@@ -108,7 +89,6 @@ _VALUES = msgspec.msgpack.Decoder(Values)
 
 
 def _plain(item: Any) -> Any:
-    """Convert numpy numbers and rows to Python objects."""
     if isinstance(item, np.ndarray | np.generic):
         return item.tolist()
     raise TypeError(f"{type(item).__name__} is not a number")
@@ -131,14 +111,8 @@ _FROM_MSGPACK: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 
 
 def decode_reply(message: str | bytes) -> Reply | None:
-    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type.
-
-    Raises
-    ------
-    ReplyError
-        The message is not one of this protocol.
-    """
-    frame = parsed(message, _FROM_JSON) if isinstance(message, str) else parsed(message, _FROM_MSGPACK)
+    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type."""
+    frame = parsed(message, _FROM_JSON if isinstance(message, str) else _FROM_MSGPACK)
     kind = frame.get("type") if isinstance(frame, dict) else None
     if kind in ("answer", "update"):
         return Reply(frame.get("id"), _answer(frame), kind == "answer")
@@ -150,24 +124,11 @@ def decode_reply(message: str | bytes) -> Reply | None:
 
 
 def decode_answer(body: bytes) -> Answer:
-    """Decode an answer from JSON.
-
-    Raises
-    ------
-    ReplyError
-        The body is not JSON, or a required field is missing or invalid.
-    """
     return _answer(parsed(body, _FROM_JSON))
 
 
 def decode_problem(body: bytes, status: int, retry_after_s: float | None) -> ProblemError:
-    """Decode problem details from JSON; `status`, that of the response, applies if they have none.
-
-    Raises
-    ------
-    ReplyError
-        The body is not JSON.
-    """
+    """Decode problem details; `status`, that of the response, applies if they have none."""
     return _problem(parsed(body, _FROM_JSON), status, retry_after_s)
 
 
@@ -177,13 +138,7 @@ def seconds_of(retry_after: str) -> float | None:
 
 
 def parsed(content: Any, parse: Callable[[Any], Parsed]) -> Parsed:
-    """Return `parse(content)`.
-
-    Raises
-    ------
-    ReplyError
-        The content is not valid.
-    """
+    """Return `parse(content)`; raise ReplyError if the content is invalid."""
     try:
         return parse(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # pydantic and Unicode raise ValueErrors
@@ -191,13 +146,9 @@ def parsed(content: Any, parse: Callable[[Any], Parsed]) -> Parsed:
         raise ReplyError(f"the server sent {_shortened(content)}, which is not a valid reply: {reason}") from error
 
 
-_SHOWN = 200
-"""Number of characters of an invalid reply that an error message shows."""
-
-
 def _shortened(content: Any) -> str:
     text = repr(content)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 _FIELDS = fields(Answer)

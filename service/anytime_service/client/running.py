@@ -1,11 +1,5 @@
 """Runs of extractors under a deadline with a remote model, cached workers, and cached models.
 
-`WorkerCache` keeps workers between runs, so that most runs start no thread or process. It keeps the workers of at most
-four sets of extractors and removes the least recently used first, but not while a run uses it.
-
-`KnownModels` caches the sequence and base rate of each model, requested once per version. If an answer has a version
-that differs from the cached one, it refreshes the model in the background; no prediction waits for that.
-
 `run` computes groups in sequence order and sends each one as soon as it is available. As in `anytime.inference.runner`,
 a group may fail: its extractor raises, its process dies, or the server refuses its values. The policy "prefix" cannot
 use the groups after it. A model that supports the policy "arrived" then answers from the groups that have arrived; any
@@ -29,13 +23,12 @@ from anytime.inference.runner import Failure, check_extractors
 from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call, with_note
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.messages import Encoded, encode_values
+from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.stream import BeginFrame
 
-MAX_POOLS = 4
-"""Largest number of cached pools; pools in use may exceed it."""
+MAX_POOLS = 4  # largest number of cached pools; pools in use may exceed it
 
 
 @dataclass(eq=False)
@@ -53,17 +46,14 @@ class Pool:
     users: int = 0
 
     def close(self) -> None:
-        """End the threads and processes; this takes as long as `Workers.close`."""
         self.workers.close()
         self.pumps.shutdown()
 
 
 class WorkerCache:
-    """The pools of one client; belongs to one event loop.
+    """The pools of one client, kept between runs so that most runs start no thread or process; for one event loop.
 
-    Parameters
-    ----------
-    max_workers : largest number of threads or processes of each pool.
+    It keeps at most `MAX_POOLS` and closes the least recently used first, but not while a run uses it.
     """
 
     def __init__(self, max_workers: int) -> None:
@@ -83,12 +73,7 @@ class WorkerCache:
     async def make(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool:
         """Create and cache a pool; with processes this takes most of a second.
 
-        Raises
-        ------
-        ExtractorError
-            See `anytime.inference.workers.Workers`.
-        ClosedError
-            The client was closed during the call.
+        Raise ExtractorError as `Workers`, and ClosedError if the client was closed during the call.
         """
         own = dict(extractors)
         workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
@@ -107,7 +92,6 @@ class WorkerCache:
         return made
 
     async def close(self) -> None:
-        """Close all pools."""
         self._closed = True
         for pool in self._pools:
             self._close(pool)
@@ -120,8 +104,7 @@ class WorkerCache:
         closing.add_done_callback(self._closing.discard)
 
 
-REFRESH_S = 1.0
-"""Minimum time between two refreshes: replicas with different versions behind one address would cause many."""
+REFRESH_S = 1.0  # least time between refreshes: replicas with different versions behind one address would cause many
 
 
 @dataclass(frozen=True)
@@ -158,7 +141,11 @@ class KnownModel:
 
 
 class KnownModels:
-    """A cache of models by the name that callers use, None for the only model; belongs to one event loop."""
+    """Models by the name that callers use, None for the only model; belongs to one event loop.
+
+    Each is requested once per version. If an answer has another version than the cached model, it is requested again in
+    the background; no prediction waits for that.
+    """
 
     def __init__(self, connection: Connection, control: Control, timeout_s: float) -> None:
         self._connection = connection
@@ -170,16 +157,12 @@ class KnownModels:
         self._closed = False
 
     def cached(self, name: str | None) -> KnownModel | None:
-        """Return a cached model, or None."""
         return self._known.get(name)
 
     async def learn(self, name: str | None) -> KnownModel:
         """Return a model; request it from the server if it is not cached.
 
-        Raises
-        ------
-        ClientError
-            The server is unreachable or has no such model, or it has several models and no name was given.
+        Raise ClientError if the server is unreachable, has no such model, or has several and no name was given.
         """
         if name in self._known:
             return self._known[name]
@@ -200,7 +183,6 @@ class KnownModels:
             self._request(name)
 
     async def close(self) -> None:
-        """Cancel the running requests."""
         self._closed = True
         tasks = list(self._requests.values())
         for task in tasks:
@@ -214,7 +196,6 @@ class KnownModels:
         return self._requests[name]
 
     async def _learned(self, name: str | None) -> KnownModel | ClientError:
-        """Request a model, see `result_of`."""
         try:
             base = await self._base_rate(name)
             known = KnownModel(await self._control.model(name or base.model), base)
@@ -246,27 +227,14 @@ class KnownModels:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
 class _Finished:
     """The event that no more groups will be computed."""
 
 
 async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
-    """Compute groups, send them, and return the answer; the call then abandons the running extractor.
+    """Compute groups of `x`, send them, and return the answer; the call then abandons the running extractor.
 
-    Parameters
-    ----------
-    call : call that has not begun; this function closes it.
-    pool : workers for the extractors.
-    known : the model.
-    x : input of the extractors.
-
-    Raises
-    ------
-    ClientError
-        The server is unreachable, or refuses the prediction.
-    ExtractorError
-        `x` is not picklable for a process.
+    Raise ClientError if the server is unreachable or refuses, and ExtractorError if `x` is not picklable for a process.
     """
     current = _Run(call, known)
     pool.users += 1
@@ -299,7 +267,7 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         self._failures: list[Failure] = []
         self._finished = False
-        self._send_late: Callable[[str, Encoded, float], None] | None = None
+        self._closed = False
 
     def pump(self, extraction: Extraction) -> None:
         """Encode groups in a thread, and pass them to the event loop."""
@@ -312,7 +280,6 @@ class _Run:
             self.submit(_Finished())
 
     def encoded(self, arrival: Arrival) -> Arrival:
-        """Return an arrival with encoded values, or with an error if they are invalid."""
         if arrival.error is not None:
             return arrival
         try:
@@ -327,15 +294,15 @@ class _Run:
 
     def close(self) -> None:
         """Close the call, and report its unread groups as late."""
-        self._send_late = self._call.late_sender()
+        self._closed = True
         for event in self._call.close():
             self._deliver(event)
 
     def _deliver(self, event: object) -> None:
-        if self._send_late is None:
+        if not self._closed:
             self._call.events.put(event)
         elif isinstance(event, Arrival) and event.error is None:
-            self._send_late(event.group, event.values, event.took_ms)
+            self._call.send_late(event.group, event.values, event.took_ms)
 
     async def follow(self) -> Answer:
         """Return the answer by the deadline: from the server, or the last update or base rate."""

@@ -9,11 +9,9 @@ the time of answers. It implements adaptive throttling (Beyer, Jones, Petoff and
 of its requests itself. The server then receives about K times as many requests as it accepts, enough for the client to
 notice when the overload ends.
 
-`NetworkMargin` learns how much earlier than the caller's deadline the server must answer. An answer that a deadline
-interrupts arrives after the deadline, delayed by the network in both directions and by both event loops. The margin
-uses the delay of every such answer, including those that arrive too late. `anytime.inference.runner` tracks its
-quantile in small steps. A network may change by much more than one step, so the margin uses the quantile of the most
-recent delays.
+`NetworkMargin` learns how much earlier than the caller's deadline the server must answer, from the delay of every
+answer that a deadline interrupts, also of those that arrive too late. `anytime.inference.runner` tracks its quantile in
+small steps. A network may change by much more than one step, so the margin uses the quantile of the most recent delays.
 """
 
 from __future__ import annotations
@@ -24,24 +22,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-K = 1.2
-"""Ratio of requests sent to requests accepted."""
-
-FEW = 3.0
-"""Number of refusals below which the client does not throttle."""
-
-MEMORY_S = 2.0
-"""Time constant of the counts: a request of this age has the weight exp(-1), about one third."""
+K = 1.2  # ratio of requests sent to requests accepted
+FEW = 3.0  # number of refusals below which the client does not throttle
+MEMORY_S = 2.0  # time constant of the counts: a request of this age has the weight exp(-1), about one third
 
 
 class Throttle:
-    """Decaying counts of recent requests and acceptances; for one event loop.
-
-    Parameters
-    ----------
-    now : returns the time of a monotonic clock, in seconds.
-    chance : returns random numbers from 0 to 1.
-    """
+    """Decaying counts of recent requests and acceptances, by the clock `now` in seconds; for one event loop."""
 
     def __init__(
         self, now: Callable[[], float] = time.perf_counter, chance: Callable[[], float] = random.random
@@ -59,16 +46,11 @@ class Throttle:
         self._requests += 1.0
         return True
 
-    def accepted(self) -> None:
-        """Count a prediction that the server accepted."""
+    def record(self, *, accepted: bool) -> None:
+        """Count a prediction that was sent; it is not accepted if the server refused it because of overload."""
         self._fade()
         self._requests += 1.0
-        self._accepts += 1.0
-
-    def refused(self) -> None:
-        """Count a prediction that the server refused because it is overloaded."""
-        self._fade()
-        self._requests += 1.0
+        self._accepts += accepted
 
     def _fade(self) -> None:
         now = self._now()
@@ -78,13 +60,9 @@ class Throttle:
         self._accepts *= decay
 
 
-MAX_DELAYS = 64
-"""Number of delays in the margin: few enough that two answers suffice to notice a slower network."""
-
+MAX_DELAYS = 64  # number of delays in the margin: few enough that two answers suffice to notice a slower network
 SHARE_IN_TIME = 0.98
-
-MAX_MARGIN_MS = 1000.0
-"""Largest delay that the margin records: with a longer one, no deadline of the usual length is feasible."""
+MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline of the usual length is feasible
 
 
 class NetworkMargin:

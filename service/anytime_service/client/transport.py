@@ -1,20 +1,13 @@
 """Transport of the client: address of the server, HTTP requests, WebSocket link and reconnection.
 
-`Control` sends the HTTP requests: descriptions of models, plans and sessions. All other predictions use the WebSocket.
+`Control` sends the HTTP requests. `Link` is one open WebSocket that many predictions share, each with its own id. Its
+memory is bounded: it stores the last update of each prediction, a limited number of abandoned predictions, and a
+limited number of unsent bytes. A lost link stays lost; `Connection` creates a new one.
 
-`Link` is one open WebSocket that many predictions share, each with its own id. Its memory is bounded: it stores the
-last update of each prediction, a limited number of abandoned predictions, and a limited number of unsent bytes. A lost
-link stays lost; `Connection` creates a new one.
-
-`Connection` maintains a link to one server and replaces a lost link:
-
-    no link --link()--> connecting --> link, until it is lost
-                            |
-                            +--> refused: all waiting callers receive the error; the next attempt waits for a pause
-
-Callers that need a link during an attempt share the attempt. Pauses double from 50 ms to 1 s and vary randomly by half,
-so that not all clients reconnect at the same time when a server restarts. A caller whose deadline ends after the pause
-waits for the next attempt; any other caller receives the last error.
+Callers that need a link during an attempt to connect share the attempt. If it is refused, all of them receive the
+error. Pauses between attempts double from 50 ms to 1 s and vary randomly by half, so that not all clients reconnect at
+the same time when a server restarts. A caller whose deadline ends after the pause waits for the next attempt; any other
+caller receives the last error.
 """
 
 from __future__ import annotations
@@ -25,7 +18,7 @@ import logging
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +28,6 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
-from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
@@ -51,13 +43,12 @@ from anytime_service.client.errors import (
 )
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.client.throttle import NetworkMargin, Throttle
-from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
+from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
-MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""Largest accepted reply: twice the size of 10,000 rows of 100 classes."""
+MAX_REPLY_BYTES = 64 * 1024 * 1024  # largest accepted reply: twice the size of 10,000 rows of 100 classes
 
 Result = TypeVar("Result")
 
@@ -68,15 +59,8 @@ _SECURE = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 class Endpoint:
     """A server, and how to connect to it.
 
-    Attributes
-    ----------
-    url : address for messages.
-    http : base URL of the HTTP routes, without a trailing slash.
-    stream : URL of the WebSocket.
-    uds : path of a Unix socket to connect to instead of the host in the URLs; None for TCP.
-    headers : headers of every request and of the handshake; they contain the key.
-    timeout_s : timeout of an attempt to connect, and of each part of a request.
-    ssl : context for `https` and `wss`; None for the system default.
+    `url` is its address for messages, `http` the base URL of its routes without a trailing slash, and `stream` the URL
+    of its WebSocket. `uds` is the path of a Unix socket that replaces the host in the URLs. `headers` contain the key.
     """
 
     url: str
@@ -93,10 +77,7 @@ class Endpoint:
     ) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
-        Raises
-        ------
-        ClientError
-            The URL has a different form, the key has characters that are invalid in a header, or an option is invalid.
+        Raise ClientError if the URL has another form, the key has invalid characters, or an option is invalid.
         """
         if not timeout_s > 0:
             raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
@@ -126,8 +107,7 @@ class Endpoint:
         return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl)
 
 
-KEEPALIVE_S = 2.0
-"""Lifetime of idle connections. Servers close theirs after 5 s, so reusing an older one could fail."""
+KEEPALIVE_S = 2.0  # lifetime of idle connections: servers close theirs after 5 s, so reusing an older one could fail
 
 
 class Control:
@@ -138,20 +118,10 @@ class Control:
         self._http: httpx.AsyncClient | None = None
         self._closed = False
 
-    async def models(self) -> list[ModelCard]:
-        """Return the models of the server."""
-        return parsed(await self.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
-
     async def model(self, name: str) -> ModelSummary:
         """Return the description of a model, without the fields that this client does not know."""
         reply = await self.request("GET", f"/models/{quote(name, safe='')}")
         return parsed(reply, partial(ModelSummary.model_validate_json, extra="ignore"))
-
-    async def plan(self, name: str, budget: float | None, have: Iterable[str]) -> Plan:
-        """Return the plan of the next groups to compute."""
-        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
-        reply = await self.request("GET", f"/models/{quote(name, safe='')}/plan", params=params)
-        return parsed(reply, Plan.model_validate_json)
 
     async def request(
         self,
@@ -167,16 +137,8 @@ class Control:
         """Send a request and return the body of its response.
 
         A reused connection may turn out to be closed. The client then sends the request again, unless `once` is set for
-        a request that is not idempotent.
-
-        Raises
-        ------
-        ProblemError
-            The server refused the request.
-        ConnectionLostError
-            The server is unreachable, or the connection broke.
-        NoAnswerError
-            The reply took longer than the timeout plus `waits_s`, the time for which the server may wait.
+        a request that is not idempotent. `waits_s` is the time that the server may wait before it replies, in addition
+        to the timeout. Raise ProblemError, ConnectionLostError or NoAnswerError.
         """
         headers = {} if content is None else {"Content-Type": form.media_type}
         timeout = httpx.Timeout(self._endpoint.timeout_s, read=self._endpoint.timeout_s + waits_s)
@@ -208,7 +170,6 @@ class Control:
         raise ProblemError(response.status_code, title, text or title, retry_after_s=retry_after_s)
 
     async def close(self) -> None:
-        """Close the connections."""
         self._closed = True
         if self._http is not None:
             await self._http.aclose()
@@ -241,14 +202,9 @@ class Control:
         return self._http
 
 
-MAX_OPEN = 1024
-"""Largest number of open predictions on one link."""
-
-MAX_ABANDONED = 256
-"""Largest number of abandoned predictions whose answers still update the margin."""
-
-MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Largest number of unsent bytes; the link treats a network with more as broken."""
+MAX_OPEN = 1024  # largest number of open predictions on one link
+MAX_ABANDONED = 256  # largest number of abandoned predictions whose answers still update the margin
+MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; the link treats a network with more as broken
 
 _log = logging.getLogger("anytime.client")
 
@@ -260,14 +216,8 @@ Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
 class Channel:
     """One prediction on a link.
 
-    Attributes
-    ----------
-    link : link that carries it.
-    id : id of the prediction on the link.
-    deadline_ms : deadline sent to the server; None without a deadline.
-    wake : called with each outcome, in the event loop; None after the caller has abandoned the prediction.
-    begun : time of the beginning, in seconds of `time.perf_counter`.
-    update, answer : the last update and the answer; None before they arrive.
+    `deadline_ms` is the deadline sent to the server, if any. `wake` is called with each outcome, in the event loop; it
+    is None after the caller has abandoned the prediction. `begun` is in seconds of `time.perf_counter`.
     """
 
     link: Link
@@ -279,11 +229,9 @@ class Channel:
     answer: Answer | None = None
 
     def send_group(self, group: str, values: Encoded, took_ms: float | None) -> None:
-        """Send the values of a group."""
         self.link.send(PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
 
     def end(self) -> None:
-        """Request the answer."""
         self.link.send(EndFrame(self.id))
 
     def abandon(self) -> None:
@@ -292,7 +240,6 @@ class Channel:
         self.link.forget(self)
 
     def deliver(self, outcome: Outcome) -> None:
-        """Pass an outcome to the caller, unless the caller has abandoned the prediction."""
         if self.wake is not None:
             self.wake(self, outcome)
 
@@ -300,10 +247,7 @@ class Channel:
 class Link:
     """An open WebSocket with its reader and writer tasks; belongs to one event loop.
 
-    Parameters
-    ----------
-    socket : connected WebSocket.
-    margin : network margin, updated from answers that a deadline interrupted.
+    It updates `margin` from answers that a deadline interrupted.
     """
 
     def __init__(self, socket: ClientConnection, margin: NetworkMargin) -> None:
@@ -320,13 +264,7 @@ class Link:
         self._ending: asyncio.Task[None] | None = None
 
     def begin(self, begin: BeginFrame, wake: Callable[[Channel, Outcome], None]) -> Channel:
-        """Open a prediction with the options of `begin`; the link assigns its id.
-
-        Raises
-        ------
-        ClientError
-            Too many predictions are open.
-        """
+        """Open a prediction with the options of `begin` and a new id; raise ClientError if too many are open."""
         if len(self._open) >= MAX_OPEN:
             raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
         channel = Channel(self, self._next, begin.deadline_ms, wake)
@@ -437,7 +375,6 @@ class Link:
 
 
 def _closing(error: ConnectionClosed) -> str:
-    """Return a description of how a connection ended."""
     frame = error.rcvd
     if frame is None:
         return "the connection to the server broke"
@@ -447,11 +384,8 @@ def _closing(error: ConnectionClosed) -> str:
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
-
 PING_INTERVAL_S = 5.0
-PING_TIMEOUT_S = 10.0
-"""The client detects a silent network after 15 s; until then, each prediction misses its answer."""
-
+PING_TIMEOUT_S = 10.0  # the client detects a silent network after 15 s; until then, each prediction misses its answer
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -486,14 +420,8 @@ class Connection:
     async def link(self, until: float) -> Link | None:
         """Return the link, and connect first if necessary; return None at the time `until` of `time.perf_counter`.
 
-        The attempt then continues in the background.
-
-        Raises
-        ------
-        ConnectionLostError
-            The server is unreachable.
-        ProblemError
-            The server refuses the connection: the key is invalid, or it has too many connections.
+        The attempt then continues in the background. Raise ConnectionLostError if the server is unreachable, and
+        ProblemError if it refuses: the key is invalid, or it has too many connections.
         """
         if self._closed:
             raise ClosedError("this client is closed; create a new one")
@@ -508,7 +436,6 @@ class Connection:
         return result_of(attempt) if attempt.done() else None
 
     async def close(self) -> None:
-        """Close the link, and cancel an attempt to connect."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.cancel()
@@ -518,7 +445,6 @@ class Connection:
         await asyncio.gather(*self._closing)
 
     async def _connect(self) -> Link | ClientError:
-        """Create a link, see `result_of`."""
         try:
             await asyncio.sleep(max(0.0, self._retry_at - time.perf_counter()))
             made = await self._open()
@@ -569,7 +495,6 @@ class Connection:
         return Link(socket, self.margin)
 
     def _refusal(self, error: InvalidStatus) -> ClientError:
-        """Return the error for a refused handshake."""
         response = error.response
         status = response.status_code
         if MEDIA_TYPE in response.headers.get("Content-Type", "") and response.body:

@@ -19,7 +19,7 @@ from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
-from anytime_service.limits.memory import Account, Accounts, MemoryBudget
+from anytime_service.limits.memory import Account, Accounts, MemoryBudget, memory_limit
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
@@ -60,6 +60,7 @@ class PredictionService:
         self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
         self.signals.open.set_function(lambda: len(self.live))
         self.signals.held_bytes.set_function(lambda: self.held.bytes)
+        self.signals.memory_limit.set(memory_limit() or 0)
         self.signals.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
     def open(

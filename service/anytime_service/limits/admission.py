@@ -20,10 +20,9 @@ saturation the controller therefore admits predictions at the rate that the even
   cycles stay short. By Little's law the admission rate is this number divided by the mean lifetime of a prediction. A
   token bucket spreads admissions evenly.
 
-`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures the
-cycles, a few hundred times per second: the duration of one iteration of the event loop, and its processor time. It
-measures a cycle between two callbacks that follow each other by one iteration. The loop does not sleep in between, so
-the measurement contains only work: all events that were due at that moment.
+`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures duration
+and processor time of a cycle a few hundred times per second, between two callbacks that follow each other by one
+iteration. The loop does not sleep in between, so a cycle contains only work: all events that were due at that moment.
 """
 
 from __future__ import annotations
@@ -35,56 +34,31 @@ from time import thread_time
 
 from anytime_service.clock import now_ms
 
-PERIOD_MS = 2.0
-"""Time from one measured cycle to the next while requests arrive."""
-
-AIM = 1 / 8
-"""Target of the cycle time under overload, as a share of the allowed lateness."""
-
-QUICK_MS, STEADY_MS = 4.0, 10.0
-"""Time constants of the mean cycle time, and of the means that determine the allowed number of open predictions."""
-
-MAX_WEIGHT = 0.5
-"""Largest weight of one cycle: a single pause of the machine says little about the load."""
-
-OVERLOADED, OVERLOADED_MS = 0.9, 50.0
-"""Share of the time that all requests, refused or not, may use before they count as overload; time constant."""
-
-LONG, LONG_MS = 0.7, 30.0
-"""Share of the time in which cycles may exceed their target before they count as overload; time constant."""
-
-REFUSED = 0.1
-"""Share of requests above which refusals are more than chance."""
-
-HOLD_MS = 100.0
-"""Time for which the controller keeps limiting the rate after the last overload."""
-
-FEW = 8
-"""Up to this many open predictions do not overload the loop later."""
-
-ALONE = 4
-"""Up to this many open predictions, with no waiting request, are no load at all."""
-
-SLACK, BURST_MS, SPREAD = 1.1, 4.0, 1.05
-"""Open predictions allowed relative to the target; time over which tokens accumulate; token rate relative to the mean.
-"""
-
-REST_MS = 1000.0
-"""The monitor stops after this time without requests and open predictions."""
+PERIOD_MS = 2.0  # time from one measured cycle to the next while requests arrive
+AIM = 1 / 8  # target of the cycle time under overload, as a share of the allowed lateness
+QUICK_MS = 4.0  # time constant of the mean cycle time
+STEADY_MS = 10.0  # time constant of the means that determine the allowed number of open predictions
+MAX_WEIGHT = 0.5  # largest weight of one cycle: a single pause of the machine says little about the load
+OVERLOADED = 0.9  # share of the time that all requests, refused or not, may use before they count as overload
+OVERLOADED_MS = 50.0  # time constant of this share
+LONG = 0.7  # share of the time in which cycles may exceed their target before they count as overload
+LONG_MS = 30.0  # time constant of this share
+REFUSED = 0.1  # share of requests above which refusals are more than chance
+HOLD_MS = 100.0  # time for which the controller keeps limiting the rate after the last overload
+FEW = 8  # up to this many open predictions do not overload the loop later
+ALONE = 4  # up to this many open predictions, with no waiting request, are no load at all
+SLACK = 1.1  # open predictions allowed relative to the target
+BURST_MS = 4.0  # time over which tokens accumulate
+SPREAD = 1.05  # token rate relative to the mean
+REST_MS = 1000.0  # the monitor stops after this time without requests and open predictions
 
 
 class Admission:
     """Admission controller that decides for each prediction whether it begins.
 
-    Parameters
-    ----------
-    max_lateness_ms : largest predicted lateness of an admitted prediction.
-    opened : returns the number of open predictions.
-    wake : called when a request arrives while the loop monitor does not run.
-
-    Attributes
-    ----------
-    waiting : admitted requests that still wait for their turn.
+    `max_lateness_ms` is the largest predicted lateness of an admitted prediction. `opened` returns the number of open
+    predictions. `wake` is called when a request arrives while the loop monitor does not run. `waiting` counts admitted
+    requests that still wait for their turn.
     """
 
     def __init__(
@@ -150,16 +124,9 @@ class Admission:
         return max(1, math.ceil(self.predicted_ms(now_ms) / 1000.0))
 
     def record_cycle(self, now_ms: float, took_ms: float, worked_ms: float) -> bool:
-        """Record a cycle that has just ended.
+        """Record a cycle of `took_ms` that has just ended; return whether to measure another one.
 
-        Parameters
-        ----------
-        took_ms : duration of the cycle.
-        worked_ms : processor time of the loop's thread since the previous cycle.
-
-        Returns
-        -------
-        Whether to measure another cycle.
+        `worked_ms` is the processor time of the loop's thread since the previous cycle.
         """
         gap_ms = max(now_ms - self._cycled_ms, 1e-3)
         self._cycled_ms, self._last_ms = now_ms, took_ms
@@ -183,7 +150,6 @@ class Admission:
         return self._awake
 
     def ended(self, lifetime_ms: float) -> None:
-        """Record how long a prediction was open."""
         self._lifetime_ms += (lifetime_ms - self._lifetime_ms) * 0.02 if self._lifetime_ms else lifetime_ms
 
     def had_turn(self, now_ms: float) -> None:
@@ -239,10 +205,8 @@ class Admission:
 class LoopMonitor:
     """Monitor that measures cycles of the event loop until its callback returns False.
 
-    Parameters
-    ----------
-    on_cycle : called with the time, the duration of a cycle, and the processor time of the loop's thread since the
-        previous cycle, all in milliseconds; returns whether to measure another cycle.
+    `on_cycle` is called with the time, the duration of a cycle, and the processor time of the loop's thread since the
+    previous cycle, all in milliseconds.
     """
 
     def __init__(self, on_cycle: Callable[[float, float, float], bool]) -> None:
@@ -251,7 +215,6 @@ class LoopMonitor:
         self._worked_ms = 0.0
 
     def start(self) -> None:
-        """Start measuring; call this in the event loop."""
         self._worked_ms = thread_time() * 1000.0
         self._wait()
 

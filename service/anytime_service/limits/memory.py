@@ -1,13 +1,10 @@
 """Memory budget of the server, and the share of each API key in its limits.
 
-A memory budget counts the bytes that the server stores for clients: values of groups, partially received bodies and
-messages, replies that are not sent yet. Code that stores bytes for a client adds them to the budget, and subtracts them
-when it releases them.
-
-With several keys configured, a key gets at most the share `max_share_per_key` of open predictions, sessions and stored
-bytes, so one key cannot use everything. Requests without a key use the account `Accounts.anonymous`, which has no share
-of its own. An account lives as long as something is counted on it or a request or connection uses it. A key that is
-removed while it has open predictions or sessions therefore keeps its account until the last of them ends.
+Code that stores bytes for a client (values of groups, partially received bodies and messages, replies that are not sent
+yet) adds them to the budget, and subtracts them when it releases them. With several keys configured, a key gets at most
+the share `max_share_per_key` of open predictions, sessions and stored bytes, so one key cannot use everything. Requests
+without a key use the account `Accounts.anonymous`, which has no share of its own. An account lives as long as something
+is counted on it or a request or connection uses it, also after its key has been removed.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,13 +21,7 @@ from anytime_service.keys import KEY, Key, KeyRing
 
 
 class MemoryBudget:
-    """A count of stored bytes with an upper limit.
-
-    Parameters
-    ----------
-    most : largest number of bytes that may be stored at once; without a limit by default.
-    refused : called when a request would exceed the limit.
-    """
+    """A count of stored bytes, at most `most`; `refused` is called when a request would exceed this limit."""
 
     __slots__ = ("bytes", "most", "refused")
 
@@ -39,7 +31,6 @@ class MemoryBudget:
         self.refused = refused
 
     def fits(self, more: int) -> bool:
-        """Return whether `more` additional bytes fit into the budget."""
         return self.bytes + more <= self.most
 
     def check(self, more: int, field: str | None = None) -> None:
@@ -54,19 +45,10 @@ class MemoryBudget:
 
 
 class Account(MemoryBudget):
-    """The resources in use by one API key; its bytes also count in the budget of all keys.
+    """The resources in use by one API key (None: by requests without a key); `total` also counts its bytes.
 
-    Parameters
-    ----------
-    total : budget of all keys.
-    key : the key; None for requests without a key.
-    share : returns how much of a limit the key may use.
-
-    Attributes
-    ----------
-    live : open predictions.
-    share : returns how much of a limit the key may use.
-    sessions : number of sessions in this process that the key has begun.
+    `share` returns how much of a limit the key may use. `live` are its open predictions, `sessions` is the number of
+    sessions in this process that it has begun.
     """
 
     __slots__ = ("__weakref__", "_bytes", "_key", "_total", "live", "sessions", "share")
@@ -85,7 +67,6 @@ class Account(MemoryBudget):
 
     @property
     def bytes(self) -> int:
-        """Bytes stored for this key."""
         return self._bytes
 
     @bytes.setter  # noqa: A003  (the name that `MemoryBudget` has)
@@ -99,7 +80,6 @@ class Account(MemoryBudget):
         return "" if self._key is None else sha256(b"anytime account " + self._key.digest).hexdigest()[:16]
 
     def fits(self, more: int) -> bool:
-        """Return whether `more` additional bytes fit into the budget and into the share of this key."""
         return self._bytes + more <= self.share(self.most) and self._total.fits(more)
 
     def check(self, more: int, field: str | None = None) -> None:
@@ -129,14 +109,7 @@ class Account(MemoryBudget):
 
 
 class Accounts:
-    """The accounts of all keys.
-
-    Parameters
-    ----------
-    held : budget of all keys together.
-    share : share of each limit that one key may use, in (0, 1].
-    keys : the configured keys; a single key may use the full limits. None without keys.
-    """
+    """The accounts of all keys, each with the share `share` of every limit; a single key may use the full limits."""
 
     def __init__(self, held: MemoryBudget, share: float, keys: KeyRing | None = None) -> None:
         self.anonymous = Account(held)
@@ -164,3 +137,20 @@ class Accounts:
     def _share(self, most: int) -> int:
         several = self._keys is not None and self._keys.several
         return max(int(most * self._part), 1) if several else most
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
+    limits: list[int] = []
+    # Control groups of version 2 and of version 1; "max" is no limit.
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
+    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
+    return min(limits, default=None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []

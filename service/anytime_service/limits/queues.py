@@ -1,18 +1,4 @@
-"""Timeout queue, fair queue, token bucket and TTL cache.
-
-`TimeoutQueue` applies one timeout to many items: connections that wait for a request, bodies that wait for their end.
-All items have the same timeout, so they expire in the order in which they were added. Adding or removing an item costs
-one dictionary operation. A single timer serves the oldest item.
-
-`FairQueue` schedules connections that have sent more than the server parses at once. All of them together get one
-millisecond per turn of the event loop, in the order in which they have waited. Connections that send a megabyte of tiny
-messages therefore slow each other down, but not connections that send little.
-
-`TokenBucket` limits how many messages per second one connection may send. The bucket fills at that rate, and each
-message removes one token.
-
-`TTLCache` stores a limited number of items for a limited time.
-"""
+"""Timeout queue, fair queue, token bucket and TTL cache."""
 
 from __future__ import annotations
 
@@ -27,12 +13,10 @@ Item = TypeVar("Item")
 
 
 class TimeoutQueue(Generic[Item]):
-    """Items that share one timeout.
+    """Items that share the timeout `limit_s`: connections that wait for a request, bodies that wait for their end.
 
-    Parameters
-    ----------
-    limit_s : timeout of each item, in seconds.
-    on_timeout : called from the event loop with each item that times out, after the item is removed from the queue.
+    They expire in the order in which they were added, so a single timer serves the oldest one, and adding or removing
+    one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue.
     """
 
     def __init__(self, limit_s: float, on_timeout: Callable[[Item], None]) -> None:
@@ -45,11 +29,9 @@ class TimeoutQueue(Generic[Item]):
         return len(self._since)
 
     def first(self) -> Item:
-        """Return the item that has waited longest."""
         return next(iter(self._since))
 
     def begin(self, item: Item) -> None:
-        """Add an item and start its timeout, unless it is in the queue already."""
         if item not in self._since:
             loop = asyncio.get_running_loop()
             self._since[item] = loop.time()
@@ -61,7 +43,6 @@ class TimeoutQueue(Generic[Item]):
         self._since.pop(item, None)
 
     def _expire(self) -> None:
-        """Remove the items that have timed out, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._since:
@@ -74,19 +55,21 @@ class TimeoutQueue(Generic[Item]):
             self._on_timeout(item)
 
 
-SHARE_MS = 1.0
-"""Time for the queue in each turn of the event loop. Work that has started when it is used up still finishes."""
+SHARE_MS = 1.0  # time for the queue in each turn of the loop; work that has started when it is used up still finishes
 
 
 class FairQueue:
-    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop."""
+    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop.
+
+    It schedules connections that have sent more than the server parses at once. Connections that send a megabyte of
+    tiny messages therefore slow each other down, but not connections that send little.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Schedule one call of `work`."""
         self._waiting.append(work)
         if not self._due:
             self._due = True
@@ -103,20 +86,12 @@ class FairQueue:
             asyncio.get_running_loop().call_soon(self._work)
 
 
-BURST_S = 0.1
-"""Size of the bucket, in seconds of the rate: this many messages may arrive in one burst."""
-
-MIN_BURST = 100.0
-"""Smallest size of the bucket, in messages, however low the rate is."""
+BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst
+MIN_BURST = 100.0  # smallest size of the bucket, in messages, however low the rate is
 
 
 class TokenBucket:
-    """The token bucket of one connection.
-
-    Parameters
-    ----------
-    rate : messages per second; 0 means no limit.
-    """
+    """The token bucket of one connection, for `rate` messages per second; 0 means no limit."""
 
     __slots__ = ("_at_ms", "_capacity", "_rate_ms", "_tokens")
 
@@ -126,10 +101,7 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def spend(self, count: int, now_ms: float) -> float:
-        """Remove `count` tokens for received messages.
-
-        Return how many milliseconds to wait before accepting more; 0 means that no wait is needed.
-        """
+        """Remove `count` tokens for received messages; return how many milliseconds to wait before accepting more."""
         if self._rate_ms == 0.0:
             return 0.0
         self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._rate_ms, self._capacity) - count
@@ -138,12 +110,9 @@ class TokenBucket:
 
 
 class TTLCache(Generic[Item]):
-    """Items by name, removed in the order in which they were added.
+    """Items by name, removed in the order in which they were added: beyond `max_items`, or after `ttl_ms`.
 
-    Parameters
-    ----------
-    max_items : largest number of items; a new item beyond it removes the oldest.
-    ttl_ms : lifetime of an item in milliseconds. `add` removes expired items; until its next call they stay.
+    `add` removes expired items; until its next call they stay.
     """
 
     def __init__(self, max_items: int, ttl_ms: float) -> None:
@@ -158,21 +127,18 @@ class TTLCache(Generic[Item]):
         return name in self._items
 
     def get(self, name: str | int) -> Item | None:
-        """Return the item of a name, or None if the cache does not contain it."""
         found = self._items.get(name)
         return None if found is None else found[1]
 
     def add(self, name: str | int, item: Item, now_ms: float) -> None:
-        """Store an item, and remove items that have expired or exceed the size of the cache."""
         items = self._items
         items[name] = now_ms, item
+        items.move_to_end(name)
         while len(items) > self._max_items or next(iter(items.values()))[0] < now_ms - self._ttl_ms:
             items.popitem(last=False)
 
     def forget(self, name: str | int) -> None:
-        """Remove a name, if the cache contains it."""
         self._items.pop(name, None)
 
     def clear(self) -> None:
-        """Remove all items."""
         self._items.clear()

@@ -21,8 +21,7 @@ PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows o
 class Decoder(Protocol):
     """Decoder of messages of one type."""
 
-    def decode(self, content: Any, /) -> Any:
-        """Return one decoded message."""
+    def decode(self, content: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)

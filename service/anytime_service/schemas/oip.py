@@ -3,10 +3,8 @@
 A request has a tensor for each group, in the JSON or as bytes after it. A tensor has the shape (rows, features), or
 (features,) for one row. Its datatype defines how its bytes are decoded. Numbers in JSON are not rounded to the
 datatype. Integer datatypes and BOOL accept only whole numbers in their range. A missing value is null in JSON and NaN
-in bytes.
-
-A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a list is JSON
-in a string.
+in bytes. A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a
+list is JSON in a string.
 """
 
 from __future__ import annotations
@@ -41,11 +39,6 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("u1"),
 }
 """Datatypes of inputs, and the NumPy types of their bytes."""
-
-EXTENSIONS = ("anytime_partial_input", "binary_tensor_data", "parameters")
-"""Extensions of the protocol: any subset of the inputs, tensors as bytes, parameters of a prediction."""
-
-PLATFORM = "anytime_safetensors"
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "reason", "policy"),
@@ -162,13 +155,9 @@ def overload_of(content: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input, checked against the model.
+    """An input, checked against the model; `place` is its place in the request, for error messages.
 
-    Attributes
-    ----------
-    place : its place in the request, for error messages.
-    group, rows, features : its group and shape.
-    size : number of its bytes after the JSON; None if its values are in the JSON.
+    `size` is the number of its bytes after the JSON; None if its values are in the JSON.
     """
 
     place: str
@@ -189,12 +178,8 @@ class Tensor:
     async def from_json(self, pauses: Pauses) -> Array:
         """Return the values of the JSON, (rows, features), NaN where missing; yield to the event loop if they are long.
 
-        Raises
-        ------
-        MalformedBodyError
-            A value is not a number.
-        FieldError
-            The number of values does not match the shape, or a value is out of the datatype's range.
+        Raise MalformedBodyError if a value is not a number, and FieldError if the number of values does not match the
+        shape or a value is out of the datatype's range.
         """
         where, expected = f"{self.place}.data", f"expected {self.rows} x {self.features} numbers, nested or flat"
         try:
@@ -327,7 +312,6 @@ def json_text(values: Sequence[Any]) -> str:
 
 
 def infer_problem(problem: Problem) -> InferProblem:
-    """Return a problem with the field `error` that clients of this protocol read."""
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
@@ -474,9 +458,8 @@ class InferModel(msgspec.Struct, frozen=True):
     parameters: dict[str, Scalar]
 
 
-def server_metadata() -> InferServer:
-    """Return the server metadata."""
-    return InferServer("anytime", __version__, EXTENSIONS)
+SERVER = InferServer("anytime", __version__, ("anytime_partial_input", "binary_tensor_data", "parameters"))
+"""The server's metadata. The extensions are any subset of the inputs, tensors as bytes, parameters of a prediction."""
 
 
 def model_metadata(model: Model, versions: list[str]) -> InferModel:
@@ -484,7 +467,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
     return InferModel(
         name=model.name,
         versions=versions,
-        platform=PLATFORM,
+        platform="anytime_safetensors",
         inputs=_input_kinds(model),
         outputs=_output_kinds(model),
         parameters={

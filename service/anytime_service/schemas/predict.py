@@ -95,29 +95,20 @@ _LATE_LINE = msgspec.json.Decoder(TookLine)
 def read_request(form: Form, content: bytes, max_lists: int) -> PredictRequest[Any]:
     """Return the decoded body of a prediction request, without decoding its values.
 
-    Parameters
-    ----------
-    max_lists : number of bytes above which all values must be packed.
-
-    Raises
-    ------
-    MalformedBodyError
-        The body is not of this form, or not a prediction request; the error names the place.
-    BodyTooLargeError
-        The body has values as lists and is larger than `max_lists`.
+    Raise MalformedBodyError, which names the place, if the body is invalid, and BodyTooLargeError if it has values as
+    lists and more than `max_lists` bytes.
     """
     request: PredictRequest[Any] = _read_body(form, _REQUEST, _PACKED_REQUEST, content, max_lists)
     return request
 
 
 def read_groups(form: Form, content: bytes, max_lists: int) -> RawGroups:
-    """Return a body of groups by name without decoding their values; parameters and errors as in `read_request`."""
+    """Return a body of groups by name without decoding their values; raise errors as `read_request`."""
     groups: RawGroups = _read_body(form, _GROUPS, _PACKED_GROUPS, content, max_lists)
     return groups
 
 
 def read_session(form: Form, content: bytes) -> SessionRequest:
-    """Return the decoded body of a request that creates a session; raise errors as `read_request`."""
     request: SessionRequest = read(form, _SESSION[form.name], content)
     return request
 

@@ -8,27 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from anytime.errors import ArtifactError, GroupsError, ValuesError
-from anytime_service.errors import (
-    BodyTooLargeError,
-    ContentTypeError,
-    DamagedSessionError,
-    GoneSessionError,
-    HeadTooLargeError,
-    InvalidKeyError,
-    KeyScopeError,
-    MalformedBodyError,
-    MissingVersionError,
-    OriginError,
-    OverloadedError,
-    RegistryError,
-    RequestTimeoutError,
-    SessionsUnreachableError,
-    SubprotocolError,
-    UnexpectedEventError,
-    UnknownModelError,
-    UnknownSessionError,
-    UpgradeRequiredError,
-)
+from anytime_service import errors
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -42,28 +22,30 @@ class ProblemKind(NamedTuple):
 
 
 KINDS: Mapping[type[Exception], ProblemKind] = {
-    MalformedBodyError: ProblemKind("malformed-body", "Malformed body or message", 400),
-    SubprotocolError: ProblemKind("subprotocol", "Unsupported subprotocol", 400),
-    InvalidKeyError: ProblemKind("key-needed", "Missing or invalid API key", 401),
-    KeyScopeError: ProblemKind("right", "Insufficient scope of the API key", 403),
-    OriginError: ProblemKind("foreign-origin", "Origin not allowed", 403),
-    UnknownModelError: ProblemKind("unknown-model", "Unknown model", 404),
-    UnknownSessionError: ProblemKind("unknown-session", "Unknown session", 404),
-    RequestTimeoutError: ProblemKind("slow-request", "Request timeout", 408),
+    errors.MalformedBodyError: ProblemKind("malformed-body", "Malformed body or message", 400),
+    errors.SubprotocolError: ProblemKind("subprotocol", "Unsupported subprotocol", 400),
+    errors.InvalidKeyError: ProblemKind("key-needed", "Missing or invalid API key", 401),
+    errors.KeyScopeError: ProblemKind("right", "Insufficient scope of the API key", 403),
+    errors.OriginError: ProblemKind("foreign-origin", "Origin not allowed", 403),
+    errors.UnknownModelError: ProblemKind("unknown-model", "Unknown model", 404),
+    errors.UnknownSessionError: ProblemKind("unknown-session", "Unknown session", 404),
+    errors.RequestTimeoutError: ProblemKind("slow-request", "Request timeout", 408),
     ArtifactError: ProblemKind("unloadable-model", "Model loading failed", 409),
-    RegistryError: ProblemKind("unloadable-model", "Model loading failed", 409),
-    UnexpectedEventError: ProblemKind("out-of-turn", "Message not allowed in this state of the prediction", 409),
-    GoneSessionError: ProblemKind("gone-session", "The session has ended", 410),
-    BodyTooLargeError: ProblemKind("body-too-large", "The body is too large", 413),
-    ContentTypeError: ProblemKind("content-type", "Unsupported content type or encoding", 415),
+    errors.RegistryError: ProblemKind("unloadable-model", "Model loading failed", 409),
+    errors.UnexpectedEventError: ProblemKind("out-of-turn", "Message not allowed in this state of the prediction", 409),
+    errors.GoneSessionError: ProblemKind("gone-session", "The session has ended", 410),
+    errors.BodyTooLargeError: ProblemKind("body-too-large", "The body is too large", 413),
+    errors.ContentTypeError: ProblemKind("content-type", "Unsupported content type or encoding", 415),
     ValuesError: ProblemKind("unusable-values", "Invalid value", 422),
     GroupsError: ProblemKind("unusable-values", "Invalid value", 422),
-    UpgradeRequiredError: ProblemKind("upgrade-required", "WebSocket required", 426),
-    HeadTooLargeError: ProblemKind("head-too-large", "The head of the request is too large", 431),
-    DamagedSessionError: ProblemKind("damaged-session", "Damaged session", 500),
-    OverloadedError: ProblemKind("overloaded", "The server is overloaded", 503),
-    SessionsUnreachableError: ProblemKind("sessions-unreachable", "The session store is unreachable", 503),
-    MissingVersionError: ProblemKind("missing-version", "The session's model is not loaded on this replica", 503),
+    errors.UpgradeRequiredError: ProblemKind("upgrade-required", "WebSocket required", 426),
+    errors.HeadTooLargeError: ProblemKind("head-too-large", "The head of the request is too large", 431),
+    errors.DamagedSessionError: ProblemKind("damaged-session", "Damaged session", 500),
+    errors.OverloadedError: ProblemKind("overloaded", "The server is overloaded", 503),
+    errors.SessionsUnreachableError: ProblemKind("sessions-unreachable", "The session store is unreachable", 503),
+    errors.MissingVersionError: ProblemKind(
+        "missing-version", "The session's model is not loaded on this replica", 503
+    ),
 }
 """The kind of each error; the nearest base class applies. An error without a kind is a server failure: 500."""
 

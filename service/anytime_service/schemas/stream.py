@@ -16,8 +16,7 @@ from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
 
-SUBPROTOCOL = "anytime.v1"
-"""Subprotocol of the WebSocket."""
+SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
@@ -106,23 +105,14 @@ _LARGE_FRAMES: dict[str, Decoder] = {
 
 _VALUES = decoders(Values, bytes | Values)
 _PEEKED = decoders(Peeked)
-_START = 4096
-"""Number of bytes at the start of a long message in which the server searches its type and id."""
+_START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
 
 def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
     """Return a decoded message of a client; do not decode the values of a long message.
 
-    Parameters
-    ----------
-    max_lists : maximum number of bytes of a message with values as lists.
-
-    Raises
-    ------
-    MalformedBodyError
-        The message is not of this form, or not one of the message types; the error names the field.
-    BodyTooLargeError
-        The message has values as lists and is larger than `max_lists`.
+    Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has values
+    as lists and more than `max_lists` bytes.
     """
     size = len(content)
     decoders = _FRAMES if size <= AT_ONCE else _LONG_FRAMES if size <= max_lists else _LARGE_FRAMES

@@ -1,13 +1,10 @@
 """Values of one group on the wire: lists of numbers, or numbers packed as bytes.
 
 `array_of` converts short values, and `read_values` values of any length. Both check the number of rows; all other
-checks are those of `Prediction.checked`.
-
-Long lists are converted in pieces, so that the event loop serves other requests in between. Converting a list takes
-about 0.2 us a number, and a number in JSON takes as little as two bytes: converting a megabyte in one call would block
-the loop for 100 ms. Therefore a long list is cut at the ends of rows or numbers. Each piece is decoded and converted to
-an array, and after `PAUSE_MS` of work the code yields to the loop. The decoder's scan of the complete text, which finds
-the values, remains one call; `max_json_bytes` bounds its time.
+checks are those of `Prediction.checked`. Converting a list takes about 0.2 us a number, and a number in JSON takes as
+little as two bytes: converting a megabyte in one call would block the event loop for 100 ms. Therefore a long list is
+cut at the ends of rows or numbers. Each piece is converted, and after `PAUSE_MS` of work the code yields to the loop.
+The decoder's scan of the complete text, which finds the values, remains one call; `max_json_bytes` bounds its time.
 """
 
 from __future__ import annotations
@@ -25,11 +22,8 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
 
-AT_ONCE = 16 * 1024
-"""Maximum bytes of a list, or of a message that may contain one, that are converted without a pause."""
-
-PAUSE_MS = 0.5
-"""Working time after which a conversion yields to the event loop."""
+AT_ONCE = 16 * 1024  # maximum bytes of a list, or of a message that may contain one, that are converted without a pause
+PAUSE_MS = 0.5  # working time after which a conversion yields to the event loop
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Number: TypeAlias = float | bool | None
@@ -39,12 +33,8 @@ Values: TypeAlias = list[Number | list[Number]]
 VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 """Schema of values that are decoded after the rest of their message."""
 
-Dtype: TypeAlias = Literal["f4", "f8"]
-"""Little-endian floats of 4 or 8 bytes."""
-
-_NUMBER_BYTES = 9
-"""Maximum bytes of a number in MessagePack."""
-
+Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
+_NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
 _RAW_ROWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -69,7 +59,6 @@ class Pauses:
         self._begun_ms = now_ms()
 
     def due(self) -> bool:
-        """Return whether the work since the last pause took more than `PAUSE_MS`."""
         return now_ms() - self._begun_ms > PAUSE_MS
 
     async def pause(self) -> None:

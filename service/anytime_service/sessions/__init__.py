@@ -21,30 +21,24 @@ def session_store(handler: PredictionService) -> SessionStore:
     if settings.session_store == MEMORY:
         store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
     else:
-        store = _redis_store(handler)
+        try:
+            from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional dependency)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "redis":
+                raise
+            raise AnytimeError(
+                "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
+                "pip install 'anytime-linear[redis]'"
+            ) from error
+        retain_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
+        store = RedisSessions(
+            settings.session_store,
+            settings.session_store_timeout_ms,
+            settings.max_sessions,
+            settings.session_ttl_s,
+            ModelVersions(lambda: handler.registry, retain_s, settings.max_rows),
+            handler.held,
+        )
     handler.signals.sessions.set_function(lambda: len(store))
     handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))
     return store
-
-
-def _redis_store(handler: PredictionService) -> SessionStore:
-    try:
-        from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional dependency)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "redis":
-            raise
-        raise AnytimeError(
-            "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
-            "pip install 'anytime-linear[redis]'"
-        ) from error
-    settings = handler.settings
-    retain_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
-    models = ModelVersions(lambda: handler.registry, retain_s, settings.max_rows)
-    return RedisSessions(
-        settings.session_store,
-        settings.session_store_timeout_ms,
-        settings.max_sessions,
-        settings.session_ttl_s,
-        models,
-        handler.held,
-    )

@@ -20,26 +20,21 @@ from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.limits.queues import TTLCache
 from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
-REMEMBERED = 10_000
-"""Number of ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes."""
+REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 
 
 @dataclass(eq=False)
 class MemorySession(Session):
     """A session of this process.
 
-    Attributes
-    ----------
-    used_ms : time of the last use.
-    account : account of the key that began the session; it counts the session and the bytes of its values, also when
-        another key posts them.
+    `account`, of the key that began it, counts the session and the bytes of its values, also when another key posts
+    them.
     """
 
     account: Account = field(kw_only=True)
     used_ms: float = 0.0
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
-        """Add groups, see `OpenSession.add_groups`; never waits."""
         arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
         self.account.check(self.more_bytes(arrays), "groups")
         self.put(arrays)
@@ -48,14 +43,7 @@ class MemorySession(Session):
 
 
 class MemorySessions:
-    """Session store in memory, see `SessionStore`; no method waits.
-
-    Parameters
-    ----------
-    limit : largest number of sessions.
-    ttl_s : time after its last use at which a session expires, in seconds.
-    held : memory budget that counts the bytes of the values; None for a separate count without a limit.
-    """
+    """Session store in memory, see `SessionStore`; no method waits. `held` counts the bytes of the values."""
 
     kind: Literal["memory", "redis"] = "memory"
     trouble = None
@@ -75,13 +63,11 @@ class MemorySessions:
         """Do nothing: the first session starts the sweep."""
 
     async def close(self) -> None:
-        """Stop the sweep."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
-        """Begin a session, see `SessionStore.create`."""
         self._expire()
         account = account or self._no_account
         if account.share_exhausted(account.sessions, self.limit):
@@ -95,7 +81,6 @@ class MemorySessions:
         return session.id
 
     async def get(self, name: str) -> MemorySession:
-        """Return a session, which counts as a use of it; raises as `SessionStore.get`."""
         return self._get(name)
 
     @asynccontextmanager
@@ -105,11 +90,10 @@ class MemorySessions:
         due_ms: float | None = None,  # noqa: ARG002
         account: Account | None = None,  # noqa: ARG002
     ) -> AsyncIterator[Session]:
-        """Yield a session, which does not expire while a prediction waits for it; raises as `get`."""
+        """Yield a session, which does not expire while a prediction waits for it."""
         yield self._get(name)
 
     async def delete(self, name: str) -> None:
-        """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
         self._end(self._get(name))
 
     def _get(self, name: str) -> MemorySession:

@@ -28,8 +28,7 @@ from anytime_service.sessions.redis_format import (
 )
 from anytime_service.sessions.store import Session, gone
 
-MAX_PENDING = 64
-"""Messages that a mirror stores while a session is read; with more of them the session is read again."""
+MAX_PENDING = 64  # messages that a mirror stores while a session is read; with more of them the session is read again
 
 BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
 LOST = "the session store has lost this session; the latest groups may be missing in this answer"
@@ -38,18 +37,10 @@ _log = logging.getLogger("anytime_service")
 
 
 class Mirror:
-    """Mirror of one session.
+    """Mirror of one session; `session` is None until it is read.
 
-    Parameters
-    ----------
-    mirrors : all mirrors; they drop this one when no prediction waits.
-    account : memory budget that counts the bytes of the values and of pending messages while the mirror exists.
-
-    Attributes
-    ----------
-    session : the session; None until it is read.
-    readers : number of readers, each for a prediction that will wait.
-    behind : whether messages may have been lost.
+    `account` counts the bytes of values and pending messages. `readers` counts readers for predictions that will wait.
+    `behind` is whether messages may have been lost.
     """
 
     def __init__(self, name: str, mirrors: Mirrors, account: MemoryBudget) -> None:
@@ -67,20 +58,18 @@ class Mirror:
 
     @property
     def idle(self) -> bool:
-        """Return whether no prediction waits and no reader is active."""
         return not self.readers and (self.session is None or not self.session.waiting)
 
     @property
     def newest(self) -> int:
-        """Return the latest revision of the pending messages, 0 without any."""
         return max(self._pending, default=0)
 
     def apply(self, snapshot: Snapshot, model: Model, newest: int = 0) -> Session:
         """Apply a snapshot and return the session.
 
-        `newest` is the property `newest` when the snapshot was requested: pending messages up to this revision that the
-        snapshot does not contain are dropped. Raise DamagedSessionError if the snapshot is invalid, GoneSessionError if
-        the session has ended meanwhile, and OverloadedError if the values exceed the memory budget.
+        Pending messages up to revision `newest`, the latest one when the snapshot was requested, that the snapshot does
+        not contain are dropped. Raise DamagedSessionError if the snapshot is invalid, GoneSessionError if the session
+        has ended meanwhile, and OverloadedError if the values exceed the memory budget.
         """
         if self._ended:
             raise gone()
@@ -121,7 +110,6 @@ class Mirror:
             self._count_bytes()
 
     def mark(self, *, behind: bool) -> None:
-        """Set whether messages may have been lost."""
         self.behind = behind
         if self.session is not None:
             self.session.note = BEHIND if behind else None
@@ -134,12 +122,10 @@ class Mirror:
             self.session.end()
 
     def fail(self, error: Exception) -> None:
-        """Send the error to the waiting predictions."""
         if self.session is not None:
             self.session.fail(error)
 
     def release(self) -> None:
-        """Release the bytes from the memory budget: no prediction waits."""
         self._followed = False
         self._count_bytes()
 
@@ -174,12 +160,8 @@ class Mirror:
 class Mirrors:
     """All mirrors of this replica.
 
-    Parameters
-    ----------
-    reread : called with the id of a session that must be read again, possibly more than once.
-    bounds : returns the largest sizes of a session.
-    account : memory budget that counts the bytes of the values; None for a separate count without a limit.
-    report : logs damaged data.
+    `reread` is called, possibly more than once, with the id of a session that must be read again. `account` counts the
+    bytes of values; None for a separate count without a limit.
     """
 
     def __init__(
@@ -200,15 +182,11 @@ class Mirrors:
         return len(self._all)
 
     def find(self, name: str) -> Mirror | None:
-        """Return the mirror of a session; None if there is no mirror."""
         return self._all.get(name)
 
     @contextmanager
     def followed(self, name: str, account: MemoryBudget | None = None) -> Iterator[Mirror]:
-        """Yield the mirror of a session, which exists during the block and for as long as a prediction waits.
-
-        `account` counts the bytes of a new mirror.
-        """
+        """Yield the mirror of a session, which exists during the block and for as long as a prediction waits."""
         mirror = self._all.get(name)
         if mirror is None:
             mirror = self._all[name] = Mirror(name, self, account or self._account)
@@ -247,7 +225,6 @@ class Mirrors:
                 mirror.mark(behind=True)
 
     def drop_idle(self, name: str) -> None:
-        """Drop the mirror of a session if no prediction waits for it."""
         mirror = self._all.get(name)
         if mirror is not None and mirror.idle:
             del self._all[name]

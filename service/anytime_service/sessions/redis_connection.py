@@ -37,21 +37,11 @@ from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
 from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
-CONNECTIONS = 16
-"""Number of connections for requests; the subscription has one more."""
-
-CHECK_S = 1.0
-"""Interval between two checks, in seconds."""
-
-LOG_S = 60.0
-"""Interval at which an identical error is logged, in seconds."""
-
-MAX_LOGGED = 1_000
-"""Number of different errors to remember for that interval."""
-
-AT_A_TIME = 16
-"""Messages to receive before other tasks run."""
-
+CONNECTIONS = 16  # number of connections for requests; the subscription has one more
+CHECK_S = 1.0  # interval between two checks, in seconds
+LOG_S = 60.0  # interval at which an identical error is logged, in seconds
+MAX_LOGGED = 1_000  # number of different errors to remember for that interval
+AT_A_TIME = 16  # messages to receive before other tasks run
 _PAUSES = FullJitterBackoff(cap=1.0, base=0.05)
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -76,32 +66,19 @@ class LogLimit:
 
     def passes(self, message: str) -> bool:
         """Return whether to log a message now."""
-        now = now_ms()
-        last_ms = self._passed.get(message)
+        now, last_ms = now_ms(), self._passed.get(message)
         if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
             return False
-        self._passed.forget(message)
         self._passed.add(message, now, now)
         return True
 
 
 class RedisConnection:
-    """One replica's connection to Redis.
+    """One replica's connection to Redis, by a URL that `checked_address` accepts.
 
-    Parameters
-    ----------
-    url : URL that `checked_address` accepts.
-    timeout_ms : longest time to wait for an answer of Redis.
-    channel : channel to subscribe to.
-    on_message : called with every message.
-    check : checks by `run` whether Redis works.
-    background : coroutine that runs while the subscription exists.
-    on_subscription : called with True when the subscription begins, with False when it is lost.
-
-    Raises
-    ------
-    AnytimeError
-        A parameter of the URL is invalid.
+    `check` uses `run` to check whether Redis works. `background` runs while the subscription exists. `on_subscription`
+    is called with True when it begins, and with False when it is lost. Raise AnytimeError if a parameter of the URL is
+    invalid.
     """
 
     def __init__(
@@ -138,7 +115,6 @@ class RedisConnection:
         await self._tried.wait()
 
     async def close(self) -> None:
-        """End the subscription and close all connections."""
         if self._task is not None:
             while not self._task.done():
                 self._task.cancel()

@@ -49,9 +49,7 @@ from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
 
-FORMAT = "1"
-"""Version of the format."""
-
+FORMAT = "1"  # version of the format
 SESSIONS_KEY = "anytime:sessions"
 ENDED_KEY = "anytime:ended"
 
@@ -240,8 +238,7 @@ _LENGTH = struct.Struct("<I")
 _GROUP = b"g:"
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _MAX_REVISION = 2**32 - 1
-_FIELDS = 6
-"""Largest number of fields of a session that are not groups."""
+_FIELDS = 6  # largest number of fields of a session that are not groups
 
 
 class Bounds(NamedTuple):
@@ -253,7 +250,6 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, models: Iterable[Model], rows: int) -> Bounds:
-        """Return the bounds of sessions of `models`, with `rows` rows at most."""
         fields, size = 0, 0
         for model in models:
             names = sum(len(name.encode()) for name in model.places)

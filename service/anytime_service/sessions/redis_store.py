@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import secrets
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -29,45 +30,18 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.queues import TTLCache
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.sessions import redis_format
 from anytime_service.sessions.mirrors import LOST, Mirrors
 from anytime_service.sessions.redis_connection import LogLimit, RedisConnection
-from anytime_service.sessions.redis_format import (
-    ADD_GROUPS,
-    CHECK,
-    CREATE,
-    DELETE,
-    DESCRIBE,
-    ENDED_KEY,
-    FORMAT,
-    READ,
-    SESSIONS_KEY,
-    Bounds,
-    SessionInfo,
-    Snapshot,
-    damaged,
-    keys_of,
-    pack_values,
-    pieces,
-    prediction_of,
-    read_info,
-    read_rows,
-    read_snapshot,
-)
+from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
-MIN_MS = 20.0
-"""Least time to read a session in ms, even if its deadline is sooner: an answer late by a round trip beats none."""
-
-MAX_KNOWN = 10_000
-"""Number of sessions whose models are cached, so that posting groups takes one round trip."""
-
-MAX_RETAINED = 8
-"""Number of retained versions that are no longer served; the least recently used one is removed first."""
-
-_READING = 4
-"""Number of sessions that are read again concurrently."""
-
+MIN_MS = 20.0  # least time to read a session, even if its deadline is sooner: a late answer beats none
+MAX_KNOWN = 10_000  # number of sessions whose models are cached, so that posting groups takes one round trip
+MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
+_READING = 4  # number of sessions that are read again concurrently
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger("anytime_service")
@@ -76,15 +50,8 @@ _log = logging.getLogger("anytime_service")
 class ModelVersions:
     """The served models, and versions from before a reload for as long as this replica uses their sessions.
 
-    Parameters
-    ----------
-    registry : returns the registry of the models that are served now.
-    retain_s : time after the last use of its sessions for which a version is retained.
-    max_rows : largest number of rows of a session.
-
-    Attributes
-    ----------
-    bounds : largest possible sizes of sessions of the models.
+    `registry` returns the models served now. A version is retained for `retain_s` after the last use of its sessions.
+    `bounds` are the largest possible sizes of sessions of the models.
     """
 
     def __init__(self, registry: Callable[[], ModelRegistry], retain_s: float, max_rows: int) -> None:
@@ -143,30 +110,28 @@ class RedisSession:
         """Add groups; all are validated before they are sent to Redis, and none is sent if one is invalid."""
         arrays = checked_groups(Prediction(self.model, self.rows), values)
         rows = len(next(iter(arrays.values()))) if arrays else 0
-        pairs = [each for name, array in arrays.items() for each in (name, pack_values(self.id, name, array))]
+        pairs = [
+            each for name, array in arrays.items() for each in (name, redis_format.pack_values(self.id, name, array))
+        ]
         store, bounds = self.store, self.store.bounds
         with store.reporting():
-            status, *reply = await store.run(ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
+            status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
             if status == b"rows":
-                known = read_rows(self.id, reply[0], bounds.rows)
+                known = redis_format.read_rows(self.id, reply[0], bounds.rows)
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self.rows is None:
             store.remember(self.id, SessionInfo(self.model.name, self.model.version, rows))
-        replaced, fields = (pieces(each, 2 * bounds.fields) for each in reply)
-        return AcceptedGroups(_prefix(self.model, fields), {name.decode() for name in replaced})
+        replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
+        names = {field[2:].decode(errors="replace") for field in fields if field.startswith(b"g:")}
+        complete = bisect_left(self.model.needed, True, key=lambda needed: not needed <= names) - 1
+        return AcceptedGroups(complete, {name.decode() for name in replaced})
 
 
 class RedisSessions:
-    """Session store in Redis, see `SessionStore`.
+    """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together.
 
-    Parameters
-    ----------
-    url, timeout_ms : URL of Redis, and the longest time that a request waits for it.
-    limit : largest number of sessions of all replicas together.
-    ttl_s : time after its last use at which a session expires, in seconds.
-    models : finds the model that a session began with.
-    held : memory budget that counts the bytes of the values of mirrored sessions; None as in `MemorySessions`.
+    `held` counts the bytes of the values of mirrored sessions.
     """
 
     kind: Literal["memory", "redis"] = "redis"
@@ -186,7 +151,7 @@ class RedisSessions:
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
-        self._known: OrderedDict[str, SessionInfo] = OrderedDict()
+        self._known: TTLCache[SessionInfo] = TTLCache(MAX_KNOWN, math.inf)
         self._unread: dict[str, None] = {}
         self._has_unread = asyncio.Event()
         self._log_limit = LogLimit()
@@ -206,12 +171,10 @@ class RedisSessions:
 
     @property
     def bounds(self) -> Bounds:
-        """Return the largest sizes of a session."""
         return self._models.bounds
 
     @property
     def trouble(self) -> str | None:
-        """Return why Redis is unavailable; None if it is available."""
         return self._connection.trouble
 
     async def start(self) -> None:
@@ -219,15 +182,15 @@ class RedisSessions:
         await self._connection.start()
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._connection.close()
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
-        """Begin a session, see `SessionStore.create`; limit and shares apply to all replicas together."""
         name = secrets.token_urlsafe(16)
         owner, share = ("", self.limit) if account is None else (account.owner, account.share(self.limit))
-        arguments = (self.limit, FORMAT, model.name, model.version, rows or 0, owner, share)
-        status, count, *owned = await self._connection.call(CREATE, keys_of(name), (name, self._ttl_ms, *arguments))
+        arguments = (self.limit, redis_format.FORMAT, model.name, model.version, rows or 0, owner, share)
+        status, count, *owned = await self._connection.call(
+            redis_format.CREATE, redis_format.keys_of(name), (name, self._ttl_ms, *arguments)
+        )
         self._count = int(count)
         if status == b"share" and account is not None:
             raise account.share_error(int(owned[0]), self.limit, "sessions")
@@ -241,20 +204,19 @@ class RedisSessions:
         info = self._known.get(name)
         if info is None:
             with self.reporting():
-                _, *fields = await self.run(DESCRIBE, name, self.bounds.size)
-                info = self.remember(name, read_info(name, fields, self.bounds.rows))
+                _, *fields = await self.run(redis_format.DESCRIBE, name, self.bounds.size)
+                info = self.remember(name, redis_format.read_info(name, fields, self.bounds.rows))
         return RedisSession(self, name, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
     async def read(
         self, name: str, due_ms: float | None = None, account: Account | None = None
     ) -> AsyncIterator[Session]:
-        """Yield a session with all its groups, see `SessionStore.read`."""
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             with self.reporting():
                 snapshot, model = await self._snapshot(name, 0.0)
-                prediction = prediction_of(name, snapshot, model, self.bounds.rows)
+                prediction = redis_format.prediction_of(name, snapshot, model, self.bounds.rows)
             yield Session(name, prediction)
             return
         with self._mirrors.followed(name, account) as mirror:
@@ -266,18 +228,18 @@ class RedisSessions:
     async def delete(self, name: str) -> None:
         """End a session and answer its open predictions on every replica."""
         with self.reporting():
-            await self.run(DELETE, name)
-        self._known.pop(name, None)
+            await self.run(redis_format.DELETE, name)
+        self._known.forget(name)
 
     async def run(self, script: str, name: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
         """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
         if _ID.fullmatch(name) is None:
             raise unknown(name)
         reply: Sequence[Any] = await self._connection.call(
-            script, keys_of(name), (name, self._ttl_ms, *arguments), limit_ms
+            script, redis_format.keys_of(name), (name, self._ttl_ms, *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
-            self._known.pop(name, None)
+            self._known.forget(name)
             raise gone() if reply[0] == b"gone" else unknown(name)
         if reply[0] == b"damaged":
             raise damaged(name, "its fields are not those of a session")
@@ -293,11 +255,7 @@ class RedisSessions:
             raise
 
     def remember(self, name: str, info: SessionInfo) -> SessionInfo:
-        """Cache the constant properties of a session."""
-        self._known[name] = info
-        self._known.move_to_end(name)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._known.add(name, info, 0.0)
         return info
 
     async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, Model]:
@@ -305,17 +263,18 @@ class RedisSessions:
         limit_ms = max(wait_ms, MIN_MS) if wait_ms else None
         bounds = self.bounds
         wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
-        status, *content = await self.run(READ, name, *wait, limit_ms=limit_ms)
+        status, *content = await self.run(redis_format.READ, name, *wait, limit_ms=limit_ms)
         if status == b"large":
             await self.get(name)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(name, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
-        snapshot = read_snapshot(name, content[0], bounds)
+        snapshot = redis_format.read_snapshot(name, content[0], bounds)
         self.remember(name, snapshot.info)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
         self._models.notice()
-        self._count = int(await self._connection.run(CHECK, (SESSIONS_KEY, ENDED_KEY), ()))
+        keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
+        self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
 
     def _reread(self, name: str) -> None:
         self._unread[name] = None
@@ -360,14 +319,3 @@ class RedisSessions:
     def _report(self, error: DamagedSessionError) -> None:
         if self._log_limit.passes(str(error)):
             _log.warning("%s", error)
-
-
-def _prefix(model: Model, fields: Sequence[bytes]) -> int:
-    """Return the longest prefix that the groups among the fields of a session complete."""
-    missing = list(model.groups_added)
-    for field in fields:
-        if field.startswith(b"g:"):
-            place = model.places.get(field[2:].decode(errors="replace"))
-            if place is not None:
-                missing[place.step] -= 1
-    return next((prefix for prefix in range(model.steps) if missing[prefix + 1]), model.steps)

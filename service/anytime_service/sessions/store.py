@@ -36,13 +36,7 @@ class OpenSession(Protocol):
 
 
 class SessionStore(Protocol):
-    """Store of sessions by id. Every method may raise SessionsUnreachableError.
-
-    Attributes
-    ----------
-    kind : where the store keeps its sessions.
-    ttl_s : time after its last use at which a session expires, in seconds.
-    """
+    """Store of sessions by id. Every method may raise SessionsUnreachableError."""
 
     kind: Literal["memory", "redis"]
     ttl_s: float
@@ -57,8 +51,7 @@ class SessionStore(Protocol):
     async def start(self) -> None:
         """Start the background tasks; without this call the first request starts them. Never fails."""
 
-    async def close(self) -> None:
-        """Stop the background tasks."""
+    async def close(self) -> None: ...
 
     async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
         """Begin a session for the key of an account and return its id.
@@ -89,14 +82,9 @@ class SessionStore(Protocol):
 
 @dataclass(eq=False)
 class Session:
-    """The groups received so far, and the predictions that wait for more.
+    """The groups received so far, in `prediction`, and the open predictions that wait for more.
 
-    Attributes
-    ----------
-    prediction : prediction with the received groups, from which all answers of the session are made.
-    waiting : open predictions.
-    note : note to add to answers; None without one.
-    on_leave : called when an open prediction has ended.
+    `note` is added to answers; `on_leave` is called when an open prediction has ended.
     """
 
     id: str
@@ -107,7 +95,6 @@ class Session:
 
     @property
     def model(self) -> Model:
-        """Return the model of the answers: the version with which the session began."""
         return self.prediction.model
 
     def join(self, live: ActivePrediction) -> None:
@@ -138,22 +125,18 @@ class Session:
             live.ended()
 
     def fail(self, error: Exception) -> None:
-        """Send the error to every open prediction."""
         for live in tuple(self.waiting):
             live.fail(error)
 
     def noted(self, answer: Answer) -> Answer:
-        """Add the note to an answer."""
         if self.note is None:
             return answer
         return replace(answer, note="; ".join(filter(None, (answer.note, self.note))))
 
 
 def gone() -> GoneSessionError:
-    """Return the error for a session that has ended."""
     return GoneSessionError("the session was deleted or has expired; begin a new one by POST /sessions")
 
 
 def unknown(name: str) -> UnknownSessionError:
-    """Return the error for a session that never existed."""
     return UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")

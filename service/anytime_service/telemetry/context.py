@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import count
 
 from prometheus_client import Counter
@@ -28,29 +29,23 @@ _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+@dataclass(slots=True, eq=False)
 class RequestContext:
-    """One request or WebSocket connection.
+    """One request, or one WebSocket connection, which carries many predictions.
 
-    Attributes
-    ----------
-    id : unique id of the request.
-    connection : whether this is a WebSocket connection, which carries many predictions.
-    errors : counter of the problems that were sent, by kind.
-    span : id of the trace and id of the server's span in it; None without tracing.
+    `errors` counts the problems that were sent. `span` is the id of the trace and the id of the server's span in it;
+    None without tracing.
     """
 
-    __slots__ = ("_headers", "connection", "errors", "id", "span")
-
-    def __init__(self, name: str, headers: Headers, errors: Counter, *, connection: bool = False) -> None:
-        self.id = name
-        self.connection = connection
-        self.errors = errors
-        self.span: tuple[str, str] | None = None
-        self._headers = headers
+    id: str
+    headers: Headers
+    errors: Counter
+    connection: bool = False
+    span: tuple[str, str] | None = None
 
     def caller(self) -> tuple[str, str] | None:
         """Return the ids of the trace and of the caller's span, if the caller sent them."""
-        values = [value for name, value in self._headers if name == b"traceparent"]
+        values = [value for name, value in self.headers if name == b"traceparent"]
         return trace_of(values[0].decode("latin-1")) if len(values) == 1 else None
 
     def trace(self) -> tuple[str, str] | None:
@@ -65,13 +60,8 @@ CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", defau
 class RequestContextMiddleware:
     """ASGI middleware that sets the context of every request and adds its id to the response.
 
-    It wraps the complete application, including the error handling.
-
-    Parameters
-    ----------
-    app : the application.
-    errors : counter of the problems that are sent.
-    begun : called with the scope after the context is set; tracing uses it.
+    It wraps the complete application, including the error handling. `begun` is called with the scope after the context
+    is set; tracing uses it.
     """
 
     def __init__(self, app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> None:
@@ -81,7 +71,6 @@ class RequestContextMiddleware:
         self._new = new_ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -109,7 +98,6 @@ def new_ids() -> Iterator[bytes]:
 
 @contextmanager
 def on_behalf_of(context: RequestContext | None) -> Iterator[None]:
-    """Run the block in the context of another request."""
     token = CURRENT.set(context)
     try:
         yield

@@ -1,11 +1,9 @@
 """Logging of the service: access log, answers at level debug, formatters, filters and the configuration.
 
-Lines are text for people or JSON for machines; uvicorn's lines use the same format. The access log has one line per
-request and one per WebSocket connection.
-
-Every line that belongs to a request has the request id, and in JSON the ids of the trace. Values, keys and headers are
-never logged. Below "info", uvicorn and its WebSocket library log the bytes of complete messages and handshakes, so
-their loggers stay at "info" or above whatever level is set.
+Lines, also those of uvicorn, are text for people or JSON for machines. The access log has one line per request or
+WebSocket connection. Every line that belongs to a request has the request id, and in JSON the ids of the trace. Values,
+keys and headers are never logged. Below "info", uvicorn and its WebSocket library log the bytes of complete messages
+and handshakes, so their loggers stay at "info" or above whatever level is set.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ from anytime_service.clock import now_ms
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT
 
-MAX_LINES = 10
-"""Warnings and errors that one place in the code may log in `WINDOW_S`; clients can cause any number of them."""
-
+MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
 WINDOW_S = 60.0
 
 _SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
@@ -68,7 +64,6 @@ class AccessLog:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -140,7 +135,6 @@ class NoiseFilter(logging.Filter):
     """Filter that drops uvicorn's lines about intended behaviour and about every WebSocket that opens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record."""
         error = record.exc_info[1] if record.exc_info else None
         # A client that resets its connection while uvicorn writes to it.
         reset = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
@@ -149,8 +143,6 @@ class NoiseFilter(logging.Filter):
 
 @dataclass(slots=True)
 class _Window:
-    """Lines of one place in the code: start of the count, lines logged, lines dropped, and the first dropped one."""
-
     since: float
     logged: int = 0
     dropped: int = 0
@@ -169,7 +161,6 @@ class RateLimitFilter(logging.Filter):
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record."""
         if record.levelno < logging.WARNING or hasattr(record, "suppressed"):
             return True
         self.report(WINDOW_S)
@@ -199,15 +190,13 @@ class RateLimitFilter(logging.Filter):
                 )
 
 
-RATE_LIMIT = RateLimitFilter()
-"""The filter of this process; its servers share it, as they share the loggers."""
+RATE_LIMIT = RateLimitFilter()  # the filter of this process; its servers share it, as they share the loggers
 
 
 class TextFormatter(DefaultFormatter):
     """Formatter for text: uvicorn's lines, with the request id at the end of the first line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Return the first line of a record."""
         line = super().formatMessage(record)
         current = CURRENT.get()
         return line if current is None else f"{line} [{current.id}]"
@@ -217,7 +206,6 @@ class JsonFormatter(logging.Formatter):
     """Formatter for JSON: one object per line, with the traceback and the record's `json_fields` as further members."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line of JSON."""
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -238,9 +226,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_config(settings: Settings) -> dict[str, Any]:
-    """Return the configuration for `logging.config.dictConfig`.
+    """Return the configuration for `logging.config.dictConfig`, without the root logger.
 
-    It does not configure the root logger, which belongs to the program that embeds the service.
+    The root logger belongs to the program that embeds the service.
     """
     level = settings.log_level.upper()
     uvicorn_level = "INFO" if level == "DEBUG" else level

@@ -1,11 +1,10 @@
 """Metrics of the service for Prometheus, their exposition, and the answer margins learned from them.
 
-A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to
-collect and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event
-loop collects and writes a few lines per turn, so that no answer waits for a scrape.
-
-Values of labels are names of served models and groups or constants of the code, never text that a client sends. A model
-that is no longer served keeps its counters, as Prometheus expects, and disappears from `anytime_model_info`.
+A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to collect
+and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event loop
+collects and writes a few lines per turn, so that no answer waits for a scrape. Values of labels are names of served
+models and groups or constants of the code, never text that a client sends. A model that is no longer served keeps its
+counters, as Prometheus expects, and disappears from `anytime_model_info`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
@@ -33,17 +31,13 @@ from anytime.types import Reason
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
 
-SLICE_MS = 0.2
-"""Time that one turn of the event loop may spend on writing metrics, in ms; the current piece is completed."""
+SLICE_MS = 0.2  # time that a turn of the event loop may spend on writing metrics; the current piece is completed
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (1, 2, 5)), 10.0)
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-_SAMPLES = 24
-"""Samples that are written in one piece, which takes 0.1 to 0.3 ms."""
-
+_SAMPLES = 24  # samples that are written in one piece, which takes 0.1 to 0.3 ms
 _EOF = b"# EOF\n"
 
 
@@ -61,7 +55,6 @@ class Tally:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value in the bucket with the smallest bound that is at least the value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -69,13 +62,8 @@ class Tally:
 class Histograms:
     """Family of histograms; it yields one member at a time, while the library collects thousands in one call.
 
-    Parameters
-    ----------
-    name, documentation : as exposed to Prometheus; the name contains the unit.
-    labels : names of the labels.
-    bounds : upper bounds of the buckets, ascending; an unbounded bucket follows. If a bound is negative, the sum and
-        the count are not exposed, as OpenMetrics requires, since the sum could fall; the last bucket is the count.
-    registry : registry that collects the family.
+    If a bound is negative, the sum and the count are not exposed, as OpenMetrics requires, since the sum could fall;
+    the last bucket is the count.
     """
 
     def __init__(
@@ -111,7 +99,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = here = CollectorRegistry()
-        self.predictions = Counter("anytime_predictions", "Answers sent.", ["model", "reason"], registry=here)
+        counter, gauge = partial(Counter, registry=here), partial(Gauge, registry=here)
+        self.predictions = counter("anytime_predictions", "Answers sent.", ["model", "reason"])
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
             "Time of sending minus deadline, for answers at an expired deadline; negative is early.",
@@ -120,14 +109,11 @@ class Metrics:
             here,
         )
         self.prefix = Histograms("anytime_prefix", "Complete steps that answers used.", ["model"], _PREFIX, here)
-        self.groups_late = Counter(
-            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"], registry=here
+        self.groups_late = counter(
+            "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"]
         )
-        self.margin = Gauge(
-            "anytime_deadline_margin_seconds",
-            "Time before the deadline at which answers begin.",
-            ["model"],
-            registry=here,
+        self.margin = gauge(
+            "anytime_deadline_margin_seconds", "Time before the deadline at which answers begin.", ["model"]
         )
         self.group_seconds = Histograms(
             "anytime_group_seconds",
@@ -136,25 +122,22 @@ class Metrics:
             _GROUP_S,
             here,
         )
-        self.open = Gauge("anytime_open_predictions", "Open predictions.", registry=here)
-        self.shed = Counter(
+        self.open = gauge("anytime_open_predictions", "Open predictions.")
+        self.shed = counter(
             "anytime_shed",
             "Predictions not begun because of overload: refused, or answered with the base rate.",
             ["how", "why"],
-            registry=here,
         )
-        self.predicted_lateness = Gauge(
-            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now.", registry=here
+        self.predicted_lateness = gauge(
+            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now."
         )
-        self.connections = Gauge("anytime_connections", "Open connections.", registry=here)
-        self.held_bytes = Gauge("anytime_held_bytes", "Bytes stored for clients.", registry=here)
-        self.sessions = Gauge("anytime_sessions", "Stored sessions.", registry=here)
-        self.session_store_up = Gauge(
-            "anytime_session_store_up", "Whether the session store is available: 1 or 0.", registry=here
-        )
+        self.connections = gauge("anytime_connections", "Open connections.")
+        self.held_bytes = gauge("anytime_held_bytes", "Bytes stored for clients.")
+        self.sessions = gauge("anytime_sessions", "Stored sessions.")
+        self.session_store_up = gauge("anytime_session_store_up", "Whether the session store is available: 1 or 0.")
         self.session_store_up.set(1)  # a store in memory is always available
-        self.errors = Counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"], registry=here)
-        self.reloads = Counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"], registry=here)
+        self.errors = counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"])
+        self.reloads = counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"])
         self.lag = Histogram(
             "anytime_loop_lag_seconds", "Delay of a timer of the event loop.", buckets=_LAG_S, registry=here
         )
@@ -164,8 +147,7 @@ class Metrics:
         self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
-        limit = Gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.", registry=here)
-        limit.set(memory_limit() or 0)
+        self.memory_limit = gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.")
         self._served = Info("anytime_model", "Served models, in every version.", ["model", "version"], registry=here)
         self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
@@ -182,7 +164,6 @@ class Metrics:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Count a reload of models by its outcome."""
         try:
             yield
         except UnknownModelError:  # the caller's mistake, not the files'
@@ -193,7 +174,6 @@ class Metrics:
         self.reloads.labels("ok").inc()
 
     def set_served(self, models: Iterable[Model]) -> None:
-        """Set the models that are served now, in every version."""
         self._served.clear()
         for model in models:
             self._served.labels(model.name, model.version)
@@ -239,7 +219,6 @@ class ModelMetrics:
 
     @property
     def margin_ms(self) -> float:
-        """Return the margin, learned from the lateness of previous answers; at most 1 ms."""
         return self._record.margin_ms
 
     def add_groups(self, groups: Collection[str]) -> None:
@@ -266,25 +245,7 @@ class ModelMetrics:
         tally.observe(took_ms / 1000.0)
 
     def dropped(self, groups: int) -> None:
-        """Count groups that arrived after the answer was sent."""
         self._groups_late.inc(groups)
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits: list[int] = []
-    # Control groups of version 2 and of version 1; "max" is no limit.
-    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
-    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
-    return min(limits, default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True)

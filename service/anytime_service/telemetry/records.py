@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
@@ -18,47 +19,33 @@ from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
 from anytime_service.telemetry.tracing import Tracing
 
-LONGEST_MS = 3_600_000.0
-"""Longest accepted time of a group in ms; longer ones count as this, so that one absurd value does not dominate."""
+LONGEST_MS = 3_600_000.0  # longer times of a group count as this, so that one absurd value does not dominate
 
 _log = logging.getLogger("anytime_service")
 
 
 class GroupTimings:
-    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later.
+    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
 
-    Parameters
-    ----------
-    signals : metrics of the model.
-    begun_ms : time at which the prediction began.
-    """
-
-    __slots__ = ("_last_ms", "signals")
+    __slots__ = ("last_ms", "signals")
 
     def __init__(self, signals: ModelMetrics, begun_ms: float) -> None:
         self.signals = signals
-        self._last_ms = begun_ms
+        self.last_ms = begun_ms
 
     def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
-        """Record a group that arrived on its own.
+        """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.
 
-        Parameters
-        ----------
-        took_ms : time that the client reports for computing the group.
-        again : the group arrived before and the client reports no time; it may have been sent twice, but computed once.
+        With `again`, the group arrived before and the client reports no time: it may have been sent twice, but computed
+        once.
         """
         if took_ms is None:
-            took_ms = now_ms - self._last_ms
-        self._last_ms = now_ms
+            took_ms = now_ms - self.last_ms
+        self.last_ms = now_ms
         if not again:
             self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS)  # NaN counts as the longest
 
-    def received_together(self, now_ms: float) -> None:
-        """Record groups that arrived in one message; the times of the single groups are unknown."""
-        self._last_ms = now_ms
-
     def received_late(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
-        """Record a group that arrived after the answer was sent."""
         self.signals.dropped(1)
         self.received(group, now_ms, took_ms)
 
@@ -66,9 +53,7 @@ class GroupTimings:
 class SessionTimings:
     """Group timings of sessions by id, wherever the sessions are stored.
 
-    Parameters
-    ----------
-    limit : number of sessions to remember; the least recently used one is removed first, which costs a measurement.
+    The least recently used session beyond `limit` is removed, which costs a measurement.
     """
 
     def __init__(self, limit: int) -> None:
@@ -91,25 +76,16 @@ class SessionTimings:
         if len(groups) == 1:
             timings.received(groups[0], now_ms, again=again)
         else:
-            timings.received_together(now_ms)
+            timings.last_ms = now_ms  # the times of the single groups are unknown
 
     def end(self, name: str) -> None:
-        """Remove a session."""
         self._timings.pop(name, None)
 
 
 class PredictionRecord:
-    """Record of one prediction, which the current request began.
+    """Record of one prediction, which the current request began; `traceparent` is the caller's span, if it sent one."""
 
-    Parameters
-    ----------
-    signals : metrics of the model.
-    tracing : makes the span of the prediction; None without tracing.
-    begun_ms : time at which the prediction began.
-    traceparent : the caller's span, if the prediction has one of its own.
-    """
-
-    __slots__ = ("_context", "_origin", "_signals", "_tracing", "timings")
+    __slots__ = ("_context", "_make_span", "_signals", "timings")
 
     def __init__(
         self, signals: ModelMetrics, tracing: Tracing | None, begun_ms: float, traceparent: str | None
@@ -117,15 +93,14 @@ class PredictionRecord:
         self.timings = GroupTimings(signals, begun_ms)
         self._signals = signals
         self._context = CURRENT.get()
-        self._tracing = tracing
-        self._origin = None if tracing is None else tracing.origin(traceparent)
+        self._make_span = None if tracing is None else partial(tracing.answered, tracing.origin(traceparent))
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Record an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
         self._signals.answered(answer, late_ms)
-        if self._tracing is not None and self._origin is not None:
+        if self._make_span is not None:
             try:
-                self._tracing.answered(self._origin, answer, late_ms)
+                self._make_span(answer, late_ms)
             except Exception:  # the answer was sent: the prediction has not failed
                 _log.exception("could not make the span of a prediction")
         if _log.isEnabledFor(logging.DEBUG):

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from anytime._version import __version__
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Link
 
-CLOSE_S = 2.0
-"""Time that shutdown waits for spans to be sent, in seconds."""
+CLOSE_S = 2.0  # time that shutdown waits for spans to be sent, in seconds
 
 UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"})
 """Paths without spans: probes and scrapes request them continuously."""
@@ -36,20 +35,12 @@ OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto
 """The framework's configuration without tracing; it also avoids a search for providers in every request."""
 
 
-class Origin(NamedTuple):
-    """Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
-
-    parent: Context
-    links: tuple[Link, ...]
+Origin: TypeAlias = "tuple[Context, tuple[Link, ...]]"
+"""Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
 
 
 class Tracing:
-    """Maker of spans.
-
-    Parameters
-    ----------
-    provider : stores and sends the spans.
-    """
+    """Maker of spans, which `provider` stores and sends."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import propagate, trace  # noqa: PLC0415
@@ -61,7 +52,6 @@ class Tracing:
 
     @property
     def configuration(self) -> TelemetryConfig:
-        """Return the framework's configuration: one span per request and nothing else."""
         return {
             **OFF,
             "tracing": True,
@@ -95,16 +85,16 @@ class Tracing:
         connection's span, so that predictions are sampled one by one.
         """
         if traceparent is not None:
-            return Origin(self._extract({"traceparent": traceparent}, self._nothing), ())
+            return self._extract({"traceparent": traceparent}, self._nothing), ()
         current = CURRENT.get()
         if current is not None and current.connection and current.caller() is None:
             ids = self._trace.get_current_span().get_span_context()
-            return Origin(self._nothing, (self._trace.Link(ids),) if ids.is_valid else ())
-        return Origin(self._current(), ())
+            return self._nothing, (self._trace.Link(ids),) if ids.is_valid else ()
+        return self._current(), ()
 
     def answered(self, origin: Origin, answer: Answer, late_ms: float | None) -> None:
-        """Make the span of a prediction whose answer was sent."""
         now_ns = time.time_ns()
+        parent, links = origin
         attributes: dict[str, str | int | float | bool] = {
             "anytime.model": answer.model,
             "anytime.version": answer.version,
@@ -118,8 +108,8 @@ class Tracing:
             attributes["anytime.lateness_ms"] = late_ms
         span = self._tracer.start_span(
             f"predict {answer.model}",
-            context=origin.parent,
-            links=origin.links,
+            context=parent,
+            links=links,
             attributes=attributes,
             start_time=now_ns - int(answer.elapsed_ms * 1e6),
         )
@@ -135,10 +125,7 @@ class Tracing:
 def collector(environment: Mapping[str, str]) -> str | None:
     """Return the configured address of an OTLP collector; None if tracing is not configured.
 
-    Raises
-    ------
-    AnytimeError
-        The address is invalid, or the protocol is not supported; the message names the variable.
+    Raise AnytimeError, which names the variable, if the address is invalid or the protocol is not supported.
     """
     name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     address = environment.get(name, "")
@@ -160,10 +147,7 @@ def collector(environment: Mapping[str, str]) -> str | None:
 def load_tracing() -> Tracing | None:
     """Set up tracing from the environment; return None if no collector is configured.
 
-    Raises
-    ------
-    AnytimeError
-        The configuration is invalid (see `collector`), or packages are missing.
+    Raise AnytimeError if the configuration is invalid (see `collector`), or packages are missing.
     """
     if collector(os.environ) is None:
         return None

@@ -35,9 +35,9 @@ def served(throttle: Throttle, clock: Clock, capacity: float, wanted: float, sec
         if tokens >= 1.0:
             tokens -= 1.0
             accepted += 1
-            throttle.accepted()
+            throttle.record(accepted=True)
         else:
-            throttle.refused()
+            throttle.record(accepted=False)
     return count, sent, accepted
 
 
@@ -75,13 +75,13 @@ def test_after_the_overload_every_request_is_soon_sent_again(throttle: Throttle,
 
 def test_a_few_refusals_do_not_throttle(throttle: Throttle) -> None:
     for _ in range(int(FEW)):
-        throttle.refused()
+        throttle.record(accepted=False)
         assert not throttle.rejects()
 
 
 def test_old_refusals_do_not_count(throttle: Throttle, clock: Clock) -> None:
     for _ in range(100):
-        throttle.refused()
+        throttle.record(accepted=False)
     assert any(throttle.rejects() for _ in range(10))
     clock.now += 60.0
     assert not any(throttle.rejects() for _ in range(1_000))

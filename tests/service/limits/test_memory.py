@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,7 +19,7 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import MemoryBudget, memory_limit
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
@@ -262,3 +263,19 @@ def test_a_budget_refuses_bytes_that_do_not_fit_and_counts_the_refusal() -> None
     with pytest.raises(OverloadedError, match=r"stores 60 bytes, and 41 more .* limit of 100") as error:
         account.check(41, "groups.hog")
     assert (error.value.field, len(refused)) == ("groups.hog", 1)
+
+
+def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")
+    assert memory_limit(tmp_path) == 8192
+    newer, older = tmp_path / "sys/fs/cgroup", tmp_path / "sys/fs/cgroup/memory"
+    older.mkdir(parents=True)
+    (newer / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == 8192
+    (newer / "memory.max").write_text("4096\n")
+    assert memory_limit(tmp_path) == 4096
+    (newer / "memory.max").unlink()
+    (older / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(tmp_path) == 8192

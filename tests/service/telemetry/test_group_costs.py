@@ -192,9 +192,8 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
         call, link = Call(None, BeginFrame(0), 0.0), _Link()  # type: ignore[arg-type]
         call._channel = channel = Channel(link, 7, 5.0, None)  # type: ignore[arg-type]
         channel.answer = Prediction(small_model()).answer() if answered else None
-        tell = call.late_sender()
         call.close()
-        tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+        call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
         return link.sent
 
     (frame,) = asyncio.run(told())
@@ -205,8 +204,7 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
 def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
     async def told() -> None:
         call = Call(None, BeginFrame(0), 0.0)  # type: ignore[arg-type]
-        tell = call.late_sender()
         call.close()
-        tell("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+        call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
 
     asyncio.run(told())

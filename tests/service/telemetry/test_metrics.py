@@ -23,7 +23,7 @@ from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.settings import Settings
-from anytime_service.telemetry.metrics import Histograms, Metrics, memory_limit
+from anytime_service.telemetry.metrics import Histograms, Metrics
 from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
 from service.serving import VALUES, Running, running, small_model, trained_model, until
 
@@ -337,19 +337,3 @@ def test_reported_times_do_not_change_the_answer(service: Running) -> None:
             for name, values in VALUES.items():
                 stream.say("group", str(took), group=name, values=values, **took)
             assert stream.answer(str(took))["complete"]
-
-
-def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) is None
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")
-    assert memory_limit(tmp_path) == 8192
-    newer, older = tmp_path / "sys/fs/cgroup", tmp_path / "sys/fs/cgroup/memory"
-    older.mkdir(parents=True)
-    (newer / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) == 8192
-    (newer / "memory.max").write_text("4096\n")
-    assert memory_limit(tmp_path) == 4096
-    (newer / "memory.max").unlink()
-    (older / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert memory_limit(tmp_path) == 8192
