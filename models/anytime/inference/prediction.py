@@ -191,7 +191,8 @@ class Prediction:
         else:
             self.nbytes += stored.nbytes
             self._unreceived[place.step] -= 1
-            self._advance()
+            if not self._unreceived[place.step]:
+                self._advance()
         self._nulls[group] = nulls
 
     def prepare(self, budget: float | None = None) -> None:
@@ -383,11 +384,11 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
     if values.shape != (rows, len(features)):
         shape = " x ".join(map(str, values.shape)) or "a single value"
         raise ValuesError(f"values of group {group!r} are {shape}; {_expected(rows, features)}")
-    if values.dtype.kind not in "biufO":
-        raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
-    if values.dtype == object and not all(isinstance(item, _NUMBERS) for item in values.flat):
-        raise ValuesError(f"values of group {group!r} are not all numbers; {_expected(rows, features)}")
     if values.dtype != np.float64:
+        if values.dtype.kind not in "biufO":
+            raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
+        if values.dtype == object and not all(isinstance(item, _NUMBERS) for item in values.flat):
+            raise ValuesError(f"values of group {group!r} are not all numbers; {_expected(rows, features)}")
         try:  # None becomes NaN
             with np.errstate(over="ignore", invalid="ignore"):
                 values = values.astype(np.float64)

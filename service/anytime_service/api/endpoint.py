@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,7 +11,10 @@ from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.http.responses import problem_reply
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.values import AT_ONCE
+
+T = TypeVar("T")
 
 AT_A_TIME = 16
 """Number of lines or messages that one client may send before the event loop serves other connections."""
@@ -21,10 +25,10 @@ class Endpoint:
 
     Attributes
     ----------
-    body_timeout_s : time to read a body completely, in seconds; None if only a deadline ends the wait.
+    bodies : timeout of bodies that must be complete before they count; None if only a deadline ends the wait.
     """
 
-    body_timeout_s: float | None = None
+    bodies: TimeoutQueue[Exchange] | None = None
 
     def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
@@ -33,7 +37,7 @@ class Endpoint:
         """Answer one request."""
         handler = self.handler
         account = handler.accounts.of(scope)
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.body_timeout_s)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
             await self.answer(scope, exchange, opened)
@@ -55,9 +59,12 @@ class Endpoint:
         return problem_reply(error)
 
 
-def converting(handler: PredictionService, content: bytes) -> AbstractAsyncContextManager[None]:
-    """Return the context in which to convert a body: one long body at a time, and any number of short ones."""
-    return handler.converting if len(content) > AT_ONCE else nullcontext()
+async def in_turn(handler: PredictionService, content: bytes, conversion: Awaitable[T]) -> T:
+    """Await the conversion of a body: one long body at a time, and any number of short ones."""
+    if len(content) <= AT_ONCE:
+        return await conversion
+    async with handler.converting:
+        return await conversion
 
 
 def _drop(opened: list[ActivePrediction]) -> None:

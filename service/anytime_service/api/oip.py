@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
-from anytime_service.api.endpoint import Endpoint, converting
+from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -133,15 +133,8 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        async with converting(self._handler, content):
-            pauses = Pauses()
-            request = read_infer(content)
-            await pauses.pause()
-            tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
-            check_outputs(self._model, request)
-            self._check_length(sum(tensor.size or 0 for tensor in tensors))
-            options = _merged(self._head, request, tensors)
-            arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        request, tensors, arrays = await in_turn(self._handler, content, self._converted(content))
+        options = _merged(self._head, request, tensors)
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
         self._arrays = arrays
@@ -150,6 +143,16 @@ class InferBody:
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
+
+    async def _converted(self, content: bytes) -> tuple[InferRequest, Sequence[Tensor], dict[str, Any]]:
+        """Return the JSON, its inputs, and the values of the inputs that do not follow as bytes."""
+        pauses = Pauses()
+        request = read_infer(content)
+        await pauses.pause()
+        tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
+        check_outputs(self._model, request)
+        self._check_length(sum(tensor.size or 0 for tensor in tensors))
+        return request, tensors, {each.group: await each.from_json(pauses) for each in tensors if each.size is None}
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""

@@ -11,7 +11,7 @@ from collections import deque
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import AT_A_TIME, Endpoint, converting
+from anytime_service.api.endpoint import AT_A_TIME, Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -143,8 +143,7 @@ class Predict(Endpoint):
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        async with converting(self.handler, content):
-            groups = await self._groups(content, active, head)
+        groups = await in_turn(self.handler, content, self._groups(content, active, head))
         if active.answered:  # its deadline expired while a long body was converted
             return
         # The groups arrived when the body ended, however long the conversion took.

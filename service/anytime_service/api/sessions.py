@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import Endpoint, converting
+from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -23,6 +23,7 @@ from anytime_service.http.options import (
     reply_form,
 )
 from anytime_service.http.responses import answer_callbacks
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Form
 from anytime_service.schemas.predict import (
     Arrays,
@@ -43,7 +44,7 @@ class _SessionEndpoint(Endpoint):
     def __init__(self, handler: PredictionService, sessions: SessionStore) -> None:
         super().__init__(handler)
         self.sessions = sessions
-        self.body_timeout_s = handler.settings.body_timeout_s
+        self.bodies = TimeoutQueue(handler.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
         """Return the form of the body and the body, read within the size limit of its form."""
@@ -85,8 +86,7 @@ class SessionGroups(_SessionEndpoint):
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        async with converting(self.handler, content):
-            groups = await self._groups(form, content, session)
+        groups = await in_turn(self.handler, content, self._groups(form, content, session))
         prefix, replaced = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple(each for each in groups if each in replaced))
         reply = reply_form(headers, form)

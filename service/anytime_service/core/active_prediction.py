@@ -225,7 +225,7 @@ class ActivePrediction:
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
-        self._account.bytes -= self._stored
+        self._account.add(-self._stored)
         self._stored = 0
         if self._timer is not None:
             self._timer.cancel()
@@ -263,7 +263,7 @@ class ActivePrediction:
 
     def _count_bytes(self) -> None:
         stored = self.opened.prediction.nbytes
-        self._account.bytes += stored - self._stored
+        self._account.add(stored - self._stored)
         self._stored = stored
 
     def _solve(self) -> None:

@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.queues import TimeoutQueue
 
 LINGER_S = 2.0
 """Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
@@ -119,7 +120,7 @@ class Exchange:
     receive, send : the ASGI channels.
     limit : maximum number of bytes of the body; the server discards as many again after the response.
     held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
-    body_timeout_s : time limit of `read_all`, in seconds; None for no limit.
+    bodies : timeout of `read_all`; None without one.
 
     Attributes
     ----------
@@ -136,7 +137,7 @@ class Exchange:
         send: Send,
         limit: int,
         held: MemoryBudget | None = None,
-        body_timeout_s: float | None = None,
+        bodies: TimeoutQueue[Exchange] | None = None,
     ) -> None:
         self.replied = False
         self.gone = False
@@ -149,11 +150,11 @@ class Exchange:
         self._advice = "send fewer rows or groups at once"
         self._held = held or MemoryBudget()
         self._held_bytes = 0
-        self._body_timeout_s = body_timeout_s
+        self._bodies = bodies
         self._bytes = 0
         self._close = False
         self._task: asyncio.Task[object] | None = None
-        self._sending: list[asyncio.Task[None]] = []
+        self._sending: asyncio.Task[None] | None = None  # the response, while the client reads slowly
         self._linger: asyncio.TimerHandle | None = None
         self._lingered = False
         self._overdue = False
@@ -172,12 +173,16 @@ class Exchange:
         if self.replied or self.gone:
             return
         self.replied, self._close = True, reply.close
-        self._push({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
-        self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
+        self._sending = start(self._respond(reply, more_body=not self.ended))
         if not self.ended:
             self._bytes = 0
             self._task = self._task or asyncio.current_task()
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
+
+    async def _respond(self, reply: Reply, *, more_body: bool) -> None:
+        headers = reply.all_headers()
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": more_body})
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the body until it ends or the response has been sent.
@@ -206,21 +211,21 @@ class Exchange:
             The server holds too many bytes.
         """
         chunks: list[bytes] = []
-        timer = None
-        if self._body_timeout_s is not None:  # `asyncio.timeout` takes 3 us more
+        if self._bodies is not None:  # `asyncio.timeout` takes 5 us more
             self._task = asyncio.current_task()
-            timer = asyncio.get_running_loop().call_later(self._body_timeout_s, self._stop_reading)
+            self._bodies.begin(self)
         try:
             while not (self.ended or self.replied or self.gone):
                 chunks.append(await self._next())
                 self._check_size()
                 self.retain(self._bytes)
         finally:
-            if timer is not None:
-                timer.cancel()
+            if self._bodies is not None:
+                self._bodies.end(self)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _stop_reading(self) -> None:
+    def body_timed_out(self) -> None:
+        """Stop `read_all`, which then raises RequestTimeoutError."""
         if self._task is not None and not self.ended:
             self._overdue = True
             self._task.cancel()
@@ -237,13 +242,13 @@ class Exchange:
             return
         if size > self._held_bytes:
             self._held.check(size - self._held_bytes)
-        self._held.bytes += size - self._held_bytes
+        self._held.add(size - self._held_bytes)
         self._held_bytes = size
 
     async def finish(self) -> None:
         """Wait for the response, read the rest of the body after it, and complete the response."""
         self.retain(0)
-        if self.ended and self.replied and self._linger is None and not self._sending:
+        if self.ended and self.replied and self._linger is None and self._sending is None:
             return
         try:
             while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
@@ -251,8 +256,8 @@ class Exchange:
             early = self._linger is not None
             while not (self.ended or self.gone or self._bytes > self._limit):
                 await self._next()
-            for task in self._sending:
-                await task
+            if self._sending is not None:
+                await self._sending
             if early and not self.gone and (self.ended or self._close):
                 await self._send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
@@ -289,18 +294,6 @@ class Exchange:
         if self.replied and self.rest is not None:
             self.rest(chunk)
         return chunk
-
-    def _push(self, message: dict[str, object]) -> None:
-        if self._sending:  # the client reads slowly: send the messages one after another
-            self._sending.append(asyncio.get_running_loop().create_task(self._after_last(self._sending[-1], message)))
-            return
-        task = start(self._send(message))
-        if task is not None:
-            self._sending.append(task)
-
-    async def _after_last(self, last: asyncio.Task[None], message: dict[str, object]) -> None:
-        await last
-        await self._send(message)
 
     def _stop_lingering(self) -> None:
         self._lingered = True
@@ -383,7 +376,7 @@ class SendQueue:
 
     def _hold(self, more: int) -> None:
         self._bytes += more
-        self._held.bytes += more
+        self._held.add(more)
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""

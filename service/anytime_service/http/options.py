@@ -51,6 +51,7 @@ _READ = {
     )
 }
 
+_POLICIES, _OVERLOADS = get_args(Policy), get_args(Overload)
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
@@ -105,9 +106,9 @@ def read_head(
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
         budget=_number("budget", query["budget"]) if "budget" in query else None,
         deadline_ms=_deadline(query, headers),
-        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), get_args(Policy))),
+        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), _POLICIES)),
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
-        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), get_args(Overload))),
+        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), _OVERLOADS)),
     )
     return Head(request, form, lines, reply_form(headers, form), query.get("session"))
 

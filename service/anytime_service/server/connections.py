@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Wait for a client that does not read, and count the bytes that are unsent."""
         budget, size = self.budget_of_unsent(), self.transport.get_write_buffer_size()
-        budget.bytes += size
+        budget.add(size)
         self._unsent = budget, size
         self.shared.writes.begin(self)
         super().pause_writing()
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         """Stop the timeout of a client that reads again or has disconnected. Idempotent."""
         self.shared.writes.end(self)
         budget, size = self._unsent
-        budget.bytes -= size
+        budget.add(-size)
         self._unsent = self.shared.held, 0
 
     def cut(self) -> None:
@@ -178,12 +178,12 @@ class Connection(asyncio.Protocol):
 
     def _store(self, data: bytes) -> None:
         # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
-        self.held.bytes += len(data)
+        self.held.add(len(data))
         self._backlog.add(data)
         self.update_reading()
 
     def _clear_backlog(self) -> None:
-        self.held.bytes -= self._backlog.bytes
+        self.held.add(-self._backlog.bytes)
         self._backlog.clear()
 
     def _queue_turn(self) -> None:
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
             return
         if self._backlog and not self._rate_limited and self.is_free():
             piece = self._backlog.next()
-            self.held.bytes -= len(piece)
+            self.held.add(-len(piece))
             self._parse_slice(piece)
             self._backlog.learn(quick=not self._slow)
         self.update_reading()

@@ -174,7 +174,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
     def budget_of_unsent(self) -> MemoryBudget:
         """Return the account of the last request."""
         shedding = self.shared.shedding
-        return self.held if shedding is None else shedding.account(self.headers or ())
+        return self.held if shedding is None or not self.scope else shedding.account(self.scope["headers"])
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -188,14 +188,10 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header; trailers, which follow a chunked body, are ignored."""
-        if self._in_head:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Answer the request, unless there is a reason not to."""
         self._in_head = False
+        self.headers = self.headers.copy()  # uvicorn appends trailers, which the request in `scope` must not get
         if self._stage == _LAST:
             return
         if self._stage == _HEAD:

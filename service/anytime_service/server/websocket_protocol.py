@@ -147,8 +147,8 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
     def _charge(self, held: MemoryBudget) -> None:
         """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""
         counted = self._partial + self._backlog.bytes
-        self.held.bytes -= counted
-        held.bytes += counted
+        self.held.add(-counted)
+        held.add(counted)
         self.held = held
 
     def _count_partial(self, partial: int) -> None:
@@ -159,5 +159,5 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         except OverloadedError as error:
             self.refuse(error)
             return
-        self.held.bytes += more
+        self.held.add(more)
         self._partial = partial
