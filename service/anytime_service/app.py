@@ -36,11 +36,8 @@ from anytime_service.urls import Origins
 class HotRoutes:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
-    Parameters
-    ----------
-    app : the application; it has these routes too, for its OpenAPI document and for other methods.
-    routes : the frequent routes, all of method POST; their endpoints are ASGI applications that raise no exception.
-    tracing : records the route, because the framework does not see it.
+    All routes are of method POST; their endpoints raise no exception. The application has them too, for its OpenAPI
+    document and for other methods. `tracing` records the route, because the framework does not see it.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
@@ -49,7 +46,6 @@ class HotRoutes:
         self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] == "http" and scope["method"] == "POST":
             path = path_of(scope)
             for route in self.routes:

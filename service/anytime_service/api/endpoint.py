@@ -21,20 +21,15 @@ AT_A_TIME = 16
 
 
 class Endpoint:
-    """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions.
-
-    Attributes
-    ----------
-    bodies : timeout of bodies that must be complete before they count; None if only a deadline ends the wait.
-    """
+    """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions."""
 
     bodies: TimeoutQueue[Exchange] | None = None
+    """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
     def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         handler = self.handler
         account = handler.accounts.of(scope)
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
@@ -55,7 +50,6 @@ class Endpoint:
         raise NotImplementedError
 
     def problem(self, error: Exception) -> Reply:
-        """Return the response to an error."""
         return problem_reply(error)
 
 

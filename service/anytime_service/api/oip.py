@@ -62,10 +62,8 @@ class InferBody:
     Parameters
     ----------
     opened : receives the predictions that are opened for the request.
-    head : the request options in the head of the request.
-    begun : when the server read the head.
+    head : the request options in the head of the request, which the server read at `begun`.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
-    account : the account of the request's API key.
     received : the part of the body that was read before.
     admitted : whether admission control accepts the request; if not, it requests the base rate.
     """
@@ -100,7 +98,6 @@ class InferBody:
         self._active = self._open(head, admitted=admitted or head.overload != "prior")
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        """Read the rest of the body, and process each part as soon as it is received."""
         if self._buffer and self._json_bytes is not None:
             await self._advance(self._json_bytes)
         async for chunk in chunks:
@@ -112,7 +109,6 @@ class InferBody:
             await self._end()
 
     async def _advance(self, json_bytes: int) -> None:
-        """Process what is complete in the buffer: the JSON, then tensors."""
         if self._request is None and len(self._buffer) >= json_bytes:
             await self._begin(self._cut(json_bytes))
         if self._request is not None:
@@ -239,7 +235,6 @@ class _InferenceEndpoint(Endpoint):
     """Base class of the endpoints; their problems have the field `error`."""
 
     def problem(self, error: Exception) -> Reply:
-        """Return the response to an error."""
         return oip_problem_reply(error)
 
 
@@ -247,7 +242,6 @@ class Infer(_InferenceEndpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Predict from the inputs received."""
         begun = now_ms()
         handler, settings = self.handler, self.handler.settings
         headers = headers_of(scope)
@@ -277,10 +271,7 @@ class Infer(_InferenceEndpoint):
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
 
-        Raises
-        ------
-        OverloadedError
-            It does not; or it is larger than `MAX_UNADMITTED`, or did not arrive within `LINGER_S`.
+        Otherwise, above `MAX_UNADMITTED` bytes or after `LINGER_S`, raise OverloadedError.
         """
         received, enough = bytearray(), MAX_UNADMITTED if json_bytes is None else min(json_bytes, MAX_UNADMITTED)
         with suppress(TimeoutError):
@@ -308,7 +299,6 @@ class Metadata(_InferenceEndpoint):
         self._describe = describe
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Send the response."""
         exchange.reply(self._describe(self.handler.registry, scope))
 
 

@@ -25,14 +25,7 @@ from anytime_service.schemas.values import AT_ONCE
 
 
 class Lines:
-    """Reader of the lines of one request.
-
-    Parameters
-    ----------
-    exchange : the request.
-    active : its prediction.
-    handler : the prediction service, which provides the limits.
-    """
+    """Reader of the lines of one request."""
 
     def __init__(self, exchange: Exchange, active: ActivePrediction, handler: PredictionService) -> None:
         self._exchange = exchange
@@ -43,7 +36,6 @@ class Lines:
         self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
 
     async def read(self) -> None:
-        """Process each line as soon as it is received, until the prediction is answered or the body ends."""
         exchange, active = self._exchange, self._active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
@@ -123,7 +115,6 @@ class Predict(Endpoint):
     """`POST /predict`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Predict from the groups of the body, with the options in the head."""
         begun = now_ms()
         handler = self.handler
         admitted, store = admission_of(scope)
@@ -139,7 +130,6 @@ class Predict(Endpoint):
             await self._read_body(exchange, active, head)
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
-        """Read a body that counts when it is complete, and answer."""
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return

@@ -47,7 +47,6 @@ class _SessionEndpoint(Endpoint):
         self.bodies = TimeoutQueue(handler.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
-        """Return the form of the body and the body, read within the size limit of its form."""
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.handler.settings)
         check_length(headers, limit, advice)
@@ -59,7 +58,6 @@ class CreateSession(_SessionEndpoint):
     """`POST /sessions`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Create a session."""
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
@@ -79,7 +77,6 @@ class SessionGroups(_SessionEndpoint):
     """`POST /sessions/{id}/groups`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Store the groups of the body in the session."""
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         if not exchange.ended:
@@ -145,7 +142,6 @@ class DeleteSession(_SessionEndpoint):
     """`DELETE /sessions/{id}`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Delete the session."""
         name = scope["path_params"]["id"]
         await self.sessions.delete(name)
         self.handler.session_timings.end(name)

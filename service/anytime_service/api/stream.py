@@ -74,7 +74,6 @@ class Stream:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection until it closes."""
         await receive()  # websocket.connect
         offered = scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
@@ -107,7 +106,6 @@ class Stream:
                 connection.dismiss()
 
     async def flushed(self) -> None:
-        """Wait until every answer has been sent."""
         await asyncio.gather(*(connection.outbox.flushed() for connection in tuple(self.connections)))
 
 
@@ -115,7 +113,6 @@ class UpgradeRequired:
     """ASGI application that answers a plain GET of the WebSocket route with 426."""
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         exchange = Exchange(receive, send, 0)
         reply = problem_reply(UpgradeRequiredError("this route speaks WebSocket; open it as ws://, or POST /predict"))
         exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"),)))
@@ -151,7 +148,6 @@ class _Connection:
             self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
-        """Handle messages until the connection closes."""
         count = 0
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
@@ -171,14 +167,12 @@ class _Connection:
                 raise
 
     def dismiss(self) -> None:
-        """Answer the open predictions, and close the connection."""
         for active in tuple(self.open.values()):
             active.drain()
         self.dismissed = True
         self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def close(self) -> None:
-        """Drop the open predictions, because the client has disconnected."""
         if self._idle is not None:
             self._idle.cancel()
         for active in self.open.values():

@@ -45,13 +45,9 @@ READING_MS = 2.0
 
 
 class DeadlineTimer:
-    """A timer that calls back once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
+    """A timer that calls `expire` once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
-    Parameters
-    ----------
-    loop : the running event loop.
-    due_ms : time of the callback, on the clock of `now_ms`.
-    expire : called from the loop, never from the constructor.
+    It never calls from the constructor.
     """
 
     __slots__ = ("_due_ms", "_expire", "_handle", "_loop")
@@ -117,10 +113,7 @@ class PredictionRequest:
 class Context:
     """The objects that all active predictions of a service share.
 
-    Attributes
-    ----------
-    live : the active predictions.
-    max_deadline_ms : the longest deadline, and the deadline of a prediction without one.
+    `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one.
     """
 
     live: set[ActivePrediction]
@@ -209,7 +202,6 @@ class ActivePrediction:
         self._safely(lambda: self.opened.took(now_ms(), names))
 
     def end(self) -> None:
-        """Answer because the client sends no more groups."""
         self._after(self.opened.end(now_ms()))
 
     def ended(self) -> None:

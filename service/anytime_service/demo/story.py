@@ -129,7 +129,6 @@ def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, fl
 
 
 def _request(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the server's answer for some groups."""
     response = httpx.post(f"http://127.0.0.1:{port}/predict", json={"groups": groups}, params={"deadline_ms": 1000})
     response.raise_for_status()
     answer: dict[str, Any] = response.json()
@@ -137,7 +136,6 @@ def _request(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _invitation(model: Model, port: int, row: Float) -> str:
-    """Return an example request to try by hand."""
     first = model.manifest.steps[0].group
     values = [round(value, 4) for value in row[model.groups.slices[model.groups.position(first)]].tolist()]
     return (

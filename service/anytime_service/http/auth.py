@@ -100,14 +100,9 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:
-    """Middleware that authenticates requests; pure ASGI, because it precedes the most frequent routes.
+    """Middleware that authenticates requests; without keys, it accepts every request from an allowed origin.
 
-    Parameters
-    ----------
-    app : the application.
-    keys : the valid keys; without keys, every request from an allowed origin is accepted.
-    origins : the origins whose pages may send requests.
-    limit : maximum bytes of a refused request's body that the server reads, so that the client receives the refusal.
+    The server reads at most `limit` bytes of a refused request's body, so that the client receives the refusal.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int) -> None:
@@ -118,7 +113,6 @@ class AuthenticationMiddleware:
         self.needed = keys.needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
         kind = scope["type"]
         if kind in ("http", "websocket"):
             try:
@@ -134,7 +128,6 @@ class AuthenticationMiddleware:
         await self.app(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Check the key of a request, and add it to the ASGI scope."""
         method, path = scope["method"], path_of(scope)
         required = required_scope(method, path)
         if required != "open":
@@ -200,12 +193,9 @@ def _check_scope(key: Key, required: RequiredScope, method: str, path: str) -> N
 
 
 def _headers(pairs: Pairs) -> dict[bytes, bytes]:
-    """Return the headers by name; a repeated Authorization header counts as malformed.
+    """Return the headers by name; raise OriginError if Host or Origin is repeated.
 
-    Raises
-    ------
-    OriginError
-        The header Host or Origin is repeated.
+    A repeated Authorization header counts as malformed.
     """
     headers = dict(pairs)
     if len(headers) < len(pairs):
@@ -219,13 +209,7 @@ def _headers(pairs: Pairs) -> dict[bytes, bytes]:
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the key in the header `Authorization`; None without this header.
-
-    Raises
-    ------
-    InvalidKeyError
-        The header is not of the form `Bearer KEY`.
-    """
+    """Return the key in the header `Authorization`, None without it; raise InvalidKeyError if it is malformed."""
     value = headers.get(b"authorization")
     if value is None:
         return None

@@ -102,7 +102,6 @@ class Reply(NamedTuple):
     """Whether the server closes the connection after the response."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers, with those of the content and of the connection."""
         headers = list(self.headers)
         if self.status != 204:
             headers.append((b"content-type", self.media_type.encode()))
@@ -117,17 +116,14 @@ class Exchange:
 
     Parameters
     ----------
-    receive, send : the ASGI channels.
     limit : maximum number of bytes of the body; the server discards as many again after the response.
     held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
     bodies : timeout of `read_all`; None without one.
 
     Attributes
     ----------
-    replied : whether the response has been sent.
     gone : whether the client closed the connection before the response was sent.
-    ended : whether the complete body has been received.
-    ended_ms : when the end of the body was received.
+    ended : whether the complete body has been received, at `ended_ms`.
     rest : callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
@@ -185,13 +181,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": reply.content, "more_body": more_body})
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of the body until it ends or the response has been sent.
-
-        Raises
-        ------
-        BodyTooLargeError
-            The body is larger than the limit.
-        """
+        """Yield the chunks of the body until it ends or the response has been sent; raise BodyTooLargeError."""
         while not (self.ended or self.replied or self.gone):
             chunk = await self._next()
             self._check_size()
@@ -201,14 +191,7 @@ class Exchange:
     async def read_all(self) -> bytes:
         """Return the body, read until it ends or the response has been sent.
 
-        Raises
-        ------
-        BodyTooLargeError
-            The body is larger than the limit.
-        RequestTimeoutError
-            The body does not end within the time limit.
-        OverloadedError
-            The server holds too many bytes.
+        Raise BodyTooLargeError, RequestTimeoutError, or OverloadedError if the memory budget is exhausted.
         """
         chunks: list[bytes] = []
         if self._bodies is not None:  # `asyncio.timeout` takes 5 us more
@@ -231,15 +214,7 @@ class Exchange:
             self._task.cancel()
 
     def retain(self, size: int) -> None:
-        """Set the number of stored bytes of the body; `finish` sets it to 0.
-
-        Raises
-        ------
-        OverloadedError
-            The server holds too many bytes.
-        """
-        if size == self._held_bytes:
-            return
+        """Set the number of stored bytes of the body, or raise OverloadedError; `finish` sets it to 0."""
         if size > self._held_bytes:
             self._held.check(size - self._held_bytes)
         self._held.add(size - self._held_bytes)
@@ -302,13 +277,9 @@ class Exchange:
 
 
 class SendQueue:
-    """Queue that sends messages in order, and without delay as long as the client reads.
+    """Queue that sends messages in order, and without delay as long as the client reads; `held` counts its bytes.
 
-    Parameters
-    ----------
-    send : the ASGI channel.
-    give_up : called once if the client is unreachable or reads too slowly.
-    held : the memory budget that counts the queued bytes.
+    It calls `give_up` once if the client is unreachable or reads too slowly.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], held: MemoryBudget) -> None:
@@ -322,7 +293,6 @@ class SendQueue:
 
     @property
     def slow(self) -> bool:
-        """Whether messages are queued because the client does not read."""
         return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
@@ -353,7 +323,6 @@ class SendQueue:
             self._flushing.cancel()
 
     async def flushed(self) -> None:
-        """Wait until every message has been sent."""
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
 

@@ -62,12 +62,10 @@ class _Backlog:
         return bool(self._pieces)
 
     def add(self, data: bytes) -> None:
-        """Append received bytes."""
         self._pieces.append(memoryview(data))
         self.bytes += len(data)
 
     def next(self) -> memoryview:
-        """Remove and return the next slice."""
         piece = self._pieces.popleft()
         if len(piece) > self.size:
             self._pieces.appendleft(piece[self.size :])
@@ -80,22 +78,12 @@ class _Backlog:
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
     def clear(self) -> None:
-        """Remove all bytes."""
         self._pieces.clear()
         self.bytes = 0
 
 
 class Connection(asyncio.Protocol):
-    """Common part of the two protocols: a mixin in front of uvicorn's class.
-
-    Parameters
-    ----------
-    shared : the connections of the server.
-
-    Attributes
-    ----------
-    held : memory budget that counts the received bytes of this connection.
-    """
+    """Common part of the two protocols: a mixin in front of uvicorn's class; `held` counts its received bytes."""
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
@@ -119,7 +107,6 @@ class Connection(asyncio.Protocol):
             self._parse_slice(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
         self._clear_backlog()
         self.shared.closed(self)
         super().connection_lost(exc)
@@ -133,7 +120,6 @@ class Connection(asyncio.Protocol):
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume sending."""
         self.end_stall()
         super().resume_writing()
 
@@ -145,15 +131,12 @@ class Connection(asyncio.Protocol):
         self._unsent = self.shared.held, 0
 
     def cut(self) -> None:
-        """Close at once."""
         self.transport.abort()
 
     def parse(self, data: Any) -> None:
-        """Parse received bytes."""
         raise NotImplementedError
 
     def messages(self) -> int:
-        """Return the number of messages so far."""
         raise NotImplementedError
 
     def is_free(self) -> bool:
@@ -161,7 +144,6 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def update_reading(self) -> None:
-        """Resume reading, queue for a turn, or wait."""
         raise NotImplementedError
 
     def budget_of_unsent(self) -> MemoryBudget:
@@ -223,20 +205,10 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """The connections of a server and their limits.
+    """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
-    Parameters
-    ----------
-    settings : limits of size and time.
-    held : memory budget of the bytes that are stored for clients.
-    shedding : load shedding of predictions; None admits all.
-
-    Attributes
-    ----------
-    heads : connections that wait for a request's head.
-    tails : connections whose request body continues after the response.
-    closing : connections that received their last response.
-    writes : connections whose clients do not read.
+    `heads` wait for a request's head, `tails` for the rest of a body after the response, `closing` have received their
+    last response, and the clients of `writes` do not read.
     """
 
     def __init__(self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None) -> None:
@@ -271,13 +243,11 @@ class Connections:
         return True
 
     def begin_closing(self, connection: Connection) -> None:
-        """Give a connection time to read its last response."""
         self.closing.begin(connection)
         if len(self.closing) > MAX_CLOSING:
             self.closing.first().cut()
 
     def closed(self, connection: Connection) -> None:
-        """Remove a connection."""
         self._excess.pop(connection, None)
         connection.end_stall()
         for waiting in (self.heads, self.tails, self.closing):
@@ -296,7 +266,6 @@ class Connections:
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 
     def _served(self, every: Collection[object]) -> int:
-        """Return the number of connections that may send any request."""
         return len(every) - len(self._excess) - len(self.closing)
 
 

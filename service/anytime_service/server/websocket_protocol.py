@@ -67,17 +67,14 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         self._assembled = bytearray()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin a connection."""
         super().connection_made(transport)
         self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
         self._count_partial(0)
         super().connection_lost(exc)
 
     def parse(self, data: Any) -> None:
-        """Parse received bytes, and count those of an incomplete message."""
         WebSocketsSansIOProtocol.data_received(self, data)
         partial = len(self.conn.reader.buffer)
         if self.frames:  # the first fragment of a message, until the second arrives
@@ -90,11 +87,9 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         return self._extra_frames + self.queue.qsize()
 
     def is_free(self) -> bool:
-        """Return whether the application has consumed all messages."""
         return self.queue.empty()
 
     def update_reading(self) -> None:
-        """Resume reading, queue for a turn, or wait."""
         if self._backlog or self._rate_limited:
             # Consuming the messages would resume reading, but the backlog must be parsed first.
             self.read_paused = False
@@ -132,12 +127,10 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
             self.conn.data_to_send()
 
     def handle_pong(self, event: Frame) -> None:
-        """Receive the answer to a ping."""
         self._extra_frames += 1
         super().handle_pong(event)
 
     def refuse(self, error: Exception) -> None:
-        """Send the error as the reason of the close frame, and close."""
         if not (self.close_sent or self.transport.is_closing()):
             self.conn.fail(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
             self.transport.write(b"".join(self.conn.data_to_send()))

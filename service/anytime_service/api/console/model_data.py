@@ -97,7 +97,6 @@ def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
 
 
 def curve(model: Model) -> ModelCurve:
-    """Return a model's curve."""
     steps = model.manifest.steps
     lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
     points = []
