@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -23,6 +23,8 @@ AT_A_TIME = 16
 class Endpoint:
     """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions."""
 
+    problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
+    """Returns the response to an error."""
     bodies: TimeoutQueue[Exchange] | None = None
     """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
@@ -49,16 +51,13 @@ class Endpoint:
         """Send the response, or open the prediction that sends it and add it to `opened`."""
         raise NotImplementedError
 
-    def problem(self, error: Exception) -> Reply:
-        return problem_reply(error)
 
-
-async def in_turn(handler: PredictionService, content: bytes, conversion: Awaitable[T]) -> T:
-    """Await the conversion of a body: one long body at a time, and any number of short ones."""
+async def in_turn(handler: PredictionService, convert: Callable[[bytes], Awaitable[T]], content: bytes) -> T:
+    """Convert a body: one long body at a time, and any number of short ones."""
     if len(content) <= AT_ONCE:
-        return await conversion
+        return await convert(content)
     async with handler.converting:
-        return await conversion
+        return await convert(content)
 
 
 def _drop(opened: list[ActivePrediction]) -> None:

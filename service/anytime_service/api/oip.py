@@ -129,7 +129,7 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        request, tensors, arrays = await in_turn(self._handler, content, self._converted(content))
+        request, tensors, arrays = await in_turn(self._handler, self._converted, content)
         options = _merged(self._head, request, tensors)
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
@@ -232,10 +232,7 @@ _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer row
 
 
 class _InferenceEndpoint(Endpoint):
-    """Base class of the endpoints; their problems have the field `error`."""
-
-    def problem(self, error: Exception) -> Reply:
-        return oip_problem_reply(error)
+    problem = staticmethod(oip_problem_reply)
 
 
 class Infer(_InferenceEndpoint):
@@ -257,7 +254,6 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        exchange.may_be_interrupted()
         admitted = admission_of(scope)[0]
         if admitted is None:
             admitted = handler.admission.admits(begun)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 
 from starlette.types import Scope
 
@@ -69,11 +70,8 @@ class Lines:
             return
         active, limit = self._active, self._handler.settings.max_rows
         try:
-            if len(content) <= AT_ONCE:
-                line, array = await read_line(content, self._number, active.model, limit)
-            else:
-                async with self._handler.converting:
-                    line, array = await read_line(content, self._number, active.model, limit)
+            convert = partial(read_line, number=self._number, model=active.model, max_rows=limit)
+            line, array = await in_turn(self._handler, convert, content)
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
@@ -133,7 +131,7 @@ class Predict(Endpoint):
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        groups = await in_turn(self.handler, content, self._groups(content, active, head))
+        groups = await in_turn(self.handler, partial(self._groups, active, head), content)
         if active.answered:  # its deadline expired while a long body was converted
             return
         # The groups arrived when the body ended, however long the conversion took.
@@ -141,7 +139,7 @@ class Predict(Endpoint):
         if not active.answered:
             active.end()
 
-    async def _groups(self, content: bytes, active: ActivePrediction, head: Head) -> Arrays:
+    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> Arrays:
         request = read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.types import Scope
 
@@ -83,7 +84,7 @@ class SessionGroups(_SessionEndpoint):
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        groups = await in_turn(self.handler, content, self._groups(form, content, session))
+        groups = await in_turn(self.handler, partial(self._groups, form, session), content)
         prefix, replaced = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple(each for each in groups if each in replaced))
         reply = reply_form(headers, form)
@@ -91,7 +92,7 @@ class SessionGroups(_SessionEndpoint):
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
         self.handler.session_timings.received(name, signals, tuple(groups), exchange.ended_ms, again=repeated)
 
-    async def _groups(self, form: Form, content: bytes, session: OpenSession) -> Arrays:
+    async def _groups(self, form: Form, session: OpenSession, content: bytes) -> Arrays:
         settings = self.handler.settings
         groups = read_groups(form, content, settings.max_json_bytes)
         if len(content) > AT_ONCE:

@@ -2,9 +2,8 @@
 
 `DeadlineTimer` fires on time although event loops count in whole milliseconds. uvloop rounds a delay to milliseconds
 and counts it from a clock that it updates once per iteration, so its timers fire up to 0.9 ms early (libuv#4773) or
-half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds. For the remaining fraction it
-reschedules itself in every iteration, while the loop continues to serve everything else. Sending the answer cancels
-nothing and wakes no task.
+half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds, and then reschedules itself in
+every iteration, while the loop continues to serve everything else.
 
 A process that was stopped, or a loop that was busy, calls its timers late, and before it reads the data that arrived
 meanwhile. A deadline timer that is late lets the loop read its sockets first, so that the answer uses this data.

@@ -138,8 +138,5 @@ class PredictionService:
         for live in tuple(self.live):
             live.drain()
 
-    def close(self) -> None:
-        self.solver.close()
-
     def _wake(self) -> None:
         self._loop_monitor.start()

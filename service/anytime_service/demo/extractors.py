@@ -47,9 +47,7 @@ def intensity(image: Float) -> Float:
 def projections(image: Float) -> Float:
     """Sum strips of rows and columns: 8 numbers."""
     large = camera(image)
-    return np.concatenate(
-        [large.sum(axis=1).reshape(4, -1).mean(axis=1), large.sum(axis=0).reshape(4, -1).mean(axis=1)]
-    )
+    return np.concatenate([large.sum(axis=axis).reshape(4, -1).mean(axis=1) for axis in (1, 0)])
 
 
 def frequencies(image: Float) -> Float:
@@ -101,18 +99,9 @@ def _regions(ink: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Float:
     areas = np.bincount(paper.ravel(), minlength=regions + 1)[2:]
     largest = int(areas.argmax())
     y, x = ndimage.center_of_mass(paper == largest + 2)
-    middle = ink.shape[0] / 2.0
-    return np.array(
-        [
-            strokes,
-            holes,
-            ink.mean(),
-            areas[largest] / ink.size,
-            y / middle - 1,
-            x / middle - 1,
-            areas[largest] / areas.sum(),
-        ]
-    )
+    area, middle = areas[largest], ink.shape[0] / 2.0
+    centre = y / middle - 1, x / middle - 1
+    return np.array([strokes, holes, ink.mean(), area / ink.size, *centre, area / areas.sum()])
 
 
 def strokes(image: Float) -> Float:
@@ -230,18 +219,8 @@ def radon(image: Float) -> Float:
     return np.concatenate([each.sum(axis=0).reshape(8, -1).mean(axis=1) for each in turned])
 
 
-EXTRACTORS: dict[str, Extractor] = {
-    "intensity": intensity,
-    "projections": projections,
-    "frequencies": frequencies,
-    "moments": moments,
-    "topology": topology,
-    "strokes": strokes,
-    "patterns": patterns,
-    "gradients": gradients,
-    "texture": texture,
-    "radon": radon,
-}
+_ALL = (intensity, projections, frequencies, moments, topology, strokes, patterns, gradients, texture, radon)
+EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}
 """All groups of the demonstration, by name, in roughly increasing cost; the demo measures the costs."""
 
 

@@ -33,13 +33,8 @@ DEADLINES_MS = (1.0, 3.0, 10.0)
 ALPHA = 1e-3
 """Penalty of the softmax regression; cross-validation takes minutes here and hardly improves it."""
 
-SHOWN = 3
-"""Number of images whose answers the demo shows individually."""
-EVALUATED = 200
-"""Number of images for the accuracy and timeliness figures."""
-
-WARM_UP = 50
-"""Number of warm-up images."""
+WARM_UP, SHOWN, EVALUATED = 50, 3, 200
+"""Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
 
 FRAME_S = 0.002
 """Time between two images, in which the extractor that was running at the last deadline ends."""
@@ -82,13 +77,15 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         for image in images[-WARM_UP:]:  # the runner learns how late this machine wakes it up
             for deadline in DEADLINES_MS:
                 _timed(runner, image, deadline)
+        url = f"http://127.0.0.1:{port}/predict?deadline_ms=1000"
         one = Table(box=None, pad_edge=False)
         for name in ("digit", "deadline", "after", "groups", "prediction", "probabilities", "server"):
             one.add_column(name, justify="left" if name == "probabilities" else "right", no_wrap=True)
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
                 answer, took = _timed(runner, image, deadline)
-                reply = _request(port, {name: EXTRACTORS[name](image).tolist() for name in answer.groups})
+                groups = {name: EXTRACTORS[name](image).tolist() for name in answer.groups}
+                reply = httpx.post(url, json={"groups": groups}).raise_for_status().json()
                 cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
                 one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{reply['prediction']}")
         console.print("A worker process computes the groups in order. The answer uses the groups received in time;")
@@ -126,13 +123,6 @@ def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, fl
     begin = time.perf_counter()
     answer = runner.run(image, deadline_ms)
     return answer, (time.perf_counter() - begin) * 1e3
-
-
-def _request(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
-    response = httpx.post(f"http://127.0.0.1:{port}/predict", json={"groups": groups}, params={"deadline_ms": 1000})
-    response.raise_for_status()
-    answer: dict[str, Any] = response.json()
-    return answer
 
 
 def _invitation(model: Model, port: int, row: Float) -> str:

@@ -1,8 +1,6 @@
 """Authentication: the outermost middleware, and the scope that each route requires.
 
-The middleware refuses requests with a missing or invalid API key, and requests from pages of another origin. It sends
-the refusal before it reads the body. A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a
-new route is closed by default.
+A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a new route is closed by default.
 
 A client sends a key as `Authorization: Bearer KEY`. A page cannot send this header with a WebSocket. It offers a second
 subprotocol, `anytime.key.KEY`, and percent-encodes the characters that a subprotocol does not allow. The middleware

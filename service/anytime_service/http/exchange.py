@@ -1,14 +1,11 @@
 """Sending to a client that may read slowly or not at all: the exchange of HTTP, the send queue of a WebSocket.
 
-`Exchange` is one HTTP request and its one response, which the server may send before it has received the complete
-request. It sends the complete response with `more_body` set. This delivers the response at once, and lets the exchange
-continue to read the request within its limits; uvicorn alone would read for as long as the client sends. If the body
-ends within the limits, the connection serves the next request. If not, the exchange returns without completing the
-response, and the server closes the connection.
+`Exchange` is one HTTP request and its one response. A response before the end of the request is sent completely, with
+`more_body` set. This delivers it at once, and lets the exchange continue to read the request within its limits; uvicorn
+alone would read for as long as the client sends. If the body ends within the limits, the connection serves the next
+request. If not, the exchange returns without completing the response, and the server closes the connection.
 
-Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task. `send`
-is a coroutine that almost never waits: it writes to the socket's buffer and returns. If the client reads too slowly,
-`send` waits, and `start` continues it in a task.
+Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task.
 """
 
 from __future__ import annotations
@@ -60,7 +57,8 @@ def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | N
 def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
     """Run a coroutine until it first waits; return None if it has ended, else the task that continues it.
 
-    The coroutine must not use the current task before its first wait, because it runs outside any task until then.
+    Sending almost never waits, except for a client that reads too slowly. The coroutine must not use the current task
+    before its first wait, because it runs outside any task until then.
     """
     running = cast(Coroutine[Any, Any, None], awaitable)  # what every ASGI server's `send` returns
     try:
@@ -149,7 +147,7 @@ class Exchange:
         self._bodies = bodies
         self._bytes = 0
         self._close = False
-        self._task: asyncio.Task[object] | None = None
+        self._task = asyncio.current_task()  # it reads the request, and timers interrupt it
         self._sending: asyncio.Task[None] | None = None  # the response, while the client reads slowly
         self._linger: asyncio.TimerHandle | None = None
         self._lingered = False
@@ -160,10 +158,6 @@ class Exchange:
         if limit < self._limit:
             self._body_limit, self._advice = limit, advice
 
-    def may_be_interrupted(self) -> None:
-        """Allow a timer to send the response; the task that reads the request calls this."""
-        self._task = asyncio.current_task()
-
     def reply(self, reply: Reply) -> None:
         """Send the response at once, from the request's task or from a timer; ignore every call after the first."""
         if self.replied or self.gone:
@@ -172,7 +166,6 @@ class Exchange:
         self._sending = start(self._respond(reply, more_body=not self.ended))
         if not self.ended:
             self._bytes = 0
-            self._task = self._task or asyncio.current_task()
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
 
     async def _respond(self, reply: Reply, *, more_body: bool) -> None:
@@ -195,7 +188,6 @@ class Exchange:
         """
         chunks: list[bytes] = []
         if self._bodies is not None:  # `asyncio.timeout` takes 5 us more
-            self._task = asyncio.current_task()
             self._bodies.begin(self)
         try:
             while not (self.ended or self.replied or self.gone):

@@ -38,18 +38,11 @@ _FORMS: Mapping[str, Form] = {
     "application/vnd.msgpack": MSGPACK,
 }
 _LINES = ("application/x-ndjson", "application/jsonl")
-_READ = {
-    name.encode(): name
-    for name in (
-        "accept",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "grpc-timeout",
-        "inference-header-content-length",
-        "request-timeout-ms",
-    )
-}
+_NAMES = (
+    *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
+    *("inference-header-content-length", "request-timeout-ms"),
+)
+_READ = {name.encode(): name for name in _NAMES}
 
 _POLICIES, _OVERLOADS = get_args(Policy), get_args(Overload)
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")

@@ -138,7 +138,6 @@ def answer_callbacks(
 
     `store` receives the response if it is the base rate that the server sends because of overload.
     """
-    exchange.may_be_interrupted()
 
     def send_answer(answer: Answer) -> None:
         try:

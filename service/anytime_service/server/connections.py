@@ -2,11 +2,10 @@
 
 `Connection` is the common part of the HTTP and the WebSocket protocol, `Connections` the state that all of them share.
 
-uvicorn reads up to 256,000 bytes at once and parses all frames in them before other tasks run: 36,000 frames of one
-byte occupy the event loop for 100 ms. Here a long read is parsed slice by slice. All such connections share a fair
-queue, and the next slice is parsed only when the application has consumed the messages of the last one. Slices grow
-while they are fast to parse, like those of large frames, and shrink otherwise. A connection with slow short reads uses
-the queue too. A connection that exceeds the message rate is not read until the token bucket permits it again.
+uvicorn parses up to 256,000 bytes before other tasks run: 36,000 frames of one byte occupy the event loop for 100 ms.
+Here a long read is parsed slice by slice, in a fair queue of all such connections, and only when the application has
+consumed the messages of the last slice. Slices grow while they are fast to parse, like those of large frames, and
+shrink otherwise. A connection with slow short reads uses the queue too.
 """
 
 from __future__ import annotations
@@ -76,10 +75,6 @@ class _Backlog:
     def learn(self, *, quick: bool) -> None:
         """Double the size of slices after a quick one, halve it after a slow one."""
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
-
-    def clear(self) -> None:
-        self._pieces.clear()
-        self.bytes = 0
 
 
 class Connection(asyncio.Protocol):
@@ -166,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def _clear_backlog(self) -> None:
         self.held.add(-self._backlog.bytes)
-        self._backlog.clear()
+        self._backlog = _Backlog()
 
     def _queue_turn(self) -> None:
         if not self._turn_queued:

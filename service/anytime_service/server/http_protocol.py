@@ -302,7 +302,8 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             self.scope["state"][ADMITTED] = True
             super().on_headers_complete()
             shedding.admission.waiting += 1
-            self.loop.call_soon(shedding.had_turn)  # directly after the first turn of the request's task
+            # Directly after the first turn of the request's task.
+            self.loop.call_soon(lambda: shedding.admission.had_turn(now_ms()))
         elif not self._shed(shedding):
             self.scope["state"][ADMITTED] = False
             super().on_headers_complete()

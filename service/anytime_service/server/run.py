@@ -227,7 +227,7 @@ class Server(uvicorn.Server):
         if self._side is not None:
             await self._side.close()
         await self._sessions.close()
-        self._handler.close()
+        self._handler.solver.close()
         RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:

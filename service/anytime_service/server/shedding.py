@@ -27,16 +27,7 @@ MAX_STORED = 256
 """Largest number of stored base rates; at the limit all of them are removed."""
 
 _RELEVANT_HEADERS = frozenset(
-    (
-        b"accept",
-        b"authorization",
-        b"content-encoding",
-        b"content-type",
-        b"grpc-timeout",
-        b"host",
-        b"origin",
-        b"request-timeout-ms",
-    )
+    b"accept authorization content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
 )
 """Headers on which the response with a base rate may depend."""
 
@@ -59,9 +50,6 @@ class LoadShedding:
 
     def account(self, headers: Headers) -> Account:
         return self.handler.accounts.of_key(key_in(self.keys, headers))
-
-    def had_turn(self) -> None:
-        self.admission.had_turn(now_ms())
 
     def refusal(self, default: DefaultHeaders) -> bytes:
         """Return the response to a refused request; the same list `default` as before contains the same headers."""
