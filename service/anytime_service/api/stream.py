@@ -53,9 +53,6 @@ REMEMBERED = 1024
 REMEMBERED_MS = 10_000.0
 """Time for which it remembers them; a group that arrives later counts as one of a prediction that was never begun."""
 
-GOING_AWAY = 1001
-"""Close code of an idle connection."""
-
 _log = logging.getLogger("anytime_service")
 
 _Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
@@ -145,7 +142,7 @@ class _Connection:
         if remaining_s > 0:
             self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:
-            self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "the connection was idle"}, 0)
+            self.outbox.put({"type": "websocket.close", "code": 1001, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
         count = 0

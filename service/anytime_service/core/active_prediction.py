@@ -58,7 +58,6 @@ class DeadlineTimer:
         self._handle = self._armed(due_ms - now_ms())
 
     def cancel(self) -> None:
-        """Cancel the timer. Idempotent."""
         self._handle.cancel()
         self._expire = lambda: None  # the callback refers to this timer; the cycle would wait for the garbage collector
 

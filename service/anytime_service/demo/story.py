@@ -36,9 +36,6 @@ ALPHA = 1e-3
 WARM_UP, SHOWN, EVALUATED = 50, 3, 200
 """Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
 
-FRAME_S = 0.002
-"""Time between two images, in which the extractor that was running at the last deadline ends."""
-
 
 def run_demo(*, once: bool, port: int) -> None:
     """Run the demo; unless `once`, the server runs until the user interrupts it."""
@@ -95,14 +92,13 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         console.print(_counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 
-def _likely(answer: Answer, most: int = 3) -> str:
+def _likely(answer: Answer) -> str:
     """Return the likeliest digits and their probabilities; the classes are 0 to 9."""
-    order = np.argsort(answer.probabilities)[::-1][:most]
+    order = np.argsort(answer.probabilities)[::-1][:3]
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 
 
 def _counts(runner: Runner, images: Float, labels: Any) -> Table:
-    """Return a table of accuracy and timeliness under each deadline."""
     table = Table(box=None, pad_edge=False)
     for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
         table.add_column(name, justify="right")
@@ -118,8 +114,8 @@ def _counts(runner: Runner, images: Float, labels: Any) -> Table:
 
 
 def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, float]:
-    """Return the answer for an image, and its time in milliseconds; images arrive every `FRAME_S`, as from a camera."""
-    time.sleep(FRAME_S)
+    """Return the answer for an image, and its time in milliseconds; images arrive one by one, as from a camera."""
+    time.sleep(0.002)  # the extractor that was running at the last deadline ends
     begin = time.perf_counter()
     answer = runner.run(image, deadline_ms)
     return answer, (time.perf_counter() - begin) * 1e3

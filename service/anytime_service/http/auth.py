@@ -160,7 +160,6 @@ class AuthenticationMiddleware:
 
 
 def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
-    """Return the valid key of a request, None without one."""
     try:
         return _valid_key(keys, _bearer(_headers(headers)))
     except AnytimeError:

@@ -32,14 +32,11 @@ RESERVED = 16
 MAX_CLOSING = 16
 """Connections that received their last response and are not closed yet; of more, the oldest is aborted."""
 
-OTHER_FILES = 64
-"""File descriptors for everything except connections."""
-
 SIDE_CONNECTIONS = 64
 """Connections of the separate port for metrics and probes."""
 
-RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + OTHER_FILES
-"""File descriptors in addition to those of the served connections."""
+RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64
+"""File descriptors in addition to those of the served connections; 64 are for everything except connections."""
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
@@ -95,7 +92,6 @@ class Connection(asyncio.Protocol):
         self._rate_limited = False
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes at once or in slices."""
         if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
             self._store(data)
         else:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
@@ -28,12 +28,6 @@ from anytime_service.http.exchange import ABORT, CHARGE
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.server.connections import Connection, Connections
-
-TRY_AGAIN_LATER = 1013
-"""Close code for a connection that exceeds the memory budget."""
-
-MAX_REASON = 120
-"""Largest size in bytes of a reason in a close frame."""
 
 _PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
@@ -132,7 +126,7 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
 
     def refuse(self, error: Exception) -> None:
         if not (self.close_sent or self.transport.is_closing()):
-            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
+            self.conn.fail(CloseCode.TRY_AGAIN_LATER, str(error)[:120])  # a frame has room for 123 bytes
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
