@@ -1,16 +1,15 @@
 """The application: routes, middleware, problems and the OpenAPI document.
 
 `HotRoutes` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
-as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. It is the
-innermost middleware: every other middleware runs before it.
+as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. All other
+middleware of the service runs before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from starlette.routing import Match, Route, WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime_service.api import control
@@ -22,7 +21,7 @@ from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSe
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
-from anytime_service.http.auth import AuthenticationMiddleware
+from anytime_service.http.auth import AuthenticationMiddleware, path_of
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import session_store
@@ -37,11 +36,8 @@ from anytime_service.urls import Origins
 class HotRoutes:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
-    Parameters
-    ----------
-    app : the application; it has these routes too, for its OpenAPI document and for other methods.
-    routes : the frequent routes; their endpoints are ASGI applications that raise no exception.
-    tracing : records the route, because the framework does not see it.
+    All routes are of method POST; their endpoints raise no exception. The application has them too, for its OpenAPI
+    document and for other methods. `tracing` records the route, because the framework does not see it.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
@@ -50,12 +46,12 @@ class HotRoutes:
         self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http":
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = path_of(scope)
             for route in self.routes:
-                match, child = route.matches(scope)
-                if match is Match.FULL:
-                    scope.update(child)
+                found = route.path_regex.match(path)
+                if found:
+                    scope["path_params"] = found.groupdict()
                     if self.tracing is not None:
                         self.tracing.route(scope, route.path)
                     await route.endpoint(scope, receive, send)
@@ -92,7 +88,6 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     handler = PredictionService(registry, settings, tracing, keys)
     stream, sessions = Stream(handler), session_store(handler)
     app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
-    app.entrance = partial(_entrance, handler)
     responses.install(app)
     predict_session = PredictSession(handler, sessions)
     hot = [
@@ -115,10 +110,16 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         app.include_router(control.metrics)
     app.include_router(model_data.router)
     app.include_router(pages.router)
-    app.add_middleware(HotRoutes, routes=hot, tracing=tracing)
-    # Added last, so that it runs before every other middleware and authenticates every request.
     origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
-    app.add_middleware(AuthenticationMiddleware, keys=keys, origins=origins, limit=settings.max_body_bytes)
+
+    def entrance(framework: ASGIApp) -> ASGIApp:
+        routed = HotRoutes(framework, hot, tracing)
+        inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes)
+        if settings.access_log:
+            inner = AccessLog(inner)
+        return RequestContextMiddleware(inner, handler.signals.errors, None if tracing is None else tracing.begun)
+
+    app.entrance = entrance
     return app
 
 
@@ -131,9 +132,3 @@ def create_side_app(handler: PredictionService, sessions: SessionStore) -> Anyti
     app.include_router(control.probes)
     app.include_router(control.metrics)
     return app
-
-
-def _entrance(handler: PredictionService, app: ASGIApp) -> ASGIApp:
-    inner = AccessLog(app) if handler.settings.access_log else app
-    begun = None if handler.tracing is None else handler.tracing.begun
-    return RequestContextMiddleware(inner, handler.signals.errors, begun)

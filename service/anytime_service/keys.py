@@ -49,14 +49,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A valid key.
-
-    Attributes
-    ----------
-    digest : SHA-256 of the key.
-    scope : what the key allows.
-    short : whether it was given in clear and is short enough to guess.
-    """
+    """A valid key: its SHA-256, its scope, and whether it was given in clear and is short enough to guess."""
 
     digest: bytes = field(repr=False)
     scope: KeyScope = "predict"
@@ -64,22 +57,9 @@ class Key:
 
 
 class KeyRing:
-    """The keys that are valid now.
+    """The keys that are valid now: `given`, and those of a file, which can be reloaded; raise KeysError as `read`.
 
-    Parameters
-    ----------
-    given : keys that are valid as long as the process runs.
-    file : file of more keys, one per line; it can be reloaded.
-
-    Attributes
-    ----------
-    current : the keys that are valid now; a new object when they change.
-    several : whether there are several different keys, not one key with several scopes.
-
-    Raises
-    ------
-    KeysError
-        The file is unreadable or invalid.
+    `current` is a new object when the keys change. `several` is whether they differ in more than their scopes.
     """
 
     def __init__(self, given: Iterable[Key] = (), file: Path | None = None) -> None:
@@ -203,13 +183,7 @@ _log = logging.getLogger("anytime_service")
 
 
 class KeyFileWatcher:
-    """Watcher that reloads a key ring when its file changes; it belongs to one event loop.
-
-    Parameters
-    ----------
-    keys : the ring.
-    changed : called when the valid keys have changed.
-    """
+    """Watcher that reloads a key ring when its file changes, and then calls `changed`; it belongs to one event loop."""
 
     def __init__(self, keys: KeyRing, changed: Callable[[], None]) -> None:
         self._keys = keys
@@ -218,13 +192,11 @@ class KeyFileWatcher:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start to watch; to be called in the event loop."""
         self._warn()
         if self._keys.file is not None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -137,7 +137,6 @@ class Settings(BaseSettings):
 
     @property
     def keyed(self) -> bool:
-        """Return whether clients need a key."""
         return bool(self.api_keys) or self.api_keys_file is not None
 
     @field_validator("models", mode="before")

@@ -26,12 +26,9 @@ _SHOWN = 100
 
 
 class Origins:
-    """Check of the origin and the host of requests.
+    """Check of requests: pages of other sites must be in `allowed`, as `origin_of` writes them.
 
-    Parameters
-    ----------
-    allowed : origins of other sites whose pages may send requests, as `origin_of` writes them.
-    local : whether to accept only these hosts: addresses, single words, and the hosts of `allowed`.
+    If `local`, only these hosts are accepted: addresses, single words, and the hosts of `allowed`.
     """
 
     def __init__(self, allowed: Iterable[str], *, local: bool) -> None:

@@ -221,7 +221,8 @@ class Prediction:
         else:
             self.nbytes += stored.nbytes
             self._unreceived[place.step] -= 1
-            self._advance()
+            if not self._unreceived[place.step]:
+                self._advance()
         self._nulls[group] = nulls
 
     def _changes(self, group: str, expansion: Expansion, values: Float) -> Bool | None:
@@ -428,11 +429,11 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
     if values.shape != (rows, len(features)):
         shape = " x ".join(map(str, values.shape)) or "a single value"
         raise ValuesError(f"values of group {group!r} are {shape}; {_expected(rows, features)}")
-    if values.dtype.kind not in "biufO":
-        raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
-    if values.dtype == object:
-        _check_numbers(group, features, values)
     if values.dtype != np.float64:
+        if values.dtype.kind not in "biufO":
+            raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
+        if values.dtype == object:
+            _check_numbers(group, features, values)
         try:  # None becomes NaN
             with np.errstate(over="ignore", invalid="ignore"):
                 values = values.astype(np.float64)

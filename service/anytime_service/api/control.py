@@ -12,7 +12,6 @@ from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import not_ready
 from anytime_service.models.catalogue import card, plan, summary
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.sessions.store import SessionStore
 
@@ -29,11 +28,6 @@ async def _service(request: Request) -> PredictionService:
 Service = Annotated[PredictionService, Depends(_service)]
 
 
-async def _registry(service: Service) -> ModelRegistry:
-    return service.registry
-
-
-Registry = Annotated[ModelRegistry, Depends(_registry)]
 Budget = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
     BeforeValidator(lambda value: value or None),  # an empty `budget=` counts as absent, as in a prediction
@@ -43,22 +37,22 @@ Have = Annotated[list[str] | None, Query(description="Groups computed already: r
 
 
 @router.get("/models")
-async def list_models(registry: Registry) -> list[ModelCard]:
+async def list_models(service: Service) -> list[ModelCard]:
     """List all models."""
-    return [card(model) for model in registry]
+    return [card(model) for model in service.registry]
 
 
 @router.get("/models/{name}", responses=problem_responses(404, 422))
-async def describe_model(name: str, registry: Registry) -> ModelSummary:
+async def describe_model(name: str, service: Service) -> ModelSummary:
     """Describe a model: its steps with cost and gain, and the features of its groups."""
-    model = registry.get(name)
-    return summary(model, (each.version for each in registry.models[model.name]))
+    model = service.registry.get(name)
+    return summary(model, (each.version for each in service.registry.models[model.name]))
 
 
 @router.get("/models/{name}/plan", responses=problem_responses(404, 422))
-async def plan_model(name: str, registry: Registry, budget: Budget = None, have: Have = None) -> Plan:
+async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None) -> Plan:
     """List the groups to compute next, in order, within the budget, and their gain."""
-    model = registry.get(name)
+    model = service.registry.get(name)
     return plan(model, budget, _split(model, have or []))
 
 

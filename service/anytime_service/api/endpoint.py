@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,30 +11,30 @@ from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.http.responses import problem_reply
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.values import AT_ONCE
+
+T = TypeVar("T")
 
 AT_A_TIME = 16
 """Number of lines or messages that one client may send before the event loop serves other connections."""
 
 
 class Endpoint:
-    """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions.
+    """Endpoint that sends errors as problems, reads every request to its end, and then drops its predictions."""
 
-    Attributes
-    ----------
-    body_timeout_s : time to read a body completely, in seconds; None if only a deadline ends the wait.
-    """
-
-    body_timeout_s: float | None = None
+    problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
+    """Returns the response to an error."""
+    bodies: TimeoutQueue[Exchange] | None = None
+    """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
     def __init__(self, handler: PredictionService) -> None:
         self.handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         handler = self.handler
         account = handler.accounts.of(scope)
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.body_timeout_s)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
             await self.answer(scope, exchange, opened)
@@ -50,14 +51,13 @@ class Endpoint:
         """Send the response, or open the prediction that sends it and add it to `opened`."""
         raise NotImplementedError
 
-    def problem(self, error: Exception) -> Reply:
-        """Return the response to an error."""
-        return problem_reply(error)
 
-
-def converting(handler: PredictionService, content: bytes) -> AbstractAsyncContextManager[None]:
-    """Return the context in which to convert a body: one long body at a time, and any number of short ones."""
-    return handler.converting if len(content) > AT_ONCE else nullcontext()
+async def in_turn(handler: PredictionService, convert: Callable[[bytes], Awaitable[T]], content: bytes) -> T:
+    """Convert a body: one long body at a time, and any number of short ones."""
+    if len(content) <= AT_ONCE:
+        return await convert(content)
+    async with handler.converting:
+        return await convert(content)
 
 
 def _drop(opened: list[ActivePrediction]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
-from anytime_service.api.endpoint import Endpoint, converting
+from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -62,10 +62,8 @@ class InferBody:
     Parameters
     ----------
     opened : receives the predictions that are opened for the request.
-    head : the request options in the head of the request.
-    begun : when the server read the head.
+    head : the request options in the head of the request, which the server read at `begun`.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
-    account : the account of the request's API key.
     received : the part of the body that was read before.
     admitted : whether admission control accepts the request; if not, it requests the base rate.
     """
@@ -100,7 +98,6 @@ class InferBody:
         self._active = self._open(head, admitted=admitted or head.overload != "prior")
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        """Read the rest of the body, and process each part as soon as it is received."""
         if self._buffer and self._json_bytes is not None:
             await self._advance(self._json_bytes)
         async for chunk in chunks:
@@ -112,7 +109,6 @@ class InferBody:
             await self._end()
 
     async def _advance(self, json_bytes: int) -> None:
-        """Process what is complete in the buffer: the JSON, then tensors."""
         if self._request is None and len(self._buffer) >= json_bytes:
             await self._begin(self._cut(json_bytes))
         if self._request is not None:
@@ -133,15 +129,8 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        async with converting(self._handler, content):
-            pauses = Pauses()
-            request = read_infer(content)
-            await pauses.pause()
-            tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
-            check_outputs(self._model, request)
-            self._check_length(sum(tensor.size or 0 for tensor in tensors))
-            options = _merged(self._head, request, tensors)
-            arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        request, tensors, arrays = await in_turn(self._handler, self._converted, content)
+        options = _merged(self._head, request, tensors)
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
         self._arrays = arrays
@@ -150,6 +139,16 @@ class InferBody:
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
+
+    async def _converted(self, content: bytes) -> tuple[InferRequest, Sequence[Tensor], dict[str, Any]]:
+        """Return the JSON, its inputs, and the values of the inputs that do not follow as bytes."""
+        pauses = Pauses()
+        request = read_infer(content)
+        await pauses.pause()
+        tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
+        check_outputs(self._model, request)
+        self._check_length(sum(tensor.size or 0 for tensor in tensors))
+        return request, tensors, {each.group: await each.from_json(pauses) for each in tensors if each.size is None}
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""
@@ -233,18 +232,13 @@ _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer row
 
 
 class _InferenceEndpoint(Endpoint):
-    """Base class of the endpoints; their problems have the field `error`."""
-
-    def problem(self, error: Exception) -> Reply:
-        """Return the response to an error."""
-        return oip_problem_reply(error)
+    problem = staticmethod(oip_problem_reply)
 
 
 class Infer(_InferenceEndpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Predict from the inputs received."""
         begun = now_ms()
         handler, settings = self.handler, self.handler.settings
         headers = headers_of(scope)
@@ -260,7 +254,6 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        exchange.may_be_interrupted()
         admitted = admission_of(scope)[0]
         if admitted is None:
             admitted = handler.admission.admits(begun)
@@ -274,10 +267,7 @@ class Infer(_InferenceEndpoint):
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
 
-        Raises
-        ------
-        OverloadedError
-            It does not; or it is larger than `MAX_UNADMITTED`, or did not arrive within `LINGER_S`.
+        Otherwise, above `MAX_UNADMITTED` bytes or after `LINGER_S`, raise OverloadedError.
         """
         received, enough = bytearray(), MAX_UNADMITTED if json_bytes is None else min(json_bytes, MAX_UNADMITTED)
         with suppress(TimeoutError):
@@ -305,7 +295,6 @@ class Metadata(_InferenceEndpoint):
         self._describe = describe
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Send the response."""
         exchange.reply(self._describe(self.handler.registry, scope))
 
 

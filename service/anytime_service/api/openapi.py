@@ -54,7 +54,6 @@ _STRUCTS: dict[type, None] = {}
 
 
 def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of problems, by status."""
     content = _content(schema, MEDIA_TYPE)
     return {status: {"description": PROBLEMS[status], "content": content} for status in statuses}
 
@@ -273,24 +272,18 @@ OPERATIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 class AnytimeAPI(FastAPI):
-    """FastAPI application whose document also contains the routes of `OPERATIONS`.
-
-    Attributes
-    ----------
-    keyed : whether keys are required; if not, the document declares them optional.
-    entrance : wraps the complete stack, the framework's error handling included; None for no wrapper.
-    """
+    """FastAPI application whose document also contains the routes of `OPERATIONS`."""
 
     keyed = False
+    """Whether keys are required; if not, the document declares them optional."""
     entrance: Callable[[ASGIApp], ASGIApp] | None = None
+    """Wraps the complete stack, the framework's error handling included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return the middleware stack, wrapped by `entrance`."""
         stack = super().build_middleware_stack()
         return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import AT_A_TIME, Endpoint, converting
+from anytime_service.api.endpoint import AT_A_TIME, Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -25,14 +26,7 @@ from anytime_service.schemas.values import AT_ONCE
 
 
 class Lines:
-    """Reader of the lines of one request.
-
-    Parameters
-    ----------
-    exchange : the request.
-    active : its prediction.
-    handler : the prediction service, which provides the limits.
-    """
+    """Reader of the lines of one request."""
 
     def __init__(self, exchange: Exchange, active: ActivePrediction, handler: PredictionService) -> None:
         self._exchange = exchange
@@ -43,7 +37,6 @@ class Lines:
         self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
 
     async def read(self) -> None:
-        """Process each line as soon as it is received, until the prediction is answered or the body ends."""
         exchange, active = self._exchange, self._active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
@@ -77,11 +70,8 @@ class Lines:
             return
         active, limit = self._active, self._handler.settings.max_rows
         try:
-            if len(content) <= AT_ONCE:
-                line, array = await read_line(content, self._number, active.model, limit)
-            else:
-                async with self._handler.converting:
-                    line, array = await read_line(content, self._number, active.model, limit)
+            convert = partial(read_line, number=self._number, model=active.model, max_rows=limit)
+            line, array = await in_turn(self._handler, convert, content)
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
@@ -123,7 +113,6 @@ class Predict(Endpoint):
     """`POST /predict`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Predict from the groups of the body, with the options in the head."""
         begun = now_ms()
         handler = self.handler
         admitted, store = admission_of(scope)
@@ -139,12 +128,10 @@ class Predict(Endpoint):
             await self._read_body(exchange, active, head)
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
-        """Read a body that counts when it is complete, and answer."""
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        async with converting(self.handler, content):
-            groups = await self._groups(content, active, head)
+        groups = await in_turn(self.handler, partial(self._groups, active, head), content)
         if active.answered:  # its deadline expired while a long body was converted
             return
         # The groups arrived when the body ended, however long the conversion took.
@@ -152,7 +139,7 @@ class Predict(Endpoint):
         if not active.answered:
             active.end()
 
-    async def _groups(self, content: bytes, active: ActivePrediction, head: Head) -> Arrays:
+    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> Arrays:
         request = read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import Endpoint, converting
+from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -23,6 +24,7 @@ from anytime_service.http.options import (
     reply_form,
 )
 from anytime_service.http.responses import answer_callbacks
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Form
 from anytime_service.schemas.predict import (
     Arrays,
@@ -43,10 +45,9 @@ class _SessionEndpoint(Endpoint):
     def __init__(self, handler: PredictionService, sessions: SessionStore) -> None:
         super().__init__(handler)
         self.sessions = sessions
-        self.body_timeout_s = handler.settings.body_timeout_s
+        self.bodies = TimeoutQueue(handler.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
-        """Return the form of the body and the body, read within the size limit of its form."""
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.handler.settings)
         check_length(headers, limit, advice)
@@ -58,7 +59,6 @@ class CreateSession(_SessionEndpoint):
     """`POST /sessions`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Create a session."""
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
@@ -78,15 +78,13 @@ class SessionGroups(_SessionEndpoint):
     """`POST /sessions/{id}/groups`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Store the groups of the body in the session."""
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         if not exchange.ended:
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        async with converting(self.handler, content):
-            groups = await self._groups(form, content, session)
+        groups = await in_turn(self.handler, partial(self._groups, form, session), content)
         prefix, replaced = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple(each for each in groups if each in replaced))
         reply = reply_form(headers, form)
@@ -94,7 +92,7 @@ class SessionGroups(_SessionEndpoint):
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
         self.handler.session_timings.received(name, signals, tuple(groups), exchange.ended_ms, again=repeated)
 
-    async def _groups(self, form: Form, content: bytes, session: OpenSession) -> Arrays:
+    async def _groups(self, form: Form, session: OpenSession, content: bytes) -> Arrays:
         settings = self.handler.settings
         groups = read_groups(form, content, settings.max_json_bytes)
         if len(content) > AT_ONCE:
@@ -145,7 +143,6 @@ class DeleteSession(_SessionEndpoint):
     """`DELETE /sessions/{id}`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        """Delete the session."""
         name = scope["path_params"]["id"]
         await self.sessions.delete(name)
         self.handler.session_timings.end(name)

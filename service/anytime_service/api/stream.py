@@ -53,9 +53,6 @@ REMEMBERED = 1024
 REMEMBERED_MS = 10_000.0
 """Time for which it remembers them; a group that arrives later counts as one of a prediction that was never begun."""
 
-GOING_AWAY = 1001
-"""Close code of an idle connection."""
-
 _log = logging.getLogger("anytime_service")
 
 _Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
@@ -74,7 +71,6 @@ class Stream:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection until it closes."""
         await receive()  # websocket.connect
         offered = scope.get("subprotocols", [])
         if offered and SUBPROTOCOL not in offered:
@@ -107,7 +103,6 @@ class Stream:
                 connection.dismiss()
 
     async def flushed(self) -> None:
-        """Wait until every answer has been sent."""
         await asyncio.gather(*(connection.outbox.flushed() for connection in tuple(self.connections)))
 
 
@@ -115,7 +110,6 @@ class UpgradeRequired:
     """ASGI application that answers a plain GET of the WebSocket route with 426."""
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         exchange = Exchange(receive, send, 0)
         reply = problem_reply(UpgradeRequiredError("this route speaks WebSocket; open it as ws://, or POST /predict"))
         exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"),)))
@@ -148,10 +142,9 @@ class _Connection:
         if remaining_s > 0:
             self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:
-            self.outbox.put({"type": "websocket.close", "code": GOING_AWAY, "reason": "the connection was idle"}, 0)
+            self.outbox.put({"type": "websocket.close", "code": 1001, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
-        """Handle messages until the connection closes."""
         count = 0
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
@@ -171,14 +164,12 @@ class _Connection:
                 raise
 
     def dismiss(self) -> None:
-        """Answer the open predictions, and close the connection."""
         for active in tuple(self.open.values()):
             active.drain()
         self.dismissed = True
         self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def close(self) -> None:
-        """Drop the open predictions, because the client has disconnected."""
         if self._idle is not None:
             self._idle.cancel()
         for active in self.open.values():

@@ -2,9 +2,8 @@
 
 `DeadlineTimer` fires on time although event loops count in whole milliseconds. uvloop rounds a delay to milliseconds
 and counts it from a clock that it updates once per iteration, so its timers fire up to 0.9 ms early (libuv#4773) or
-half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds. For the remaining fraction it
-reschedules itself in every iteration, while the loop continues to serve everything else. Sending the answer cancels
-nothing and wakes no task.
+half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds, and then reschedules itself in
+every iteration, while the loop continues to serve everything else.
 
 A process that was stopped, or a loop that was busy, calls its timers late, and before it reads the data that arrived
 meanwhile. A deadline timer that is late lets the loop read its sockets first, so that the answer uses this data.
@@ -45,13 +44,9 @@ READING_MS = 2.0
 
 
 class DeadlineTimer:
-    """A timer that calls back once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
+    """A timer that calls `expire` once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
-    Parameters
-    ----------
-    loop : the running event loop.
-    due_ms : time of the callback, on the clock of `now_ms`.
-    expire : called from the loop, never from the constructor.
+    It never calls from the constructor.
     """
 
     __slots__ = ("_due_ms", "_expire", "_handle", "_loop")
@@ -63,7 +58,6 @@ class DeadlineTimer:
         self._handle = self._armed(due_ms - now_ms())
 
     def cancel(self) -> None:
-        """Cancel the timer. Idempotent."""
         self._handle.cancel()
         self._expire = lambda: None  # the callback refers to this timer; the cycle would wait for the garbage collector
 
@@ -117,10 +111,7 @@ class PredictionRequest:
 class Context:
     """The objects that all active predictions of a service share.
 
-    Attributes
-    ----------
-    live : the active predictions.
-    max_deadline_ms : the longest deadline, and the deadline of a prediction without one.
+    `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one.
     """
 
     live: set[ActivePrediction]
@@ -209,7 +200,6 @@ class ActivePrediction:
         self._safely(lambda: self.opened.took(now_ms(), names))
 
     def end(self) -> None:
-        """Answer because the client sends no more groups."""
         self._after(self.opened.end(now_ms()))
 
     def ended(self) -> None:
@@ -225,7 +215,7 @@ class ActivePrediction:
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
-        self._account.bytes -= self._stored
+        self._account.add(-self._stored)
         self._stored = 0
         if self._timer is not None:
             self._timer.cancel()
@@ -263,7 +253,7 @@ class ActivePrediction:
 
     def _count_bytes(self) -> None:
         stored = self.opened.prediction.nbytes
-        self._account.bytes += stored - self._stored
+        self._account.add(stored - self._stored)
         self._stored = stored
 
     def _solve(self) -> None:

@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import Enum, auto
+from enum import StrEnum, auto
 from typing import Any, get_args
 
 from anytime.errors import ValuesError
@@ -54,7 +54,7 @@ OVERLOADED = "the server has more requests than it can answer in time; this is t
 """Note of an answer that did not wait for groups because the server is overloaded."""
 
 
-class State(Enum):
+class State(StrEnum):
     """The state of an open prediction."""
 
     NEW = auto()
@@ -63,6 +63,7 @@ class State(Enum):
     ANSWERED = auto()
 
 
+_POLICIES = get_args(Policy)
 _EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
 _LEGAL: Mapping[State, tuple[str, ...]] = {
     State.NEW: ("begin",),
@@ -87,7 +88,7 @@ class OpenPrediction:
         self.deadline_at: float | None = None
         """Time of the deadline, on the clock of the events; None without a deadline."""
         self._shared = shared
-        self.prediction = shared or Prediction(model)
+        self.prediction = shared or Prediction(model, None)
         """The groups received so far."""
         self._begun_ms = 0.0
         self._budget: float | None = None
@@ -141,19 +142,19 @@ class OpenPrediction:
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
-        if policy not in get_args(Policy):
-            raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(get_args(Policy))}")
+        if policy not in _POLICIES:
+            raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(_POLICIES)}")
         if ranking and len(model.prefixes.intercept) > 1:
             raise FieldError(
                 "ranking",
                 f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
             )
-        prediction = self._shared or Prediction(model, rows)
+        prediction = self.prediction if self._shared or rows is None else Prediction(model, rows)
         allowed = model.affordable(budget)
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
         by_prefix = policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
-        self._awaited = {name for name in awaited if not prediction.has(name)}
+        self._awaited = set(awaited).difference(prediction.received)
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
         self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
         self._policy, self.prediction = policy, prediction
@@ -232,8 +233,7 @@ class OpenPrediction:
         legal = _LEGAL[self.state]
         if event not in legal:
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
-            state = self.state.name.lower()
-            raise UnexpectedEventError(f"received {event!r} for a prediction that is {state}; {expected}")
+            raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
 
     def _past(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at

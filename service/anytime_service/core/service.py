@@ -28,14 +28,7 @@ from anytime_service.telemetry.tracing import Tracing
 
 
 class PredictionService:
-    """Service that opens predictions under its limits, and ends them when it drains.
-
-    Parameters
-    ----------
-    registry : the models; a reload replaces the registry.
-    tracing : creates the spans of predictions; None without tracing.
-    keys : the configured keys; each may use at most its share of the limits.
-    """
+    """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`."""
 
     def __init__(
         self, registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None, keys: KeyRing | None = None
@@ -77,24 +70,16 @@ class PredictionService:
     ) -> ActivePrediction:
         """Open a prediction; this may call `on_answer` before it returns.
 
+        Raise UnknownModelError, FieldError if an option is invalid, and OverloadedError if the server cannot answer in
+        time, too many predictions are open, or the service is stopping.
+
         Parameters
         ----------
         begun_ms : time of the request, from which its deadline counts.
-        on_answer : called once with the answer.
         on_error : called instead of `on_answer` with an internal error that no caller can catch.
-        update : called with better preliminary answers; None without updates.
-        shared : the groups of a session; None without a session.
+        update : called with better preliminary answers.
+        shared : the groups of a session.
         admitted : result of an earlier admission decision; None decides here.
-        account : account of the API key of the request; None without a key.
-
-        Raises
-        ------
-        UnknownModelError
-            The registry has no such model.
-        FieldError
-            An option of the request is invalid.
-        OverloadedError
-            The server cannot answer in time, too many predictions are open, or the service is stopping.
         """
         account = account or self.accounts.anonymous
         self.check_capacity(account)
@@ -150,14 +135,9 @@ class PredictionService:
             self.signals.set_served(self.registry.every())
 
     def drain(self) -> None:
-        """Answer all open predictions, and open no new ones."""
         self.draining = True
         for live in tuple(self.live):
             live.drain()
-
-    def close(self) -> None:
-        """End the solver thread."""
-        self.solver.close()
 
     def _wake(self) -> None:
         self._loop_monitor.start()

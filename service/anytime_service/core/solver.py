@@ -33,12 +33,7 @@ OptimumCallback = Callable[[ArrivedModel | None], None]
 
 
 class Solver:
-    """Solver for the optima that active predictions need.
-
-    Parameters
-    ----------
-    max_ms : longest estimated time for one set, in milliseconds; the estimate uses the sets solved before.
-    """
+    """Solver that refuses a set whose estimated time exceeds `max_ms`; the estimate uses the sets solved before."""
 
     def __init__(self, max_ms: float) -> None:
         self._max_ms = max_ms

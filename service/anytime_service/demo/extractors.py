@@ -3,19 +3,6 @@
 The first extractor reads the 8 x 8 pixels. The others imitate a vision pipeline behind a camera: they work on the image
 interpolated to 64 x 64 pixels of 0..1 by cubic splines. Each extractor is a function of the image alone, at the top
 level of this module, so that a worker process can import it.
-
-============  ==========================================================================================
-intensity     ink, contrast, centre of gravity
-projections   ink in strips of rows and of columns
-frequencies   low-frequency coefficients of the cosine transform
-moments       magnitudes of the Zernike moments, which are invariant to rotation
-topology      connected strokes and holes, at three thresholds: how many, how large, where
-strokes       stroke width by the distance transform, and crossings of scan lines
-patterns      local binary patterns (Ojala et al., 2002), counted in four quarters
-gradients     histograms of oriented gradients (Dalal and Triggs, 2005), in 5 x 5 cells
-texture       energies of a bank of Gabor filters, pooled in 4 x 4 zones
-radon         projections along twelve directions (the Radon transform)
-============  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -60,9 +47,7 @@ def intensity(image: Float) -> Float:
 def projections(image: Float) -> Float:
     """Sum strips of rows and columns: 8 numbers."""
     large = camera(image)
-    return np.concatenate(
-        [large.sum(axis=1).reshape(4, -1).mean(axis=1), large.sum(axis=0).reshape(4, -1).mean(axis=1)]
-    )
+    return np.concatenate([large.sum(axis=axis).reshape(4, -1).mean(axis=1) for axis in (1, 0)])
 
 
 def frequencies(image: Float) -> Float:
@@ -92,7 +77,7 @@ _ZERNIKE_REAL, _ZERNIKE_IMAGINARY = _zernike(6)
 
 
 def moments(image: Float) -> Float:
-    """Compute the magnitudes of the Zernike moments up to order 6: 15 numbers."""
+    """Compute the magnitudes of the Zernike moments up to order 6, which rotations do not change: 15 numbers."""
     pixels = camera(image).ravel()
     return np.hypot(_ZERNIKE_REAL @ pixels, _ZERNIKE_IMAGINARY @ pixels)
 
@@ -114,18 +99,9 @@ def _regions(ink: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Float:
     areas = np.bincount(paper.ravel(), minlength=regions + 1)[2:]
     largest = int(areas.argmax())
     y, x = ndimage.center_of_mass(paper == largest + 2)
-    middle = ink.shape[0] / 2.0
-    return np.array(
-        [
-            strokes,
-            holes,
-            ink.mean(),
-            areas[largest] / ink.size,
-            y / middle - 1,
-            x / middle - 1,
-            areas[largest] / areas.sum(),
-        ]
-    )
+    area, middle = areas[largest], ink.shape[0] / 2.0
+    centre = y / middle - 1, x / middle - 1
+    return np.array([strokes, holes, ink.mean(), area / ink.size, *centre, area / areas.sum()])
 
 
 def strokes(image: Float) -> Float:
@@ -160,7 +136,7 @@ _UNIFORM = _uniform_patterns()
 
 
 def patterns(image: Float) -> Float:
-    """Count the uniform local binary patterns in each quarter: 236 numbers."""
+    """Count the uniform local binary patterns (Ojala et al., 2002) in each quarter: 236 numbers."""
     large = ndimage.gaussian_filter(camera(image), 1.0)
     inner = large[2:-2, 2:-2]
     code = np.zeros(inner.shape, dtype=np.intp)
@@ -180,7 +156,7 @@ _CELL = (_STRIP[:, np.newaxis] * CELLS + _STRIP) * ORIENTATIONS
 
 
 def gradients(image: Float) -> Float:
-    """Count gradient orientations in 5 x 5 cells, as shares of the total: 200 numbers."""
+    """Count gradient orientations in 5 x 5 cells (Dalal and Triggs, 2005), as shares of the total: 200 numbers."""
     large = ndimage.gaussian_filter(camera(image), 3.0)
     dy, dx = ndimage.sobel(large, axis=0), ndimage.sobel(large, axis=1)
     strength = np.hypot(dy, dx)
@@ -237,39 +213,19 @@ _TURNED = _turned_grids()
 
 
 def radon(image: Float) -> Float:
-    """Project along 12 directions, in 8 bins each: 96 numbers."""
+    """Project along 12 directions (the Radon transform), in 8 bins each: 96 numbers."""
     large = camera(image)
     turned = (ndimage.map_coordinates(large, grid, order=1, mode="constant", cval=0.0) for grid in _TURNED)
     return np.concatenate([each.sum(axis=0).reshape(8, -1).mean(axis=1) for each in turned])
 
 
-EXTRACTORS: dict[str, Extractor] = {
-    "intensity": intensity,
-    "projections": projections,
-    "frequencies": frequencies,
-    "moments": moments,
-    "topology": topology,
-    "strokes": strokes,
-    "patterns": patterns,
-    "gradients": gradients,
-    "texture": texture,
-    "radon": radon,
-}
+_ALL = (intensity, projections, frequencies, moments, topology, strokes, patterns, gradients, texture, radon)
+EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}
 """All groups of the demonstration, by name, in roughly increasing cost; the demo measures the costs."""
 
 
 def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
-    """Compute all groups of all images.
-
-    Parameters
-    ----------
-    images : (n, 8, 8) pixels of 0 to 16.
-
-    Returns
-    -------
-    X : (n, D), group after group.
-    groups : features named `<group>_<i>`, costs in milliseconds as measured on this machine.
-    """
+    """Return all groups of images (n, 8, 8): the table (n, D), and the groups with their costs in ms, measured here."""
     with single_blas_thread():
         blocks = {name: np.array([extract(image) for image in images]) for name, extract in EXTRACTORS.items()}
 

@@ -33,16 +33,8 @@ DEADLINES_MS = (1.0, 3.0, 10.0)
 ALPHA = 1e-3
 """Penalty of the softmax regression; cross-validation takes minutes here and hardly improves it."""
 
-SHOWN = 3
-"""Number of images whose answers the demo shows individually."""
-EVALUATED = 200
-"""Number of images for the accuracy and timeliness figures."""
-
-WARM_UP = 50
-"""Number of warm-up images."""
-
-FRAME_S = 0.002
-"""Time between two images, in which the extractor that was running at the last deadline ends."""
+WARM_UP, SHOWN, EVALUATED = 50, 3, 200
+"""Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
 
 
 def run_demo(*, once: bool, port: int) -> None:
@@ -82,13 +74,15 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         for image in images[-WARM_UP:]:  # the runner learns how late this machine wakes it up
             for deadline in DEADLINES_MS:
                 _timed(runner, image, deadline)
+        url = f"http://127.0.0.1:{port}/predict?deadline_ms=1000"
         one = Table(box=None, pad_edge=False)
         for name in ("digit", "deadline", "after", "groups", "prediction", "probabilities", "server"):
             one.add_column(name, justify="left" if name == "probabilities" else "right", no_wrap=True)
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
                 answer, took = _timed(runner, image, deadline)
-                reply = _request(port, {name: EXTRACTORS[name](image).tolist() for name in answer.groups})
+                groups = {name: EXTRACTORS[name](image).tolist() for name in answer.groups}
+                reply = httpx.post(url, json={"groups": groups}).raise_for_status().json()
                 cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
                 one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{reply['prediction']}")
         console.print("A worker process computes the groups in order. The answer uses the groups received in time;")
@@ -98,14 +92,13 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         console.print(_counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 
-def _likely(answer: Answer, most: int = 3) -> str:
+def _likely(answer: Answer) -> str:
     """Return the likeliest digits and their probabilities; the classes are 0 to 9."""
-    order = np.argsort(answer.probabilities)[::-1][:most]
+    order = np.argsort(answer.probabilities)[::-1][:3]
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 
 
 def _counts(runner: Runner, images: Float, labels: Any) -> Table:
-    """Return a table of accuracy and timeliness under each deadline."""
     table = Table(box=None, pad_edge=False)
     for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
         table.add_column(name, justify="right")
@@ -121,23 +114,14 @@ def _counts(runner: Runner, images: Float, labels: Any) -> Table:
 
 
 def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, float]:
-    """Return the answer for an image, and its time in milliseconds; images arrive every `FRAME_S`, as from a camera."""
-    time.sleep(FRAME_S)
+    """Return the answer for an image, and its time in milliseconds; images arrive one by one, as from a camera."""
+    time.sleep(0.002)  # the extractor that was running at the last deadline ends
     begin = time.perf_counter()
     answer = runner.run(image, deadline_ms)
     return answer, (time.perf_counter() - begin) * 1e3
 
 
-def _request(port: int, groups: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the server's answer for some groups."""
-    response = httpx.post(f"http://127.0.0.1:{port}/predict", json={"groups": groups}, params={"deadline_ms": 1000})
-    response.raise_for_status()
-    answer: dict[str, Any] = response.json()
-    return answer
-
-
 def _invitation(model: Model, port: int, row: Float) -> str:
-    """Return an example request to try by hand."""
     first = model.manifest.steps[0].group
     values = [round(value, 4) for value in row[model.groups.slices[model.groups.position(first)]].tolist()]
     return (

@@ -1,8 +1,6 @@
 """Authentication: the outermost middleware, and the scope that each route requires.
 
-The middleware refuses requests with a missing or invalid API key, and requests from pages of another origin. It sends
-the refusal before it reads the body. A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a
-new route is closed by default.
+A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a new route is closed by default.
 
 A client sends a key as `Authorization: Bearer KEY`. A page cannot send this header with a WebSocket. It offers a second
 subprotocol, `anytime.key.KEY`, and percent-encodes the characters that a subprotocol does not allow. The middleware
@@ -100,14 +98,9 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:
-    """Middleware that authenticates requests; pure ASGI, because it precedes the most frequent routes.
+    """Middleware that authenticates requests; without keys, it accepts every request from an allowed origin.
 
-    Parameters
-    ----------
-    app : the application.
-    keys : the valid keys; without keys, every request from an allowed origin is accepted.
-    origins : the origins whose pages may send requests.
-    limit : maximum bytes of a refused request's body that the server reads, so that the client receives the refusal.
+    The server reads at most `limit` bytes of a refused request's body, so that the client receives the refusal.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int) -> None:
@@ -118,7 +111,6 @@ class AuthenticationMiddleware:
         self.needed = keys.needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
         kind = scope["type"]
         if kind in ("http", "websocket"):
             try:
@@ -134,7 +126,6 @@ class AuthenticationMiddleware:
         await self.app(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Check the key of a request, and add it to the ASGI scope."""
         method, path = scope["method"], path_of(scope)
         required = required_scope(method, path)
         if required != "open":
@@ -169,7 +160,6 @@ class AuthenticationMiddleware:
 
 
 def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
-    """Return the valid key of a request, None without one."""
     try:
         return _valid_key(keys, _bearer(_headers(headers)))
     except AnytimeError:
@@ -200,12 +190,9 @@ def _check_scope(key: Key, required: RequiredScope, method: str, path: str) -> N
 
 
 def _headers(pairs: Pairs) -> dict[bytes, bytes]:
-    """Return the headers by name; a repeated Authorization header counts as malformed.
+    """Return the headers by name; raise OriginError if Host or Origin is repeated.
 
-    Raises
-    ------
-    OriginError
-        The header Host or Origin is repeated.
+    A repeated Authorization header counts as malformed.
     """
     headers = dict(pairs)
     if len(headers) < len(pairs):
@@ -219,13 +206,7 @@ def _headers(pairs: Pairs) -> dict[bytes, bytes]:
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the key in the header `Authorization`; None without this header.
-
-    Raises
-    ------
-    InvalidKeyError
-        The header is not of the form `Bearer KEY`.
-    """
+    """Return the key in the header `Authorization`, None without it; raise InvalidKeyError if it is malformed."""
     value = headers.get(b"authorization")
     if value is None:
         return None

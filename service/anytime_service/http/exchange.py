@@ -1,14 +1,11 @@
 """Sending to a client that may read slowly or not at all: the exchange of HTTP, the send queue of a WebSocket.
 
-`Exchange` is one HTTP request and its one response, which the server may send before it has received the complete
-request. It sends the complete response with `more_body` set. This delivers the response at once, and lets the exchange
-continue to read the request within its limits; uvicorn alone would read for as long as the client sends. If the body
-ends within the limits, the connection serves the next request. If not, the exchange returns without completing the
-response, and the server closes the connection.
+`Exchange` is one HTTP request and its one response. A response before the end of the request is sent completely, with
+`more_body` set. This delivers it at once, and lets the exchange continue to read the request within its limits; uvicorn
+alone would read for as long as the client sends. If the body ends within the limits, the connection serves the next
+request. If not, the exchange returns without completing the response, and the server closes the connection.
 
-Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task. `send`
-is a coroutine that almost never waits: it writes to the socket's buffer and returns. If the client reads too slowly,
-`send` waits, and `start` continues it in a task.
+Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.queues import TimeoutQueue
 
 LINGER_S = 2.0
 """Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
@@ -59,7 +57,8 @@ def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | N
 def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
     """Run a coroutine until it first waits; return None if it has ended, else the task that continues it.
 
-    The coroutine must not use the current task before its first wait, because it runs outside any task until then.
+    Sending almost never waits, except for a client that reads too slowly. The coroutine must not use the current task
+    before its first wait, because it runs outside any task until then.
     """
     running = cast(Coroutine[Any, Any, None], awaitable)  # what every ASGI server's `send` returns
     try:
@@ -101,7 +100,6 @@ class Reply(NamedTuple):
     """Whether the server closes the connection after the response."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers, with those of the content and of the connection."""
         headers = list(self.headers)
         if self.status != 204:
             headers.append((b"content-type", self.media_type.encode()))
@@ -116,17 +114,14 @@ class Exchange:
 
     Parameters
     ----------
-    receive, send : the ASGI channels.
     limit : maximum number of bytes of the body; the server discards as many again after the response.
     held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
-    body_timeout_s : time limit of `read_all`, in seconds; None for no limit.
+    bodies : timeout of `read_all`; None without one.
 
     Attributes
     ----------
-    replied : whether the response has been sent.
     gone : whether the client closed the connection before the response was sent.
-    ended : whether the complete body has been received.
-    ended_ms : when the end of the body was received.
+    ended : whether the complete body has been received, at `ended_ms`.
     rest : callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
@@ -136,7 +131,7 @@ class Exchange:
         send: Send,
         limit: int,
         held: MemoryBudget | None = None,
-        body_timeout_s: float | None = None,
+        bodies: TimeoutQueue[Exchange] | None = None,
     ) -> None:
         self.replied = False
         self.gone = False
@@ -149,11 +144,11 @@ class Exchange:
         self._advice = "send fewer rows or groups at once"
         self._held = held or MemoryBudget()
         self._held_bytes = 0
-        self._body_timeout_s = body_timeout_s
+        self._bodies = bodies
         self._bytes = 0
         self._close = False
-        self._task: asyncio.Task[object] | None = None
-        self._sending: list[asyncio.Task[None]] = []
+        self._task = asyncio.current_task()  # it reads the request, and timers interrupt it
+        self._sending: asyncio.Task[None] | None = None  # the response, while the client reads slowly
         self._linger: asyncio.TimerHandle | None = None
         self._lingered = False
         self._overdue = False
@@ -163,30 +158,23 @@ class Exchange:
         if limit < self._limit:
             self._body_limit, self._advice = limit, advice
 
-    def may_be_interrupted(self) -> None:
-        """Allow a timer to send the response; the task that reads the request calls this."""
-        self._task = asyncio.current_task()
-
     def reply(self, reply: Reply) -> None:
         """Send the response at once, from the request's task or from a timer; ignore every call after the first."""
         if self.replied or self.gone:
             return
         self.replied, self._close = True, reply.close
-        self._push({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
-        self._push({"type": "http.response.body", "body": reply.content, "more_body": not self.ended})
+        self._sending = start(self._respond(reply, more_body=not self.ended))
         if not self.ended:
             self._bytes = 0
-            self._task = self._task or asyncio.current_task()
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of the body until it ends or the response has been sent.
+    async def _respond(self, reply: Reply, *, more_body: bool) -> None:
+        headers = reply.all_headers()
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": more_body})
 
-        Raises
-        ------
-        BodyTooLargeError
-            The body is larger than the limit.
-        """
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the chunks of the body until it ends or the response has been sent; raise BodyTooLargeError."""
         while not (self.ended or self.replied or self.gone):
             chunk = await self._next()
             self._check_size()
@@ -196,54 +184,38 @@ class Exchange:
     async def read_all(self) -> bytes:
         """Return the body, read until it ends or the response has been sent.
 
-        Raises
-        ------
-        BodyTooLargeError
-            The body is larger than the limit.
-        RequestTimeoutError
-            The body does not end within the time limit.
-        OverloadedError
-            The server holds too many bytes.
+        Raise BodyTooLargeError, RequestTimeoutError, or OverloadedError if the memory budget is exhausted.
         """
         chunks: list[bytes] = []
-        timer = None
-        if self._body_timeout_s is not None:  # `asyncio.timeout` takes 3 us more
-            self._task = asyncio.current_task()
-            timer = asyncio.get_running_loop().call_later(self._body_timeout_s, self._stop_reading)
+        if self._bodies is not None:  # `asyncio.timeout` takes 5 us more
+            self._bodies.begin(self)
         try:
             while not (self.ended or self.replied or self.gone):
                 chunks.append(await self._next())
                 self._check_size()
                 self.retain(self._bytes)
         finally:
-            if timer is not None:
-                timer.cancel()
+            if self._bodies is not None:
+                self._bodies.end(self)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _stop_reading(self) -> None:
+    def body_timed_out(self) -> None:
+        """Stop `read_all`, which then raises RequestTimeoutError."""
         if self._task is not None and not self.ended:
             self._overdue = True
             self._task.cancel()
 
     def retain(self, size: int) -> None:
-        """Set the number of stored bytes of the body; `finish` sets it to 0.
-
-        Raises
-        ------
-        OverloadedError
-            The server holds too many bytes.
-        """
-        if size == self._held_bytes:
-            return
+        """Set the number of stored bytes of the body, or raise OverloadedError; `finish` sets it to 0."""
         if size > self._held_bytes:
             self._held.check(size - self._held_bytes)
-        self._held.bytes += size - self._held_bytes
+        self._held.add(size - self._held_bytes)
         self._held_bytes = size
 
     async def finish(self) -> None:
         """Wait for the response, read the rest of the body after it, and complete the response."""
         self.retain(0)
-        if self.ended and self.replied and self._linger is None and not self._sending:
+        if self.ended and self.replied and self._linger is None and self._sending is None:
             return
         try:
             while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
@@ -251,8 +223,8 @@ class Exchange:
             early = self._linger is not None
             while not (self.ended or self.gone or self._bytes > self._limit):
                 await self._next()
-            for task in self._sending:
-                await task
+            if self._sending is not None:
+                await self._sending
             if early and not self.gone and (self.ended or self._close):
                 await self._send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
@@ -290,18 +262,6 @@ class Exchange:
             self.rest(chunk)
         return chunk
 
-    def _push(self, message: dict[str, object]) -> None:
-        if self._sending:  # the client reads slowly: send the messages one after another
-            self._sending.append(asyncio.get_running_loop().create_task(self._after_last(self._sending[-1], message)))
-            return
-        task = start(self._send(message))
-        if task is not None:
-            self._sending.append(task)
-
-    async def _after_last(self, last: asyncio.Task[None], message: dict[str, object]) -> None:
-        await last
-        await self._send(message)
-
     def _stop_lingering(self) -> None:
         self._lingered = True
         if self._task is not None:
@@ -309,13 +269,9 @@ class Exchange:
 
 
 class SendQueue:
-    """Queue that sends messages in order, and without delay as long as the client reads.
+    """Queue that sends messages in order, and without delay as long as the client reads; `held` counts its bytes.
 
-    Parameters
-    ----------
-    send : the ASGI channel.
-    give_up : called once if the client is unreachable or reads too slowly.
-    held : the memory budget that counts the queued bytes.
+    It calls `give_up` once if the client is unreachable or reads too slowly.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], held: MemoryBudget) -> None:
@@ -329,7 +285,6 @@ class SendQueue:
 
     @property
     def slow(self) -> bool:
-        """Whether messages are queued because the client does not read."""
         return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
@@ -360,7 +315,6 @@ class SendQueue:
             self._flushing.cancel()
 
     async def flushed(self) -> None:
-        """Wait until every message has been sent."""
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
 
@@ -383,7 +337,7 @@ class SendQueue:
 
     def _hold(self, more: int) -> None:
         self._bytes += more
-        self._held.bytes += more
+        self._held.add(more)
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""

@@ -38,35 +38,20 @@ _FORMS: Mapping[str, Form] = {
     "application/vnd.msgpack": MSGPACK,
 }
 _LINES = ("application/x-ndjson", "application/jsonl")
-_READ = {
-    name.encode(): name
-    for name in (
-        "accept",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "grpc-timeout",
-        "inference-header-content-length",
-        "request-timeout-ms",
-    )
-}
+_NAMES = (
+    *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
+    *("inference-header-content-length", "request-timeout-ms"),
+)
+_READ = {name.encode(): name for name in _NAMES}
 
+_POLICIES, _OVERLOADS = get_args(Policy), get_args(Overload)
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a prediction request, parsed.
-
-    Attributes
-    ----------
-    request : the request options; the deadline counts from the time at which the server read the head.
-    form : the form of the body.
-    lines : whether the body consists of lines; each line counts as soon as it is received.
-    reply_form : the form of the answer.
-    session : the session id in the query, if any.
-    """
+    """The head of a prediction request, parsed; `lines` is whether each line of the body counts once it is received."""
 
     request: PredictionRequest
     form: Form
@@ -78,21 +63,10 @@ class Head:
 def read_head(
     scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS, *, single_form: bool = True
 ) -> Head:
-    """Read and check the head of a request for a prediction.
+    """Read and check the head of a request for a prediction on a route that accepts these query parameters.
 
-    Parameters
-    ----------
-    parameters : the query parameters that the route accepts.
-    single_form : whether a body without lines is of one form throughout; False if tensors as bytes may follow JSON.
-
-    Raises
-    ------
-    FieldError
-        A parameter or header is unknown, repeated or invalid; the error's `field` names it.
-    ContentTypeError
-        The server does not support the media type or the encoding of the body.
-    BodyTooLargeError
-        The Content-Length is larger than the limit.
+    `single_form` is False if tensors as bytes may follow JSON. Raise FieldError, which names an unknown, repeated or
+    invalid parameter or header, ContentTypeError, or BodyTooLargeError if the Content-Length is larger than the limit.
     """
     query = _query(scope["query_string"], parameters)
     headers = headers_of(scope)
@@ -105,9 +79,9 @@ def read_head(
         rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
         budget=_number("budget", query["budget"]) if "budget" in query else None,
         deadline_ms=_deadline(query, headers),
-        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), get_args(Policy))),
+        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), _POLICIES)),
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
-        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), get_args(Overload))),
+        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), _OVERLOADS)),
     )
     return Head(request, form, lines, reply_form(headers, form), query.get("session"))
 
@@ -138,7 +112,6 @@ def body_limit(form: Form, settings: Settings, *, lines: bool = False) -> tuple[
 
 
 def check_length(headers: Mapping[str, str], limit: int, advice: str) -> None:
-    """Raise BodyTooLargeError if the Content-Length is larger than the limit."""
     length = headers.get("content-length", "")
     if length.isdigit() and (len(length) > 18 or int(length) > limit):
         raise BodyTooLargeError(f"the body has {length[:100]} bytes; expected at most {limit}; {advice}")

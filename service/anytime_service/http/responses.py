@@ -68,7 +68,6 @@ def not_ready(why: str) -> Response:
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a problem as a response."""
     return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
 
 
@@ -123,12 +122,10 @@ def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None
 
 
 def oip_problem_reply(error: Exception) -> Reply:
-    """Return the response to an error in the Open Inference Protocol: a problem with the field `error`."""
     return problem_reply(error, infer_problem)
 
 
 async def refuse_handshake(send: Send, reply: Reply) -> None:
-    """Refuse a WebSocket handshake with an HTTP response."""
     headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
     await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": reply.content})
@@ -139,11 +136,8 @@ def answer_callbacks(
 ) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
     """Return two callables, which timers may call too: one sends an answer as the response, the other an error.
 
-    Parameters
-    ----------
-    store : receives the response if it is the base rate that the server sends because of overload.
+    `store` receives the response if it is the base rate that the server sends because of overload.
     """
-    exchange.may_be_interrupted()
 
     def send_answer(answer: Answer) -> None:
         try:

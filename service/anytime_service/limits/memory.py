@@ -30,6 +30,10 @@ class MemoryBudget:
         self.most = most
         self.refused = refused
 
+    def add(self, more: int) -> None:
+        """Count `more` stored bytes, fewer if negative, without a check."""
+        self.bytes += more
+
     def fits(self, more: int) -> bool:
         return self.bytes + more <= self.most
 
@@ -51,46 +55,40 @@ class Account(MemoryBudget):
     sessions in this process that it has begun.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_key", "_total", "live", "sessions", "share")
+    __slots__ = ("__weakref__", "_key", "_total", "live", "sessions", "share")
 
     def __init__(
         self, total: MemoryBudget, key: Key | None = None, share: Callable[[int], int] = lambda most: most
     ) -> None:
+        super().__init__(total.most, total.refused)
         self._total = total
         self._key = key
         self.share = share
-        self._bytes = 0
-        self.most = total.most
-        self.refused = total.refused
         self.live: set[object] = set()
         self.sessions = 0
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes
-
-    @bytes.setter  # noqa: A003  (the name that `MemoryBudget` has)
-    def bytes(self, value: int) -> None:
-        self._total.bytes += value - self._bytes
-        self._bytes = value
 
     @property
     def owner(self) -> str:
         """Owner id, the same on every replica, which does not reveal the key; empty without a key."""
         return "" if self._key is None else sha256(b"anytime account " + self._key.digest).hexdigest()[:16]
 
+    def add(self, more: int) -> None:
+        """Count bytes for this key and in the budget of all keys."""
+        self.bytes += more
+        self._total.bytes += more
+
     def fits(self, more: int) -> bool:
-        return self._bytes + more <= self.share(self.most) and self._total.fits(more)
+        return self.bytes + more <= self.share(self.most) and self._total.bytes + more <= self.most
 
     def check(self, more: int, field: str | None = None) -> None:
         """Raise OverloadedError if `more` additional bytes do not fit into the budget or the share of this key."""
         if self.fits(more):
             return
         share = self.share(self.most)
-        if self._bytes + more > share and share < self.most:
+        if self.bytes + more > share and share < self.most:
             self.refused()
             raise OverloadedError(
-                f"this API key has {self._bytes} bytes stored, and {more} more would exceed its share, {share} of"
+                f"this API key has {self.bytes} bytes stored, and {more} more would exceed its share, {share} of"
                 f" {self.most} bytes; retry in a second, or use another replica",
                 field,
             )

@@ -12,7 +12,6 @@ from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, Pla
 
 
 def card(model: Model) -> ModelCard:
-    """Return the card of a model."""
     return ModelCard(
         name=model.name,
         version=model.version,
@@ -25,7 +24,6 @@ def card(model: Model) -> ModelCard:
 
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
-    """Return the summary of a model's manifest and its loaded versions."""
     manifest = model.manifest
     fields: dict[str, Any] = {
         name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
@@ -41,11 +39,8 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
     """Plan which groups of a model's sequence to compute next; raise FieldError if the model lacks one of `have`.
 
-    Parameters
-    ----------
-    budget : as for a prediction: limit on the cost of the complete prefix, including the available groups; None means
-        no limit.
-    have : available groups; the groups that they require count as paid, too.
+    As for a prediction, the budget limits the cost of the complete prefix, including the available groups `have`. The
+    groups that they require count as paid, too.
     """
     available = tuple(dict.fromkeys(have))
     paid = _paid(model, available)

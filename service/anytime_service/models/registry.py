@@ -98,18 +98,11 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
 def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
     """Return a new registry that reloads the files which have changed.
 
-    Parameters
-    ----------
-    registry : current registry; it does not change.
-    name : model to reload; None reloads all. With a name, the function neither reads nor records files of other models.
-        An error in such a file therefore has no effect, and a later reload still compares it with the served model.
+    With a name, the function neither reads nor records files of other models. An error in such a file therefore has no
+    effect, and a later reload still compares it with the served model.
 
-    Raises
-    ------
-    RegistryError, ArtifactError
-        As `load_registry`; or the models were not loaded from files, or a file now contains a different model.
-    UnknownModelError
-        No file contains a model of that name.
+    Raises as `load_registry`; RegistryError also if the models were not loaded from files or a file now contains a
+    different model; UnknownModelError if no file contains a model of that name.
     """
     if not registry.paths:
         raise RegistryError("the models were not loaded from files; restart the service to replace them")

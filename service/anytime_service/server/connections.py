@@ -2,11 +2,10 @@
 
 `Connection` is the common part of the HTTP and the WebSocket protocol, `Connections` the state that all of them share.
 
-uvicorn reads up to 256,000 bytes at once and parses all frames in them before other tasks run: 36,000 frames of one
-byte occupy the event loop for 100 ms. Here a long read is parsed slice by slice. All such connections share a fair
-queue, and the next slice is parsed only when the application has consumed the messages of the last one. Slices grow
-while they are fast to parse, like those of large frames, and shrink otherwise. A connection with slow short reads uses
-the queue too. A connection that exceeds the message rate is not read until the token bucket permits it again.
+uvicorn parses up to 256,000 bytes before other tasks run: 36,000 frames of one byte occupy the event loop for 100 ms.
+Here a long read is parsed slice by slice, in a fair queue of all such connections, and only when the application has
+consumed the messages of the last slice. Slices grow while they are fast to parse, like those of large frames, and
+shrink otherwise. A connection with slow short reads uses the queue too.
 """
 
 from __future__ import annotations
@@ -33,14 +32,11 @@ RESERVED = 16
 MAX_CLOSING = 16
 """Connections that received their last response and are not closed yet; of more, the oldest is aborted."""
 
-OTHER_FILES = 64
-"""File descriptors for everything except connections."""
-
 SIDE_CONNECTIONS = 64
 """Connections of the separate port for metrics and probes."""
 
-RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + OTHER_FILES
-"""File descriptors in addition to those of the served connections."""
+RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64
+"""File descriptors in addition to those of the served connections; 64 are for everything except connections."""
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
@@ -62,12 +58,10 @@ class _Backlog:
         return bool(self._pieces)
 
     def add(self, data: bytes) -> None:
-        """Append received bytes."""
         self._pieces.append(memoryview(data))
         self.bytes += len(data)
 
     def next(self) -> memoryview:
-        """Remove and return the next slice."""
         piece = self._pieces.popleft()
         if len(piece) > self.size:
             self._pieces.appendleft(piece[self.size :])
@@ -79,23 +73,9 @@ class _Backlog:
         """Double the size of slices after a quick one, halve it after a slow one."""
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
-    def clear(self) -> None:
-        """Remove all bytes."""
-        self._pieces.clear()
-        self.bytes = 0
-
 
 class Connection(asyncio.Protocol):
-    """Common part of the two protocols: a mixin in front of uvicorn's class.
-
-    Parameters
-    ----------
-    shared : the connections of the server.
-
-    Attributes
-    ----------
-    held : memory budget that counts the received bytes of this connection.
-    """
+    """Common part of the two protocols: a mixin in front of uvicorn's class; `held` counts its received bytes."""
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
@@ -112,14 +92,12 @@ class Connection(asyncio.Protocol):
         self._rate_limited = False
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes at once or in slices."""
         if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
             self._store(data)
         else:
             self._parse_slice(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
         self._clear_backlog()
         self.shared.closed(self)
         super().connection_lost(exc)
@@ -127,13 +105,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Wait for a client that does not read, and count the bytes that are unsent."""
         budget, size = self.budget_of_unsent(), self.transport.get_write_buffer_size()
-        budget.bytes += size
+        budget.add(size)
         self._unsent = budget, size
         self.shared.writes.begin(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume sending."""
         self.end_stall()
         super().resume_writing()
 
@@ -141,19 +118,16 @@ class Connection(asyncio.Protocol):
         """Stop the timeout of a client that reads again or has disconnected. Idempotent."""
         self.shared.writes.end(self)
         budget, size = self._unsent
-        budget.bytes -= size
+        budget.add(-size)
         self._unsent = self.shared.held, 0
 
     def cut(self) -> None:
-        """Close at once."""
         self.transport.abort()
 
     def parse(self, data: Any) -> None:
-        """Parse received bytes."""
         raise NotImplementedError
 
     def messages(self) -> int:
-        """Return the number of messages so far."""
         raise NotImplementedError
 
     def is_free(self) -> bool:
@@ -161,7 +135,6 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def update_reading(self) -> None:
-        """Resume reading, queue for a turn, or wait."""
         raise NotImplementedError
 
     def budget_of_unsent(self) -> MemoryBudget:
@@ -178,13 +151,13 @@ class Connection(asyncio.Protocol):
 
     def _store(self, data: bytes) -> None:
         # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
-        self.held.bytes += len(data)
+        self.held.add(len(data))
         self._backlog.add(data)
         self.update_reading()
 
     def _clear_backlog(self) -> None:
-        self.held.bytes -= self._backlog.bytes
-        self._backlog.clear()
+        self.held.add(-self._backlog.bytes)
+        self._backlog = _Backlog()
 
     def _queue_turn(self) -> None:
         if not self._turn_queued:
@@ -199,7 +172,7 @@ class Connection(asyncio.Protocol):
             return
         if self._backlog and not self._rate_limited and self.is_free():
             piece = self._backlog.next()
-            self.held.bytes -= len(piece)
+            self.held.add(-len(piece))
             self._parse_slice(piece)
             self._backlog.learn(quick=not self._slow)
         self.update_reading()
@@ -223,20 +196,10 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """The connections of a server and their limits.
+    """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
-    Parameters
-    ----------
-    settings : limits of size and time.
-    held : memory budget of the bytes that are stored for clients.
-    shedding : load shedding of predictions; None admits all.
-
-    Attributes
-    ----------
-    heads : connections that wait for a request's head.
-    tails : connections whose request body continues after the response.
-    closing : connections that received their last response.
-    writes : connections whose clients do not read.
+    `heads` wait for a request's head, `tails` for the rest of a body after the response, `closing` have received their
+    last response, and the clients of `writes` do not read.
     """
 
     def __init__(self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None) -> None:
@@ -271,13 +234,11 @@ class Connections:
         return True
 
     def begin_closing(self, connection: Connection) -> None:
-        """Give a connection time to read its last response."""
         self.closing.begin(connection)
         if len(self.closing) > MAX_CLOSING:
             self.closing.first().cut()
 
     def closed(self, connection: Connection) -> None:
-        """Remove a connection."""
         self._excess.pop(connection, None)
         connection.end_stall()
         for waiting in (self.heads, self.tails, self.closing):
@@ -296,7 +257,6 @@ class Connections:
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 
     def _served(self, every: Collection[object]) -> int:
-        """Return the number of connections that may send any request."""
         return len(every) - len(self._excess) - len(self.closing)
 
 

@@ -72,7 +72,6 @@ class _BacklogFlow(FlowControl):
         self._resume = resume
 
     def resume_reading(self) -> None:
-        """Resume."""
         if self.read_paused:
             self.read_paused = False
             self._resume()
@@ -101,14 +100,12 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         self._idle_since_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Begin a connection."""
         transport = with_close_timeout(transport, self.loop)
         super().connection_made(transport)
         self.flow = _BacklogFlow(transport, self.update_reading)
         self._accepted = self.shared.opened(self, self.connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
         super().connection_lost(exc)
         answering = self._answering
         if answering is not None:
@@ -122,7 +119,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             super().data_received(data)
 
     def parse(self, data: Any) -> None:
-        """Parse received bytes, and start the timeout for the remaining ones."""
         if self._stage == _LAST:
             self._after_bytes += len(data)
             if self._after_bytes > MAX_DISCARDED:
@@ -148,11 +144,9 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         return self._pieces
 
     def is_free(self) -> bool:
-        """Return whether all parsed requests are answered and reading may resume."""
         return self._may_read() and not self.pipeline
 
     def update_reading(self) -> None:
-        """Resume reading, queue for a turn, or wait."""
         self._stopped = bool(self._backlog) or not self._may_read()
         if not self._stopped:
             self.transport.resume_reading()  # even while requests wait: their client may close
@@ -167,17 +161,14 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         self.update_reading()
 
     def resume_writing(self) -> None:
-        """Resume sending, and reading."""
         super().resume_writing()
         self.update_reading()
 
     def budget_of_unsent(self) -> MemoryBudget:
-        """Return the account of the last request."""
         shedding = self.shared.shedding
-        return self.held if shedding is None else shedding.account(self.headers or ())
+        return self.held if shedding is None or not self.scope else shedding.account(self.scope["headers"])
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._pieces += 1
         if self._stage == _IDLE:  # the slice begins with the rest of a body whose response was sent before
             self._unset_keepalive_if_required()  # uvicorn does so only before it parses
@@ -188,14 +179,9 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header; trailers, which follow a chunked body, are ignored."""
-        if self._in_head:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        """Answer the request, unless there is a reason not to."""
         self._in_head = False
+        self.headers = self.headers.copy()  # uvicorn appends trailers, which the request in `scope` must not get
         if self._stage == _LAST:
             return
         if self._stage == _HEAD:
@@ -209,7 +195,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             self._answer_or_shed()
 
     def on_body(self, body: bytes) -> None:
-        """Count a piece of the body, and pass it to the request."""
         self._pieces += 1
         self._body_here += len(body) + CHUNK_FRAMING
         if self._stage == _TAIL:
@@ -220,7 +205,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
         if self._stage == _TAIL:
             self.shared.tails.end(self)
             self._begin_idle()
@@ -258,7 +242,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         return super()._should_upgrade() and not body and self._answering is None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not valid HTTP."""
         if self._stage != _LAST:
             self.refuse(MalformedBodyError(f"{msg[:1].lower()}{msg[1:].rstrip('.')}; expected HTTP/1.1"))
 
@@ -271,7 +254,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             self.transport.close()
 
     def refuse(self, error: Exception) -> None:
-        """Send the error as the last response, and close."""
         if self.transport.is_closing() or self._stage == _LAST:
             return
         answering = self._answering if self._stage == _BUSY else None
@@ -320,7 +302,8 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             self.scope["state"][ADMITTED] = True
             super().on_headers_complete()
             shedding.admission.waiting += 1
-            self.loop.call_soon(shedding.had_turn)  # directly after the first turn of the request's task
+            # Directly after the first turn of the request's task.
+            self.loop.call_soon(lambda: shedding.admission.had_turn(now_ms()))
         elif not self._shed(shedding):
             self.scope["state"][ADMITTED] = False
             super().on_headers_complete()
@@ -354,7 +337,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         self._stage, self._after_bytes = _TAIL, 0
 
     def _begin_idle(self) -> None:
-        """Wait for the next request."""
         self._stage = _IDLE
         self._idle_since_s = self.loop.time()
         if self.timeout_keep_alive_task is None:

@@ -68,12 +68,7 @@ _log = logging.getLogger("anytime_service")
 def bind(settings: Settings) -> Iterator[socket.socket]:
     """Listen on the configured address; at the end close the socket and remove the file of a Unix socket.
 
-    Raises
-    ------
-    AddressError
-        The address is in use, does not belong to this machine, or is not permitted.
-    KeysError
-        Other machines can reach the address, no API key is set, and the server is not set to be insecure.
+    Raise AddressError if the address is not available, and KeysError if other machines can reach it without a key.
     """
     address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
     try:
@@ -118,7 +113,6 @@ def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def _check_reach(settings: Settings, host: str) -> None:
-    """Raise KeysError if other machines can reach the resolved `host` without a key."""
     if not (settings.keyed or settings.insecure or ip_address(host).is_loopback):
         found = "" if host == settings.host else f" ({host})"
         raise KeysError(
@@ -148,17 +142,7 @@ class MetricsServer:
     """Server of an application on a socket of its own, with the same limits as the main port.
 
     The two ports count their connections separately: a full main port does not affect this one, and vice versa.
-
-    Parameters
-    ----------
-    app : the application.
-    listening : the socket.
-    settings : limits of sizes and times.
-    held : memory budget of the bytes that are stored for clients.
-
-    Attributes
-    ----------
-    state : uvicorn's state of the server: its connections, tasks and default headers.
+    `state` is uvicorn's state of the server: its connections, tasks and default headers.
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
@@ -179,7 +163,6 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Start serving."""
         self._config.load()
         self._server = await _listen(self._config, self.state, self._listening)
 
@@ -194,14 +177,7 @@ class MetricsServer:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP.
-
-    Parameters
-    ----------
-    config : configuration of an application of `create_app`.
-    settings : limits, and the certificate files.
-    side : separate socket for metrics and probes; None without one.
-    """
+    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP."""
 
     def __init__(self, config: uvicorn.Config, settings: Settings, side: socket.socket | None = None) -> None:
         super().__init__(config)
@@ -230,7 +206,6 @@ class Server(uvicorn.Server):
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Connect to the session store, and listen."""
         await self._sessions.start()
         if self._side is not None:
             await self._side.open()
@@ -252,7 +227,7 @@ class Server(uvicorn.Server):
         if self._side is not None:
             await self._side.close()
         await self._sessions.close()
-        self._handler.close()
+        self._handler.solver.close()
         RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:
@@ -294,14 +269,7 @@ async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socke
 def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
     """Return a server for an application of `create_app`, not yet started; `run` receives the sockets to listen on.
 
-    Parameters
-    ----------
-    side : the socket of `bind_side`.
-
-    Raises
-    ------
-    CertificateError
-        The certificate, its key or the file of certificate authorities is invalid.
+    `side` is the socket of `bind_side`. Raises as `tls_context`.
     """
     context = tls_context(settings)
     state = cast(Any, app).state

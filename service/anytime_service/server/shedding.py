@@ -27,28 +27,13 @@ MAX_STORED = 256
 """Largest number of stored base rates; at the limit all of them are removed."""
 
 _RELEVANT_HEADERS = frozenset(
-    (
-        b"accept",
-        b"authorization",
-        b"content-encoding",
-        b"content-type",
-        b"grpc-timeout",
-        b"host",
-        b"origin",
-        b"request-timeout-ms",
-    )
+    b"accept authorization content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
 )
 """Headers on which the response with a base rate may depend."""
 
 
 class LoadShedding:
-    """Decisions and responses for predictions that the server does not begin.
-
-    Parameters
-    ----------
-    handler : the prediction service.
-    keys : the valid keys; stored responses are removed when they change.
-    """
+    """Decisions and responses for predictions that the server does not begin."""
 
     def __init__(self, handler: PredictionService, keys: KeyRing) -> None:
         self.handler = handler
@@ -64,20 +49,10 @@ class LoadShedding:
         return not self.keys.needed or key_in(self.keys, headers) is not None
 
     def account(self, headers: Headers) -> Account:
-        """Return the account of a request, by its key."""
         return self.handler.accounts.of_key(key_in(self.keys, headers))
 
-    def had_turn(self) -> None:
-        """Report to the admission control that an admitted request has had its turn of the event loop."""
-        self.admission.had_turn(now_ms())
-
     def refusal(self, default: DefaultHeaders) -> bytes:
-        """Return the response to a request whose prediction is refused.
-
-        Parameters
-        ----------
-        default : headers of every response; the same list object as long as they are unchanged.
-        """
+        """Return the response to a refused request; the same list `default` as before contains the same headers."""
         self.handler.shed("refused")
         self.handler.signals.overloaded.inc()
         if default is not self._default:
@@ -92,7 +67,6 @@ class LoadShedding:
         return content
 
     def prior(self, request: RequestKey, default: DefaultHeaders) -> bytes | None:
-        """Return the stored response with the base rate; None if it is not stored."""
         registry, keys = self.handler.registry, self.keys.current
         if self._priors_for is None or self._priors_for[0] is not registry or self._priors_for[1] is not keys:
             self._priors_for = registry, keys
@@ -104,7 +78,6 @@ class LoadShedding:
         return response(reply, default)
 
     def store_prior(self, request: RequestKey, reply: Reply) -> None:
-        """Store the response with a base rate."""
         if len(self._priors) >= MAX_STORED:
             self._priors.clear()
         self._priors[request] = reply
@@ -116,7 +89,6 @@ def request_key(url: bytes, headers: Headers) -> RequestKey:
 
 
 def begins_prediction(method: bytes, url: bytes) -> bool:
-    """Return whether a request would begin a prediction."""
     path = url.partition(b"?")[0]
     if method == b"POST":
         return path == b"/predict" or (path.startswith(b"/v2/models/") and path.endswith(b"/infer"))

@@ -36,7 +36,6 @@ class _CloseTimeout:
         self.is_closing = transport.is_closing
 
     def close(self) -> None:
-        """Close, and abort after the timeout."""
         self._transport.close()
         if not self._waits:
             self._wait()
@@ -75,10 +74,7 @@ class TLSContext(ssl.SSLContext):
 def tls_context(settings: Settings) -> TLSContext | None:
     """Return the context for encrypted connections; None if no certificate is set.
 
-    Raises
-    ------
-    CertificateError
-        A file is missing, unreadable or invalid, or certificate and key do not match.
+    Raise CertificateError if a file is missing, unreadable or invalid, or certificate and key do not match.
     """
     if settings.ssl_certfile is None:
         for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
@@ -28,12 +28,6 @@ from anytime_service.http.exchange import ABORT, CHARGE
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.server.connections import Connection, Connections
-
-TRY_AGAIN_LATER = 1013
-"""Close code for a connection that exceeds the memory budget."""
-
-MAX_REASON = 120
-"""Largest size in bytes of a reason in a close frame."""
 
 _PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
@@ -67,17 +61,14 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         self._assembled = bytearray()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin a connection."""
         super().connection_made(transport)
         self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
         self._count_partial(0)
         super().connection_lost(exc)
 
     def parse(self, data: Any) -> None:
-        """Parse received bytes, and count those of an incomplete message."""
         WebSocketsSansIOProtocol.data_received(self, data)
         partial = len(self.conn.reader.buffer)
         if self.frames:  # the first fragment of a message, until the second arrives
@@ -90,11 +81,9 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         return self._extra_frames + self.queue.qsize()
 
     def is_free(self) -> bool:
-        """Return whether the application has consumed all messages."""
         return self.queue.empty()
 
     def update_reading(self) -> None:
-        """Resume reading, queue for a turn, or wait."""
         if self._backlog or self._rate_limited:
             # Consuming the messages would resume reading, but the backlog must be parsed first.
             self.read_paused = False
@@ -132,14 +121,12 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
             self.conn.data_to_send()
 
     def handle_pong(self, event: Frame) -> None:
-        """Receive the answer to a ping."""
         self._extra_frames += 1
         super().handle_pong(event)
 
     def refuse(self, error: Exception) -> None:
-        """Send the error as the reason of the close frame, and close."""
         if not (self.close_sent or self.transport.is_closing()):
-            self.conn.fail(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
+            self.conn.fail(CloseCode.TRY_AGAIN_LATER, str(error)[:120])  # a frame has room for 123 bytes
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
@@ -147,8 +134,8 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
     def _charge(self, held: MemoryBudget) -> None:
         """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""
         counted = self._partial + self._backlog.bytes
-        self.held.bytes -= counted
-        held.bytes += counted
+        self.held.add(-counted)
+        held.add(counted)
         self.held = held
 
     def _count_partial(self, partial: int) -> None:
@@ -159,5 +146,5 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         except OverloadedError as error:
             self.refuse(error)
             return
-        self.held.bytes += more
+        self.held.add(more)
         self._partial = partial

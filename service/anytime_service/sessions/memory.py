@@ -35,10 +35,13 @@ class MemorySession(Session):
     used_ms: float = 0.0
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
-        arrays, before = checked_groups(self.prediction, values), self.prediction.nbytes
-        self.account.check(self.more_bytes(arrays), "groups")
+        """Add groups, see `OpenSession.add_groups`; never waits."""
+        arrays = checked_groups(self.prediction, values)
+        more = self.more_bytes(arrays)
+        if more:  # none for groups that replace others
+            self.account.check(more, "groups")
+            self.account.add(more)
         self.put(arrays)
-        self.account.bytes += self.prediction.nbytes - before
         return AcceptedGroups(self.prediction.prefix, self.prediction.replaced)
 
 
@@ -121,7 +124,7 @@ class MemorySessions:
 
     def _end(self, session: MemorySession) -> None:
         del self._sessions[session.id]
-        session.account.bytes -= session.prediction.nbytes
+        session.account.add(-session.prediction.nbytes)
         session.account.sessions -= 1
         self._ended.add(session.id, None, 0.0)
         session.end()

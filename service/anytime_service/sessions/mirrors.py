@@ -153,7 +153,7 @@ class Mirror:
         if self._followed:
             size = sum(len(each) for message in self._pending.values() for each in message.groups.values())
             size += 0 if self.session is None else self.session.prediction.nbytes
-        self._account.bytes += size - self._counted
+        self._account.add(size - self._counted)
         self._counted = size
 
 

@@ -258,7 +258,7 @@ def test_a_budget_refuses_bytes_that_do_not_fit_and_counts_the_refusal() -> None
     refused: list[None] = []
     account = MemoryBudget(100, lambda: refused.append(None))
     account.check(100)
-    account.bytes += 60
+    account.add(60)
     assert account.fits(40)
     with pytest.raises(OverloadedError, match=r"stores 60 bytes, and 41 more .* limit of 100") as error:
         account.check(41, "groups.hog")

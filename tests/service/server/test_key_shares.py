@@ -57,7 +57,7 @@ def test_a_share_is_at_least_one_and_its_refusal_names_the_share_and_no_key() ->
     accounts = Accounts(held, 0.25, keys)
     account = accounts.of_key(keys.current[0])
     assert (account.share(100), account.share(2)) == (25, 1)
-    account.bytes += 20
+    account.add(20)
     assert (account.fits(5), account.fits(6), held.bytes) == (True, False, 20)
     with pytest.raises(
         OverloadedError, match=r"this API key has 20 bytes stored, and 6 more .* share, 25 of 100"
@@ -66,7 +66,7 @@ def test_a_share_is_at_least_one_and_its_refusal_names_the_share_and_no_key() ->
     assert why.value.field == "groups"
     assert "ann" not in str(why.value)
     accounts.of_key(keys.current[1]).check(25)
-    accounts.anonymous.bytes += 78
+    accounts.anonymous.add(78)
     with pytest.raises(OverloadedError, match="limit of 100"):
         account.check(4)
     assert accounts.of({KEY: keys.current[0]}) is account

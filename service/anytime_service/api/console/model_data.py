@@ -14,7 +14,7 @@ from anytime.evaluation.certificate.certify import at_least
 from anytime.model.model import Model
 from anytime.training.guarantee import bound, doubling_bound
 from anytime.types import Float
-from anytime_service.api.control import Registry
+from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 
 WIDEST = 1000
@@ -68,9 +68,9 @@ class ModelCurve(BaseModel, frozen=True):
 
 
 @router.get("/models/{name}/curve", responses=problem_responses(404, 422))
-async def model_curve(name: str, registry: Registry) -> ModelCurve:
+async def model_curve(name: str, service: Service) -> ModelCurve:
     """Return cost and R² of each prefix: in training, cross-validated, and guaranteed."""
-    return curve(registry.get(name))
+    return curve(service.registry.get(name))
 
 
 class Sample(BaseModel, frozen=True):
@@ -91,13 +91,12 @@ Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives
 
 # Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
 @router.get("/models/{name}/sample", responses=problem_responses(404, 422))
-def sample_row(name: str, registry: Registry, seed: Seed = 0) -> Sample:
+def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
-    return sample(registry.get(name), seed)
+    return sample(service.registry.get(name), seed)
 
 
 def curve(model: Model) -> ModelCurve:
-    """Return a model's curve."""
     steps = model.manifest.steps
     lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
     points = []

@@ -56,14 +56,7 @@ router = APIRouter(tags=["console"], responses=problem_responses(500))
 
 @dataclass(frozen=True)
 class Asset:
-    """A static file.
-
-    Attributes
-    ----------
-    packed : its gzipped content.
-    digest : hash of its content, from which the ETag is made.
-    media_type : its media type.
-    """
+    """A static file: its gzipped content, the hash of its content, from which the ETag is made, and its media type."""
 
     packed: bytes
     digest: str
@@ -79,7 +72,6 @@ class Asset:
 
 @cache
 def page_assets() -> Mapping[str, Asset]:
-    """Return the files of the pages by name."""
     return {path.name: Asset.read(path) for path in sorted(STATIC.iterdir()) if path.suffix in MEDIA_TYPES}
 
 
