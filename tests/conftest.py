@@ -71,9 +71,9 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread: the products are small, and threads would wait for each other.
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread: the products are small, and the threads of several workers would wait for each other.
 
     `make test-kernels` sets other numbers.
     """

@@ -29,9 +29,6 @@ from models.literal_likelihood import Family, LikelihoodRows
 from models.problems import grouped, plain_groups
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
-
 # Forward regression: the score test against refitting every candidate.
 
 

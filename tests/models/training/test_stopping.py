@@ -45,8 +45,6 @@ METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 NEAR = 1e-6
 """Lengths that differ from epsilon by less, relatively, may be on either side of it."""
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def table_of(groups: FeatureGroups, seed: int, rows: int = 60, responses: int = 2) -> tuple[Float, Float]:
     """A messy table over some groups."""
