@@ -61,13 +61,13 @@ def stopped(after: int) -> Callable[[int], None]:
     """Progress that stops the pass behind some rows."""
     seen = 0
 
-    def told(rows: int) -> None:
+    def stop_pass(rows: int) -> None:
         nonlocal seen
         seen += rows
         if seen > after:
             raise TableError("the table is out of reach")
 
-    return told
+    return stop_pass
 
 
 def assert_same(one: list[Moments], other: list[Moments]) -> None:
@@ -91,12 +91,12 @@ def test_a_pass_that_was_stopped_comes_to_what_it_would_have(how: str, jobs: int
         again.moments(folds, progress=stopped(STOP), checkpoint=remembered, **options)
     row = json.loads(read(path))["row"]
     assert 0 < row < ROWS
-    told: list[int] = []
+    reported: list[int] = []
     found = dataset(table, target, query=query).moments(
-        folds, progress=told.append, checkpoint=Checkpoint(path, every_s=0.0), **options
+        folds, progress=reported.append, checkpoint=Checkpoint(path, every_s=0.0), **options
     )
     assert_same(found, expected)
-    assert sum(told) == sum(part.rows for part in expected)
+    assert sum(reported) == sum(part.rows for part in expected)
     assert_same(dataset(table, target, query=query).moments(folds, checkpoint=Checkpoint(path), **options), expected)
 
 

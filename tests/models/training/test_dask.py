@@ -103,12 +103,12 @@ def test_moments_are_those_of_one_process(how: str, cluster: Cluster, folder: Pa
     options: dict[str, Any] = {"weights": "w"} | ({"query": "q"} if how == "queries" else {})
     data = dataset(folder, "kind" if how == "classes" else "y", **options)
     folds = 1 if how == "whole" else 3
-    told: list[int] = []
-    found = cluster.moments(data, folds, seed=5, stratified=how == "classes", progress=told.append)
+    reported: list[int] = []
+    found = cluster.moments(data, folds, seed=5, stratified=how == "classes", progress=reported.append)
     expected = data.moments(folds, seed=5, stratified=how == "classes")
     assert_same(found, expected)
-    assert sum(told) == sum(part.rows for part in expected)
-    assert len(told) == 8
+    assert sum(reported) == sum(part.rows for part in expected)
+    assert len(reported) == 8
     ours, theirs = (fit(parts, groups(), Options(alpha=1e-3)) for parts in (found, expected))
     assert ours.sequence.columns.tolist() == theirs.sequence.columns.tolist()
     np.testing.assert_allclose(ours.prefixes.packed, theirs.prefixes.packed, rtol=1e-9, atol=1e-12)
@@ -145,16 +145,16 @@ def kill_one(client: Any) -> None:
 def test_a_worker_that_dies_on_the_way_costs_time_and_nothing_else(
     cluster: Cluster, running: Any, folder: Path
 ) -> None:
-    data, told = dataset(folder), list[int]()
+    data, reported = dataset(folder), list[int]()
 
     def progress(rows: int) -> None:
-        if not told:
+        if not reported:
             kill_one(running)
-        told.append(rows)
+        reported.append(rows)
 
     expected = data.moments(3)
     assert_same(cluster.moments(data, 3, progress=progress), expected)
-    assert sum(told) == sum(part.rows for part in expected)
+    assert sum(reported) == sum(part.rows for part in expected)
 
 
 def test_rows_that_a_dead_worker_held_are_read_again(cluster: Cluster, running: Any, folder: Path) -> None:

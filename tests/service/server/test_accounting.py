@@ -59,7 +59,7 @@ def keyed() -> Iterator[Running]:
 
 
 def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
-    """Send a beginning and then pieces without end; how many bytes were read, and what came back."""
+    """Send a beginning and then pieces without end; return the number of bytes read, and the response."""
     with connect(port) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         send_all(sock, begin)
@@ -133,16 +133,16 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     query = b"?overload=prior&rows=100" if target_ == b"/predict" else b""
     body = b'{"inputs": []}'
     head = b"POST %b%b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    asked = head % (target_, query, len(body)) + body
+    request = head % (target_, query, len(body)) + body
     with running(app, limits) as service, connect(service.port, receive_buffer=4096) as deaf:
         with service.connect() as client:  # the second reply is at hand
             for _ in range(2):
-                client.send(asked)
+                client.send(request)
                 assert client.response()[0] in (200, 503)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         deaf.settimeout(0.5)
         with pytest.raises(TimeoutError):  # no further request is read before the client reads
-            deaf.sendall(asked * (ENDLESS // len(asked)))
+            deaf.sendall(request * (ENDLESS // len(request)))
         held = handler.held.bytes
         if query:
             assert held > 65_536, "unread replies count as held"
@@ -227,9 +227,9 @@ def test_slow_connections_of_the_metrics_port_close_and_do_not_block_scrapes(ser
 
 
 def test_the_date_of_the_metrics_port_moves_on(service: Running) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{service.metrics_port}", verify=PLAIN) as kept:
-        first = kept.get("/livez").headers["date"]
-        until(lambda: kept.get("/livez").headers["date"] != first, within_s=5)
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.metrics_port}", verify=PLAIN) as client:
+        first = client.get("/livez").headers["date"]
+        until(lambda: client.get("/livez").headers["date"] != first, within_s=5)
 
 
 @pytest.mark.parametrize("with_key", [False, True], ids=["without a key", "with a key"])
