@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from system import free_port
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -26,7 +27,7 @@ def test_the_commands_of_the_readme_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     text, program = README.read_text(encoding="utf-8"), dict[str, Any]()
-    ports = {port: free_port() for port in PORT.findall(text)}
+    ports = {port: str(free_port()) for port in PORT.findall(text)}  # a port of the README may be in use here
     blocks = BLOCK.findall(PORT.sub(lambda found: ports[found[0]], text))
     assert len(blocks) >= 6
     for kind, block in blocks:
@@ -36,9 +37,3 @@ def test_the_commands_of_the_readme_run(
             subprocess.run(["bash", "-euo", "pipefail", "-c", STOP_SERVERS + block], check=True, timeout=300)
     assert '"prediction"' in capfd.readouterr().out
     assert (tmp_path / "cheaper.safetensors").exists()
-
-
-def free_port() -> str:
-    """A port that nothing listens on now: the README's own may be in use on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])

@@ -41,8 +41,8 @@ MODEL = small_model()
 
 
 def test_a_single_key_may_use_the_full_limits() -> None:
-    for told in (ANN, f"{ANN},admin:{ANN}"):  # one key in two scopes
-        keys = KeyRing(read_keys(told))
+    for listed in (ANN, f"{ANN},admin:{ANN}"):  # one key in two scopes
+        keys = KeyRing(read_keys(listed))
         account = Accounts(MemoryBudget(100), 0.5, keys).of_key(keys.current[0])
         account.check(100)
         assert account.fits(100)
@@ -131,10 +131,10 @@ class Steps:
                 await (await self.sessions.get(name)).add_groups({group: [VALUES[group]] * (1 + which % 2)})
             elif kind == "wait" and name is not None:
                 async with self.sessions.read(name) as session:
-                    told: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
+                    callbacks: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
                     shared = session.prediction
                     joined = self.handler.open(
-                        PredictionRequest(deadline_ms=5_000), now_ms(), *told, shared=shared, account=account
+                        PredictionRequest(deadline_ms=5_000), now_ms(), *callbacks, shared=shared, account=account
                     )
                     if not joined.answered:
                         session.join(joined)
@@ -190,14 +190,14 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
 @contextmanager
 def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, PredictionService]]:
     """A service with these keys, and its handler."""
-    told = Settings(port=0, api_keys=keys, **limits)
-    app = create_app(ModelRegistry.of([MODEL]), told)
-    with running(app, told) as service:
+    settings = Settings(port=0, api_keys=keys, **limits)
+    app = create_app(ModelRegistry.of([MODEL]), settings)
+    with running(app, settings) as service:
         yield service, app.state.handler
 
 
 def used(handler: PredictionService) -> tuple[int, int, int]:
-    """What all accounts have together, beside what the handler has."""
+    """What the handler counts: bytes, open predictions, accounts."""
     gc.collect()
     return handler.held.bytes, len(handler.live), len(handler.accounts)
 
@@ -214,10 +214,10 @@ def by_stream(service: Running, key: str, stack: ExitStack) -> Any:
 
 
 def by_request(path: str, **headers: str) -> Opener:
-    def asked(service: Running, key: str, stack: ExitStack) -> Any:
+    def open_request(service: Running, key: str, stack: ExitStack) -> Any:
         connection = stack.enter_context(service.connect())
-        told = {"Host": "test", **bearer(key), "Content-Length": "10000", **headers}
-        lines = [f"POST {path}?deadline_ms=9000 HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
+        fields = {"Host": "test", **bearer(key), "Content-Length": "10000", **headers}
+        lines = [f"POST {path}?deadline_ms=9000 HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         connection.send("\r\n".join([*lines, "", ""]).encode())
         connection.sock.settimeout(0.3)
         try:
@@ -225,7 +225,7 @@ def by_request(path: str, **headers: str) -> Opener:
         except TimeoutError:
             return None
 
-    return asked
+    return open_request
 
 
 def by_session(service: Running, key: str, stack: ExitStack) -> Any:
@@ -254,19 +254,19 @@ BINDINGS: dict[str, Opener] = {
 
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
-    asked = BINDINGS[binding]
+    open_one = BINDINGS[binding]
     with served(max_open=4) as (service, handler):
         with ExitStack() as stack:
-            assert [asked(service, ANN, stack) for _ in range(2)] == [None, None]
+            assert [open_one(service, ANN, stack) for _ in range(2)] == [None, None]
             until(lambda: len(handler.live) == 2)
-            problem = asked(service, ANN, stack)
+            problem = open_one(service, ANN, stack)
             assert (problem["status"], problem["type"]) == (503, "urn:anytime:problem:overloaded")
             assert "this API key has 2 open predictions, and its share is 2 of 4" in problem["detail"]
-            assert asked(service, BOB, stack) is None, "the other key is served"
+            assert open_one(service, BOB, stack) is None, "the other key is served"
             until(lambda: len(handler.live) == 3)
         until(lambda: not handler.live)
         with ExitStack() as stack:
-            assert asked(service, ANN, stack) is None, "what has ended is not counted"
+            assert open_one(service, ANN, stack) is None, "what has ended is not counted"
         sessions = 1 if binding == "session" else 0  # of ANN and of BOB, which have not expired
         until(lambda: used(handler) == (0, 0, 2 * sessions))
 
@@ -283,7 +283,7 @@ def store(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
         return "memory"
     redis: RedisServer = request.getfixturevalue("shared_redis")
-    redis.ask("FLUSHDB", database=6)
+    redis.execute("FLUSHDB", database=6)
     return redis.url(6)
 
 
@@ -333,7 +333,7 @@ def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
 
 
 def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: RedisServer) -> None:
-    shared_redis.ask("FLUSHDB", database=6)
+    shared_redis.execute("FLUSHDB", database=6)
     limits: dict[str, Any] = {
         "max_sessions": 4,
         "session_store": shared_redis.url(6),
@@ -341,10 +341,10 @@ def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: 
     }
     with served(**limits) as (service, handler):
         owner = handler.accounts.of_key(read_keys(ANN)[0]).owner
-        shared_redis.ask("SET", f"anytime:sessions:{owner}", "something", database=6)
+        shared_redis.execute("SET", f"anytime:sessions:{owner}", "something", database=6)
         for status in (201, 201, 503):
             assert service.post_to("/sessions", headers=bearer(ANN)).status_code == status
-        assert ANN.encode() not in b"".join(shared_redis.ask("KEYS", "*", database=6))
+        assert ANN.encode() not in b"".join(shared_redis.execute("KEYS", "*", database=6))
 
 
 def test_one_key_stores_at_most_its_share_of_bytes() -> None:
@@ -401,28 +401,28 @@ def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
     monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
     file = tmp_path / "keys"
     file.write_text(f"{ANN}\n{BOB}\n")
-    told = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
-    app = create_app(ModelRegistry.of([MODEL]), told)
+    settings = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
+    app = create_app(ModelRegistry.of([MODEL]), settings)
     handler: PredictionService = app.state.handler
-    with running(app, told) as service, ThreadPoolExecutor(1) as threads:
+    with running(app, settings) as service, ThreadPoolExecutor(1) as threads:
         with service.stream(additional_headers=bearer(ANN)) as stream:
             stream.say("begin", 1, deadline_ms=9_000)
             stream.groups(1, {"speed": [2.0]})
             session = service.post_to("/sessions", headers=bearer(ANN)).json()["id"]
             path = f"/sessions/{session}"
             assert service.post_to(f"{path}/groups", {"speed": [2.0]}, headers=bearer(ANN)).status_code == 200
-            asked: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "params": {"deadline_ms": 1_500},
                 "headers": bearer(ANN),
                 "timeout": 30,
                 "verify": PLAIN,
             }
-            waiting = threads.submit(httpx.get, f"{service.url}{path}/predict", **asked)
+            waiting = threads.submit(httpx.get, f"{service.url}{path}/predict", **options)
             until(lambda: len(handler.live) == 2)
             file.write_text(BOB)
             assert stream.answer(1)["reason"] == "draining"
             assert waiting.result(20).json()["reason"] == "deadline", "a request that was let in is answered"
         until(lambda: len(app.state.sessions) == 0)
         until(lambda: used(handler) == (0, 0, 0))
-        with ExitStack() as stack:  # the only key that is left may use everything
+        with ExitStack() as stack:  # the only remaining key may use everything
             assert [by_stream(service, BOB, stack) for _ in range(4)] == [None] * 4
