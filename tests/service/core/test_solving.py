@@ -102,7 +102,7 @@ def test_wide_sets_are_solved_beside_the_loop() -> None:
             await asyncio.wait_for(filled(results, 1), 20)
             found = results[0]
             assert found is not None
-            np.testing.assert_array_equal(found.coef, arrived_model(trained_model("wide", width=WIDTH), PAIR).coef)
+            np.testing.assert_array_equal(found.coef, arrived_model(fresh(), PAIR).coef)
             assert cached_arrived_model(model, PAIR) is found
             here.find(model, PAIR, results.append)
             assert results == [found, found]

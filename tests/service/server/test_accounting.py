@@ -174,13 +174,12 @@ def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, m
 def test_a_request_that_follows_an_answered_body_at_once_is_answered_before_the_connection_closes(
     service: Running,
 ) -> None:
-    with logged() as records, socket.create_connection(("127.0.0.1", service.port), timeout=10) as client:
-        client.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
-        assert client.recv(65_536).startswith(b"HTTP/1.1 404")
-        client.sendall(b"bodyGET /models HTTP/1.1\r\nHost: x\r\n\r\n\x00\r\n\r\n")
-        with client.makefile("rb") as answered:
-            assert answered.readline().startswith(b"HTTP/1.1 200")
-            assert answered.read().endswith(b"}]"), "one complete answer, and then the end of the connection"
+    with logged() as records, service.connect() as client:
+        client.send(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+        assert client.response()[0] == 404
+        client.send(b"bodyGET /models HTTP/1.1\r\nHost: x\r\n\r\n\x00\r\n\r\n")
+        assert client.response()[0] == 200
+        assert client.at_end(), "one complete answer, and then the end of the connection"
     assert [record.getMessage() for record in records] == ["Invalid HTTP request received."]
 
 
