@@ -76,7 +76,7 @@ def checks() -> Iterator[Any]:
                 yield pytest.param(checked, check, id=f"{estimator}-{name}")
 
 
-@pytest.mark.parametrize(("estimator", "check"), checks())
+@pytest.mark.parametrize(("estimator", "check"), list(checks()))
 def test_the_conventions_of_scikit_learn_are_kept(estimator: Estimator, check: Any) -> None:
     check(estimator)
 
