@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from anytime.selection import oracle_order
 from anytime.types import Float
 from models import literal
 from models.properties import quick
-
 
 COSTS, F = np.array([0.0, 1.0, 3.0, 6.0]), np.array([0.0, 0.2, 0.3, 0.4])
 

@@ -29,6 +29,7 @@ FEWEST_FILES = 48
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n"
 MODELS = REQUEST.replace(b"/livez", b"/models")
 HEAD_BYTES = 1_000
+IDLE_S = 1.2
 
 
 def serve(**limits: Any) -> Iterator[Running]:
@@ -44,9 +45,9 @@ def few() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
-    """A service that waits for nobody longer than half a second."""
+    """A service with short timeouts: half a second for a head or a body, and longer for what a test keeps in use."""
     yield from serve(
-        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=0.6, max_header_bytes=HEAD_BYTES, max_message_rate=0
+        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=IDLE_S, max_header_bytes=HEAD_BYTES, max_message_rate=0
     )
 
 
@@ -199,7 +200,7 @@ def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running
     with hasty.connect() as used, hasty.connect() as idle:
         assert exchange(idle)[0] == 200
         begun = monotonic()
-        while monotonic() - begun < 1.0:
+        while monotonic() - begun < 1.5 * IDLE_S:
             assert exchange(used)[0] == 200
             sleep(0.05)
         assert idle.at_end()
@@ -337,9 +338,9 @@ def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(fe
 
 def test_an_idle_stream_is_closed_and_one_with_an_open_prediction_is_not(hasty: Running) -> None:
     with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
-        waiting.say("begin", 1, deadline_ms=1_500)
+        waiting.say("begin", 1, deadline_ms=2_000 * IDLE_S)
         begun, number = monotonic(), 0
-        while monotonic() - begun < 1.0:
+        while monotonic() - begun < 1.5 * IDLE_S:
             used.say("begin", number, deadline_ms=0)
             assert used.answer(number)["prefix"] == 0
             number += 1
@@ -378,7 +379,7 @@ def test_a_client_that_does_not_read_is_cut(hasty: Running) -> None:
 
 def test_a_stream_receives_its_answer_after_a_long_silence(hasty: Running) -> None:
     with raw(hasty) as connection:
-        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_200}))
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_500 * IDLE_S}))
         assert json.loads(read_frame(connection)[1])["reason"] == "deadline"
 
 
