@@ -10,17 +10,9 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# Two parts: tests that share the cores, and tests of the service, which have deadlines and run alone (except PATIENT).
-# The second part runs even if the first fails. Pytest exits with 5 if ARGS selects no test; that fails only in both.
-PATIENT := $(addprefix tests/service/,http/test_auth_console.py api/test_console_page.py demo drills)
+# More workers than cores, since many tests of the service wait for a deadline or for another process.
 test: .venv/ready
-	@trap 'exit 130' INT; \
-	said() { case $$1 in 0) echo passed;; 5) echo "ran no tests";; *) echo "FAILED (exit code $$1)";; esac; }; \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
-	    $(filter-out tests/service/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(PATIENT) $(ARGS); shared=$$?; \
-	$(BIN)/pytest tests/service $(addprefix --ignore=,$(PATIENT)) $(ARGS); alone=$$?; \
-	echo "make test: tests that share the cores $$(said $$shared); tests of the service that run alone $$(said $$alone)"; \
-	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
+	$(BIN)/pytest --numprocesses 4 --dist worksteal $(ARGS)
 
 # The numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 test-kernels: .venv/ready

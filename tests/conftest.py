@@ -1,12 +1,13 @@
-"""Fixtures of all tests: the real data sets, and the flag that rewrites golden files."""
+"""Settings, flags and fixtures of all tests."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import scipy.linalg  # noqa: F401  (numpy and scipy load an OpenBLAS each; only loaded ones can be limited)
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[1]
@@ -15,7 +16,18 @@ ROOT = Path(__file__).parents[1]
 NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
 """Reasons to skip that depend on this machine, not on a missing optional part."""
 
+LONGEST = ("test_readme.py", "test_reproduce.py")
+"""Files whose tests start first: one that takes a minute would otherwise run alone at the end."""
+
 _skipped: list[str] = []
+
+
+def pytest_configure() -> None:
+    """Limit BLAS to one thread: the products are small, and the threads of several workers would wait for each other.
+
+    `make test-kernels` sets other numbers.
+    """
+    threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,9 +65,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_data)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_collections() -> None:
+    """Exclude imported modules and earlier objects from full collections, which would take 0.25 s each.
+
+    Services run in this process, and collections stop them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -69,13 +92,3 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data sets next to the project (../shared/data)")
     return folder
-
-
-@pytest.fixture(scope="module")
-def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread: the products are small, and threads would wait for each other.
-
-    `make test-kernels` sets other numbers.
-    """
-    with threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1)):
-        yield

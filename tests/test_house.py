@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -143,31 +142,3 @@ def test_every_file_on_the_contributors_page_exists() -> None:
     assert len(files) > 30
     folders = (ROOT, ROOT / "models/anytime", ROOT / "service/anytime_service")
     assert not [file for file in files if not any((folder / file).is_file() for folder in folders)]
-
-
-@pytest.mark.filterwarnings("default")
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 6
-    pythons = [text for kind, text in blocks if kind == "python"]
-    script = ["set -euo pipefail"]
-    for kind, text in blocks:
-        if kind == "sh":
-            script.append(text)
-        else:  # blocks of Python share their names, so each runs after those before it
-            index = pythons.index(text)
-            (tmp_path / f"block{index}.py").write_text("\n".join(pythons[: index + 1]), encoding="utf-8")
-            script.append(f"python block{index}.py")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert '"prediction"' in done.stdout
-    assert (tmp_path / "cheaper.safetensors").exists()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anytime.folds import FoldAssigner, FoldCounts, FoldStream, GroupedFolds
 from anytime.types import Float, Index
+from models.properties import quick
 
-quick = partial(settings, deadline=None, derandomize=True, max_examples=100)
 KINDS = ("rows", "classes", "queries")
 counts, seeds, sizes = st.integers(2, 10), st.integers(0, 2**32 - 1), st.lists(st.integers(0, 40), max_size=8)
 
@@ -118,7 +117,7 @@ def rows_of(table: tuple[Float, NDArray[Any] | None], begin: int, end: int) -> t
     return Y[begin:end], None if query is None else query[begin:end]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@quick(max_examples=60)
 @given(
     st.sampled_from(KINDS), st.integers(2, 5), st.integers(0, 99), st.lists(st.integers(0, 30), min_size=1, max_size=6)
 )

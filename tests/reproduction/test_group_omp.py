@@ -39,8 +39,6 @@ from anytime_reproduction.sets import consecutive_groups
 
 QUICK = Setting(quick=True)
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def drawn(design: Design, rows: int, seed: int = 0) -> Rows:
     rng = np.random.default_rng(seed)

@@ -32,8 +32,6 @@ from models import literal
 from models.literal import Method
 from models.problems import grouped
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 SETTING = Setting(quick=True)
 ALPHA = 1e-5
 SELECT: dict[Method, Callable[[Equations, FeatureGroups], TimedPath]] = {"fr": literal_fr, "omp": literal_omp}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 
@@ -17,13 +16,6 @@ from service.serving import Running, running, several_models, small_model
 # Clients share an interpreter with the services here, which are late for that reason alone.
 os.environ.setdefault("ANYTIME_MAX_LATENESS_MS", "1000")
 LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _short_collections() -> None:
-    """Services run in this process: looking through all that other tests left would stop them for long."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

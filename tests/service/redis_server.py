@@ -1,4 +1,4 @@
-"""A Redis of the tests' own, which they may kill, stop and start again."""
+"""A Redis of the tests' own, which they kill, stop and restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RedisServer", "redis_server"]
 
 
 class RedisServer:
-    """A Redis that keeps nothing on disk; started again it is empty."""
+    """A Redis that stores nothing on disk: it is empty after a restart."""
 
     def __init__(self, *options: str) -> None:
         self.port = free_port()
@@ -48,8 +48,8 @@ class RedisServer:
             self.go_on()
         self._stack.close()
 
-    def ask(self, *command: Any, database: int = 0, password: str | None = None) -> Any:
-        """Send it one command."""
+    def execute(self, *command: Any, database: int = 0, password: str | None = None) -> Any:
+        """Execute one command."""
         with redis.Redis(port=self.port, db=database, password=password) as client:
             return client.execute_command(*command)
 

@@ -112,8 +112,8 @@ def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -
 
     groups = groups_of(width)
     model = AnytimeRegressor(groups).fit(*rows_of(groups, seed)).model_
-    told = {"name": name, "version": f"{name}-{seed}"}
-    return replace(model, manifest=model.manifest.model_copy(update=told))
+    changes = {"name": name, "version": f"{name}-{seed}"}
+    return replace(model, manifest=model.manifest.model_copy(update=changes))
 
 
 @cache
@@ -158,7 +158,7 @@ def expected(
 
 
 def timeless(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer without what depends on the clock, or on the wire by which it came."""
+    """An answer without the fields that depend on the clock or the binding."""
     left_out = ("elapsed_ms", "reason", "type", "id", "unused_groups")
     return {name: value for name, value in answer.items() if name not in left_out}
 
@@ -226,9 +226,9 @@ class Running:
             yield Stream(wire, form)
 
     def metric(self, name: str, **labels: str) -> float:
-        """One number of those that the service measures of itself; 0 where there is none yet."""
-        told = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
-        found = re.search(rf"^{re.escape(name + told)} (\S+)$", self.scrape().text, re.MULTILINE)
+        """One metric of the service; 0 if it has no value yet."""
+        selector = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
+        found = re.search(rf"^{re.escape(name + selector)} (\S+)$", self.scrape().text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
     def scrape(self, path: str = "/metrics", **headers: str) -> httpx.Response:

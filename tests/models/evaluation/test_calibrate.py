@@ -40,8 +40,6 @@ from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 

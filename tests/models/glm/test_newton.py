@@ -26,8 +26,6 @@ from models.likelihood_problems import KINDS, OPTIMUM, Case, cases, clean
 from models.literal_likelihood import Family, LikelihoodRows
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) -> BlockDesign:
     moments = moments_of(X, Y, weights)

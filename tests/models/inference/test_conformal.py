@@ -35,8 +35,6 @@ from anytime.model.manifest import Calibration
 from anytime.types import Bool, Float, Index
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 decimals = st.integers(1, 6).flatmap(
     lambda digits: st.integers(1, 10**digits - 1).map(lambda n: Fraction(n, 10**digits))
 )

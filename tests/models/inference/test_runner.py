@@ -32,9 +32,28 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
-from models.unreadable import Unreadable
+from models.inference import extracting
+from models.inference.extracting import (
+    SLOW_SECONDS,
+    Unloadable,
+    briefly_slow,
+    dying,
+    first,
+    hanging,
+    leaving,
+    noting,
+    process_of,
+    raising,
+    second,
+    slow,
+    slow_zero,
+    third,
+    too_wide,
+    unreadable,
+    unsendable,
+    zero,
+)
 
-SLOW_SECONDS = 2.0
 GENEROUS_MS = 500.0
 """A 20 ms deadline is answered within this, though an extractor works for two seconds."""
 
@@ -43,88 +62,6 @@ WORKERS: tuple[Worker, ...] = ("thread", "process")
 
 COEF = {"a": (1.0,), "b": (10.0,), "c": (100.0, 1000.0)}
 """What each group's features weigh in every prefix that has them; the base rate is 0.5."""
-
-
-# The extractors are at the top level, so that processes can import them.
-
-
-def first(x: Float) -> Float:
-    return x[:1]
-
-
-def second(x: Float) -> Float:
-    return x[1:2]
-
-
-def third(x: Float) -> Float:
-    return x[2:4]
-
-
-def slow(x: Float) -> Float:
-    time.sleep(SLOW_SECONDS)
-    return x[1:2]
-
-
-def hanging(x: Float) -> Float:
-    time.sleep(3600)
-    return x[1:2]
-
-
-def briefly_slow(x: Float) -> Float:
-    time.sleep(0.2)
-    return x[1:2]
-
-
-def raising(x: Float) -> Float:
-    raise RuntimeError("no light\non the sensor")
-
-
-def leaving(x: Float) -> Float:
-    sys.exit("enough")
-
-
-def too_wide(x: Float) -> Float:
-    return x
-
-
-def unreadable(x: Float) -> Any:
-    return Unreadable()
-
-
-def dying(x: Float) -> Float:
-    os._exit(3)
-
-
-def unsendable(x: Float) -> Any:
-    return threading.Lock()
-
-
-def noting(x: Path) -> Float:
-    """Create a file, which shows a test that the group was computed."""
-    (x / "computed").touch()
-    return np.zeros(2)
-
-
-def zero(x: object) -> Float:
-    return np.zeros(1)
-
-
-def slow_zero(x: object) -> Float:
-    time.sleep(0.5)
-    return np.zeros(1)
-
-
-def process_of(x: Float) -> Float:
-    return np.array([float(os.getpid())])
-
-
-class Unloadable:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _refuse, ()
-
-
-def _refuse() -> None:
-    raise RuntimeError("not here")
 
 
 X = np.array([1.0, 2.0, 3.0, 4.0])
@@ -214,7 +151,8 @@ def _no_idle_processes() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     yield
-    gc.collect()
+    if multiprocessing.active_children():
+        gc.collect()
     assert eventually(lambda: not multiprocessing.active_children())
 
 
@@ -520,8 +458,8 @@ def test_extractors_that_do_not_load_in_the_process_are_refused(monkeypatch: pyt
         return x[:1]
 
     # As if typed into an interpreter: it pickles here, and is nowhere to be found there.
-    ghost.__qualname__ = "ghost"
-    monkeypatch.setattr(sys.modules[__name__], "ghost", ghost, raising=False)
+    ghost.__module__, ghost.__qualname__ = extracting.__name__, "ghost"
+    monkeypatch.setattr(extracting, "ghost", ghost, raising=False)
     with pytest.raises(ExtractorError, match="do not load in a worker process"):
         Runner(a_model(), extractors(a=ghost), "process", max_workers=1)
 

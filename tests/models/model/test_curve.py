@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.model.curve import PLATEAU_LEVELS, Shape, plateau_level, stopping_cost, timeliness
 from anytime.selection import oracle_order
 from anytime.types import Float
 from models import literal
-
-quick = partial(settings, deadline=None, derandomize=True, max_examples=100)
+from models.properties import quick
 
 COSTS, F = np.array([0.0, 1.0, 3.0, 6.0]), np.array([0.0, 0.2, 0.3, 0.4])
 

@@ -20,7 +20,7 @@ from anytime.groups import load_groups
 from anytime.moments.files import CHECKPOINT, Checkpoint
 from anytime.moments.moments import Moments
 
-ROWS = 40_000
+ROWS, STOP = 12_000, 9_000
 CONTENT = {
     "groups": [{"name": "g", "features": ["x0", "x1"], "cost": 1.0}, {"name": "h", "features": ["x2"], "cost": 2}]
 }
@@ -28,7 +28,7 @@ CONTENT = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty blocks, so that some are done when a pass stops."""
+    """Twelve blocks, so that some are done when a pass stops."""
     monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 1)
 
 
@@ -45,7 +45,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     frame["q"] = np.sort(rng.integers(0, 500, size=ROWS))
     path = tmp_path / f"table{request.param}"
     if request.param == ".parquet":
-        frame.to_parquet(path, row_group_size=9_000)
+        frame.to_parquet(path, row_group_size=2_700)
     else:
         frame.to_csv(path, index=False)
     return path
@@ -61,13 +61,13 @@ def stopped(after: int) -> Callable[[int], None]:
     """Progress that stops the pass behind some rows."""
     seen = 0
 
-    def told(rows: int) -> None:
+    def stop_pass(rows: int) -> None:
         nonlocal seen
         seen += rows
         if seen > after:
             raise TableError("the table is out of reach")
 
-    return told
+    return stop_pass
 
 
 def assert_same(one: list[Moments], other: list[Moments]) -> None:
@@ -88,15 +88,15 @@ def test_a_pass_that_was_stopped_comes_to_what_it_would_have(how: str, jobs: int
     path = tmp_path / "pass.checkpoint"
     again, remembered = dataset(table, target, query=query), Checkpoint(path, every_s=0.0)
     with pytest.raises(TableError, match="out of reach"):
-        again.moments(folds, progress=stopped(30_000), checkpoint=remembered, **options)
+        again.moments(folds, progress=stopped(STOP), checkpoint=remembered, **options)
     row = json.loads(read(path))["row"]
     assert 0 < row < ROWS
-    told: list[int] = []
+    reported: list[int] = []
     found = dataset(table, target, query=query).moments(
-        folds, progress=told.append, checkpoint=Checkpoint(path, every_s=0.0), **options
+        folds, progress=reported.append, checkpoint=Checkpoint(path, every_s=0.0), **options
     )
     assert_same(found, expected)
-    assert sum(told) == sum(part.rows for part in expected)
+    assert sum(reported) == sum(part.rows for part in expected)
     assert_same(dataset(table, target, query=query).moments(folds, checkpoint=Checkpoint(path), **options), expected)
 
 
@@ -111,7 +111,7 @@ def test_it_is_written_now_and_then_only(table: Path, tmp_path: Path) -> None:
     path = tmp_path / "pass.checkpoint"
     data, remembered = dataset(table), Checkpoint(path, every_s=3600.0)
     with pytest.raises(TableError, match="out of reach"):
-        data.moments(progress=stopped(30_000), checkpoint=remembered)
+        data.moments(progress=stopped(STOP), checkpoint=remembered)
     assert not path.exists()
 
 
@@ -166,7 +166,7 @@ def test_the_command_goes_on_from_a_checkpoint_and_removes_it(
 
     def cut(self: Dataset, *args: Any, **options: Any) -> list[Moments]:
         options["checkpoint"]._every_s = 0.0
-        return moments(self, *args, **options | {"progress": stopped(30_000)})
+        return moments(self, *args, **options | {"progress": stopped(STOP)})
 
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "moments", cut)

@@ -78,8 +78,8 @@ def test_two_sites_train_the_model_of_all_rows() -> None:
     assert both.record.data == ("north.parquet", "south.csv")
     assert both.total.rows == 200
     for source, out in (("both.moments", "sites.safetensors"), ("all.parquet", "whole.safetensors")):
-        told = () if source == "both.moments" else TOLD
-        done("train", source, *told, "--alpha", "1e-3", "--out", out)
+        options = () if source == "both.moments" else TOLD
+        done("train", source, *options, "--alpha", "1e-3", "--out", out)
     sites, whole = load("sites.safetensors"), load("whole.safetensors")
     assert [step.adds for step in sites.manifest.steps] == [step.adds for step in whole.manifest.steps]
     np.testing.assert_allclose(sites.prefixes.packed, whole.prefixes.packed, rtol=1e-10)
@@ -93,10 +93,10 @@ def test_moments_of_a_table_train_what_the_table_trains(capsys: Capture) -> None
     made("all.parquet")
     done("train", "all.moments", "--out", "kept.safetensors")
     done("train", "all.parquet", *TOLD, "--out", "read.safetensors")
-    kept, read = load("kept.safetensors"), load("read.safetensors")
+    stored, read = load("kept.safetensors"), load("read.safetensors")
     assert "task: regression, 200 rows in 5 folds" in capsys.readouterr().err
-    assert kept.manifest.steps == read.manifest.steps
-    np.testing.assert_array_equal(kept.prefixes.packed, read.prefixes.packed)
+    assert stored.manifest.steps == read.manifest.steps
+    np.testing.assert_array_equal(stored.prefixes.packed, read.prefixes.packed)
 
 
 @pytest.mark.usefixtures("desk")
@@ -105,9 +105,9 @@ def test_a_site_may_be_taken_away_again() -> None:
     made("south.csv")
     done("moments", "north.moments", "south.csv", *TOLD, "--out", "both.moments")
     done("moments", "both.moments", "--minus", "south.moments", "--out", "left.moments")
-    left = StoredMoments.load("left.moments")
-    assert left.record.data == ("north.parquet",)
-    for a, b in zip(left.parts, north.parts, strict=True):
+    remaining = StoredMoments.load("left.moments")
+    assert remaining.record.data == ("north.parquet",)
+    for a, b in zip(remaining.parts, north.parts, strict=True):
         assert a.rows == b.rows
         assert a.weight == pytest.approx(b.weight)
         np.testing.assert_allclose(a.scatter, b.scatter, atol=1e-10)
@@ -121,9 +121,9 @@ def test_rows_that_were_not_added_by_themselves_are_taken_away_without_folds(cap
     done("moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
     said = "so their rows may be in any fold: the result has one fold and needs a fixed --alpha"
     assert said in capsys.readouterr().err
-    left = StoredMoments.load("left.moments")
-    assert (left.record.folds, left.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
-    [part] = left.parts
+    remaining = StoredMoments.load("left.moments")
+    assert (remaining.record.folds, remaining.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
+    [part] = remaining.parts
     assert part.rows == 80
     np.testing.assert_allclose(part.refilled(north.total.fill).scatter, north.total.scatter, atol=1e-9)
     assert main(["train", "left.moments", "--out", "m.safetensors"]) == 2
@@ -149,19 +149,19 @@ def test_a_table_of_fewer_rows_than_folds_goes_with_others() -> None:
 
 @pytest.mark.usefixtures("desk")
 def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: Capture) -> None:
-    told = ("--groups", "groups.json", "--target", "kind", "--out", "both.moments")
+    options = ("--groups", "groups.json", "--target", "kind", "--out", "both.moments")
     south = rows(1, 120)
     south[south["kind"] == "up"].to_csv("ups.csv", index=False)
-    done("moments", "north.parquet", "ups.csv", *told)
+    done("moments", "north.parquet", "ups.csv", *options)
     both = StoredMoments.load("both.moments")
     assert both.record.classes == ("down", "up")
     assert both.total.rows == 80 + (south["kind"] == "up").sum()
     south.assign(kind="left").to_csv("lefts.csv", index=False)
-    assert main(["moments", "north.parquet", "lefts.csv", *told]) == 2
+    assert main(["moments", "north.parquet", "lefts.csv", *options]) == 2
     assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in capsys.readouterr().err
     made("north.parquet")
     assert "--target is 'kind'; the moments in 'north.moments' are of 'y'" in complaint(
-        capsys, "moments", "north.moments", "ups.csv", *told
+        capsys, "moments", "north.moments", "ups.csv", *options
     )
 
 

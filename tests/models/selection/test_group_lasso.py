@@ -25,8 +25,6 @@ from models.literal_group_lasso import literal_group_lasso, paper_objective, vio
 from models.problems import messy_table
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 GAP = 1e-12
 """What is promised of every gap, as a share of half the variance."""
 

@@ -38,8 +38,6 @@ from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def orthonormal(q: list[float]) -> Gram:
     """Uncorrelated columns with these correlations to one response: group g enters at |q_g|/c_g."""

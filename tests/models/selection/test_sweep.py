@@ -15,8 +15,6 @@ from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import PANEL, Sweep
 from anytime.types import Float, Index
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 @dataclass(frozen=True, eq=False)
 class Design:

@@ -19,8 +19,6 @@ from anytime.types import Float, Method
 from models.problems import grouped, plain_groups
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 WHITENED: tuple[Method, ...] = ("omp", "fr")
 

@@ -16,8 +16,6 @@ from anytime.types import Float, Index
 from models import literal
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 @dataclass(frozen=True, eq=False)
 class Table:

@@ -103,12 +103,12 @@ def test_moments_are_those_of_one_process(how: str, cluster: Cluster, folder: Pa
     options: dict[str, Any] = {"weights": "w"} | ({"query": "q"} if how == "queries" else {})
     data = dataset(folder, "kind" if how == "classes" else "y", **options)
     folds = 1 if how == "whole" else 3
-    told: list[int] = []
-    found = cluster.moments(data, folds, seed=5, stratified=how == "classes", progress=told.append)
+    reported: list[int] = []
+    found = cluster.moments(data, folds, seed=5, stratified=how == "classes", progress=reported.append)
     expected = data.moments(folds, seed=5, stratified=how == "classes")
     assert_same(found, expected)
-    assert sum(told) == sum(part.rows for part in expected)
-    assert len(told) == 8
+    assert sum(reported) == sum(part.rows for part in expected)
+    assert len(reported) == 8
     ours, theirs = (fit(parts, groups(), Options(alpha=1e-3)) for parts in (found, expected))
     assert ours.sequence.columns.tolist() == theirs.sequence.columns.tolist()
     np.testing.assert_allclose(ours.prefixes.packed, theirs.prefixes.packed, rtol=1e-9, atol=1e-12)
@@ -122,12 +122,13 @@ def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:
     nested = alpha == 0.1
-    data, folds = dataset(folder, target, 4, weights="w"), 2 if nested else 1
+    size = 6 if nested else 4  # fewer steps where each is fitted three times
+    data, folds = dataset(folder, target, size, weights="w"), 2 if nested else 1
     parts = data.moments(folds, stratified=True)
     options = Options(alpha=alpha, family=family, nested=nested)
     here = Observed(data.blocks(FoldAssigner(folds, 0, stratified=True)), data.target)
-    expected = fit(parts, groups(4), options, here)
-    found = fit(parts, groups(4), options, cluster.observed(data, folds, stratified=True))
+    expected = fit(parts, groups(size), options, here)
+    found = fit(parts, groups(size), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
     assert found.likelihood is not None
@@ -145,16 +146,16 @@ def kill_one(client: Any) -> None:
 def test_a_worker_that_dies_on_the_way_costs_time_and_nothing_else(
     cluster: Cluster, running: Any, folder: Path
 ) -> None:
-    data, told = dataset(folder), list[int]()
+    data, reported = dataset(folder), list[int]()
 
     def progress(rows: int) -> None:
-        if not told:
+        if not reported:
             kill_one(running)
-        told.append(rows)
+        reported.append(rows)
 
     expected = data.moments(3)
     assert_same(cluster.moments(data, 3, progress=progress), expected)
-    assert sum(told) == sum(part.rows for part in expected)
+    assert sum(reported) == sum(part.rows for part in expected)
 
 
 def test_rows_that_a_dead_worker_held_are_read_again(cluster: Cluster, running: Any, folder: Path) -> None:

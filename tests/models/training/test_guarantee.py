@@ -29,8 +29,6 @@ from models import literal
 from models.problems import SmallTable
 from models.properties import quick
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 ROUNDING = 1e-9
 
 

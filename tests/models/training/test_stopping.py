@@ -45,8 +45,6 @@ METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 NEAR = 1e-6
 """Lengths that differ from epsilon by less, relatively, may be on either side of it."""
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def table_of(groups: FeatureGroups, seed: int, rows: int = 60, responses: int = 2) -> tuple[Float, Float]:
     """A messy table over some groups."""
@@ -204,20 +202,24 @@ def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, fold
     hold_out = HoldOut("held.csv", lambda models: literal_errors(models, held_X, held_y))
     parts = [moments_of(X[f::folds], y[f::folds]) for f in range(folds)]
     options = Options(alpha=1e-4 if folds == 1 else "cv")
-    whole, kept = fit(parts, groups, options), fit(parts, groups, options, hold_out=hold_out)
+    whole, selected = fit(parts, groups, options), fit(parts, groups, options, hold_out=hold_out)
     errors = literal_errors(whole.prefixes, held_X, held_y)
     best = int(errors.argmin())
     assert 0 < best < len(whole.sequence.steps), "this table does not test anything"
-    assert kept.sequence.steps == whole.sequence.steps[:best]
-    assert kept.stopped is not None
-    assert (kept.stopped.rule, kept.stopped.steps, kept.stopped.validation) == ("validation", best, "held.csv")
-    assert kept.stopped.errors == pytest.approx(errors.tolist())
-    np.testing.assert_array_equal(kept.alphas, whole.alphas[: best + 1])
+    assert selected.sequence.steps == whole.sequence.steps[:best]
+    assert selected.stopped is not None
+    assert (selected.stopped.rule, selected.stopped.steps, selected.stopped.validation) == (
+        "validation",
+        best,
+        "held.csv",
+    )
+    assert selected.stopped.errors == pytest.approx(errors.tolist())
+    np.testing.assert_array_equal(selected.alphas, whole.alphas[: best + 1])
     if whole.errors is not None:
-        assert kept.errors is not None
-        np.testing.assert_array_equal(kept.errors, whole.errors[: best + 1])
+        assert selected.errors is not None
+        np.testing.assert_array_equal(selected.errors, whole.errors[: best + 1])
     for prefix in range(best + 1):
-        np.testing.assert_array_equal(kept.prefixes.coef(prefix), whole.prefixes.coef(prefix))
+        np.testing.assert_array_equal(selected.prefixes.coef(prefix), whole.prefixes.coef(prefix))
 
 
 @pytest.mark.parametrize("errors", [[3.0, 2.0, 1.0, 1.0 + 1e-13, 1.0], [3.0, 2.0, 1.0, 1.0, 2.0]])
@@ -387,17 +389,17 @@ def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> Non
 # At other costs.
 
 
-def dearer(groups: FeatureGroups, factor: float = 2.0) -> FeatureGroups:
+def repriced(groups: FeatureGroups, factor: float = 2.0) -> FeatureGroups:
     return FeatureGroups(groups=tuple(g.model_copy(update={"cost": factor * g.cost}) for g in groups.groups))
 
 
 def test_a_stopped_model_is_ordered_anew_and_ignores_what_was_left_out() -> None:
     _, _, groups = problem()
     model = model_of(trained(0.25))
-    by_all, by_kept = resequence(model, dearer(groups)), resequence(model, dearer(model.groups))
+    by_all, by_kept = resequence(model, repriced(groups)), resequence(model, repriced(model.groups))
     assert model.manifest.stopped is not None
-    kept = Stopped(rule=None, steps=model.steps, left_out=model.manifest.stopped.left_out)
-    assert by_all.manifest.stopped == kept, "no rule has seen the new order"
+    record = Stopped(rule=None, steps=model.steps, left_out=model.manifest.stopped.left_out)
+    assert by_all.manifest.stopped == record, "no rule has seen the new order"
     assert by_all.groups.model_dump() == by_kept.groups.model_dump()
     assert [s.adds for s in by_all.manifest.steps] == [s.adds for s in model.manifest.steps]
     assert by_all.costs.tolist() == (2 * model.costs).tolist()
@@ -410,10 +412,10 @@ def test_a_stopped_likelihood_is_ordered_anew_on_its_rows() -> None:
     columns = [groups.features.index(f) for f in model.groups.features]
     observed = Observed([Block(X[:, columns], classes[:, np.newaxis], None)], Target("binary", ("y",), ("no", "yes")))
     again = Retrained("rows.csv", moments_of(X[:, columns], classes), observed)
-    changed = resequence(model, dearer(groups), data=again)
+    changed = resequence(model, repriced(groups), data=again)
     assert model.manifest.stopped is not None
-    kept = Stopped(rule=None, steps=model.steps, left_out=model.manifest.stopped.left_out)
-    assert changed.manifest.stopped == kept, "no rule has seen the new order"
+    record = Stopped(rule=None, steps=model.steps, left_out=model.manifest.stopped.left_out)
+    assert changed.manifest.stopped == record, "no rule has seen the new order"
     assert [s.adds for s in changed.manifest.steps] == [s.adds for s in model.manifest.steps]
 
 
@@ -513,8 +515,10 @@ def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Me
     model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "t"))
     filled = np.where(np.isnan(X), whole.prefixes.mean, X)
     columns = columns_of(groups, [groups.positions[name] for name in model.groups.names])
-    told = model.prefixes.predict_all(filled[:, columns])
-    np.testing.assert_allclose(told, whole.prefixes.predict_all(filled)[: len(told)], rtol=1e-6, atol=1e-9)
+    predictions = model.prefixes.predict_all(filled[:, columns])
+    np.testing.assert_allclose(
+        predictions, whole.prefixes.predict_all(filled)[: len(predictions)], rtol=1e-6, atol=1e-9
+    )
     assert model.moments is not None
     again = Gram.of(model.moments)
     assert again.S.shape == (len(columns), len(columns))
@@ -534,15 +538,15 @@ def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_
     y = table["MEDV"].to_numpy(np.float64)
     groups = grouped([len(powers[name]) for name in names], [1.0] * len(names))
     rng = np.random.default_rng(0)
-    kept, errors = [], []
+    lengths, errors = [], []
     for _ in range(25):
         train, held, test = np.split(rng.permutation(len(y)), [253, 380])
         hold_out = HoldOut("held", partial(squares, moments_of(X[held], y[held])))
         options = Options("omp", cost_blind=True, alpha=0.0)
         whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, hold_out=h) for h in (None, hold_out))
-        kept.append(len(fitted.sequence.steps))
+        lengths.append(len(fitted.sequence.steps))
         errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])
     median = np.median(errors, axis=0)
-    assert 7 < np.mean(kept) < 12  # the paper keeps 9.09 of 13
+    assert 7 < np.mean(lengths) < 12  # the paper keeps 9.09 of 13
     assert median[1] < 1.03 * median[0]
     assert 14 < median[1] < 21  # the paper's error is 17.60

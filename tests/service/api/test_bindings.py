@@ -38,23 +38,27 @@ Case = dict[str, Any]
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Groups in some order, for one row or several, and what is asked."""
+    """Groups in some order, for one row or several, and the options."""
     rows = draw(st.integers(1, 3))
     number = st.floats(-1e6, 1e6, allow_subnormal=False) | st.none()
     names = draw(st.lists(st.sampled_from(list(VALUES)), unique=True))
     groups = {
         name: [[draw(number) for _ in VALUES[name]] for _ in range(rows)] for name in draw(st.permutations(names))
     }
-    asked = {
+    options = {
         "model": draw(st.sampled_from(list(MODELS))),
         "budget": draw(st.sampled_from([None, 0.0, 1.0, 4.5, 5.0, 9.0, 10.0])),
         "policy": draw(st.sampled_from(["prefix", "arrived"])),
     }
-    return {"rows": rows, "groups": groups, "asked": {key: value for key, value in asked.items() if value is not None}}
+    return {
+        "rows": rows,
+        "groups": groups,
+        "options": {key: value for key, value in options.items() if value is not None},
+    }
 
 
 def by_stream(stream: Stream, name: int, case: Case, *, pack: bool) -> dict[str, Any]:
-    stream.say("begin", name, rows=case["rows"], **case["asked"])
+    stream.say("begin", name, rows=case["rows"], **case["options"])
     for group, values in case["groups"].items():
         stream.groups(name, {group: packed(values_of(values)) if pack else values})
     stream.say("end", name)
@@ -66,11 +70,11 @@ def values_of(values: Any) -> Any:
 
 
 def by_session(client: httpx.Client, case: Case) -> dict[str, Any]:
-    asked = dict(case["asked"])
-    session = client.post("/sessions", json={"rows": case["rows"], "model": asked.pop("model")}).json()["id"]
+    options = dict(case["options"])
+    session = client.post("/sessions", json={"rows": case["rows"], "model": options.pop("model")}).json()["id"]
     for group, values in case["groups"].items():
         assert client.post(f"/sessions/{session}/groups", json={group: values}).status_code == 200
-    answer: dict[str, Any] = client.get(f"/sessions/{session}/predict", params=asked).json()
+    answer: dict[str, Any] = client.get(f"/sessions/{session}/predict", params=options).json()
     assert client.delete(f"/sessions/{session}").status_code == 204
     return answer
 
@@ -78,14 +82,14 @@ def by_session(client: httpx.Client, case: Case) -> dict[str, Any]:
 def by_post(client: httpx.Client, case: Case) -> list[dict[str, Any]]:
     """As JSON, as MessagePack with packed values, and line by line."""
     # The number of rows stands in the query: a budget that buys nothing is answered before the body is read.
-    query, groups = {**case["asked"], "rows": case["rows"]}, case["groups"]
+    query, groups = {**case["options"], "rows": case["rows"]}, case["groups"]
     whole = client.post("/predict", params=query, json={"groups": groups}).json()
     body = MSGPACK.encode({"groups": {name: packed(values_of(each)) for name, each in groups.items()}})
-    told = client.post("/predict", params=query, content=body, headers={"content-type": MSGPACK.media_type})
+    reply = client.post("/predict", params=query, content=body, headers={"content-type": MSGPACK.media_type})
     lines = "".join(json.dumps({"group": name, "values": values}) + "\n" for name, values in groups.items())
     kind = {"content-type": "application/x-ndjson"}
     streamed = client.post("/predict", params=query, content=lines.encode(), headers=kind)
-    return [whole, msgspec.msgpack.decode(told.content), streamed.json()]
+    return [whole, msgspec.msgpack.decode(reply.content), streamed.json()]
 
 
 def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(several: Running) -> None:
@@ -97,11 +101,11 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
     ):
 
         @quick(max_examples=100)
-        @example({"rows": 1, "groups": {n: [v] for n, v in VALUES.items()}, "asked": {"model": "brake"}})
-        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "lens", "policy": "arrived"}})
-        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "poisson", "policy": "arrived"}})
-        @example({"rows": 2, "groups": {"lab": [[0.5], [1e6]]}, "asked": {"model": "binomial", "policy": "arrived"}})
-        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "asked": {"model": "multinomial", "policy": "arrived"}})
+        @example({"rows": 1, "groups": {n: [v] for n, v in VALUES.items()}, "options": {"model": "brake"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "lens", "policy": "arrived"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "poisson", "policy": "arrived"}})
+        @example({"rows": 2, "groups": {"lab": [[0.5], [1e6]]}, "options": {"model": "binomial", "policy": "arrived"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "multinomial", "policy": "arrived"}})
         @given(cases())
         def check(case: Case) -> None:
             nonlocal count
@@ -114,14 +118,14 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
             ]
             assert {answer["reason"] for answer in answers} <= {"end", "budget", "complete"}
             assert len({answer["reason"] for answer in answers}) == 1
-            told = [timeless(answer) for answer in answers]
-            assert all(each == told[0] for each in told)
-            asked = dict(case["asked"])
-            model = MODELS[asked.pop("model")]
+            replies = [timeless(answer) for answer in answers]
+            assert all(each == replies[0] for each in replies)
+            options = dict(case["options"])
+            model = MODELS[options.pop("model")]
             prediction = Prediction(model, case["rows"])
             for name, values in case["groups"].items():
                 prediction.add(name, values)
-            answer = prediction.answer(asked.get("budget"), asked.get("policy", "prefix"))
-            assert told[0] == timeless(json.loads(JSON.encode(answer)))
+            answer = prediction.answer(options.get("budget"), options.get("policy", "prefix"))
+            assert replies[0] == timeless(json.loads(JSON.encode(answer)))
 
         check()

@@ -82,46 +82,46 @@ def service(settings: Settings) -> Iterator[Running]:
         yield service
 
 
-def by_every_binding(service: Running, groups: dict[str, Any], rows: int, asked: dict[str, Any]) -> dict[str, Any]:
+def by_every_binding(service: Running, groups: dict[str, Any], rows: int, options: dict[str, Any]) -> dict[str, Any]:
     """Answers by the name of the binding."""
-    told: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for form in (JSON, MSGPACK):
         with service.stream(form) as stream:
-            stream.say("begin", 1, rows=rows, **asked)
+            stream.say("begin", 1, rows=rows, **options)
             stream.groups(1, {name: packed(values) if form is MSGPACK else values for name, values in groups.items()})
             stream.say("end", 1)
-            told[f"stream, {form.name}"] = stream.answer(1)
-    query = {**asked, "rows": rows}
+            answers[f"stream, {form.name}"] = stream.answer(1)
+    query = {**options, "rows": rows}
     with httpx.Client(base_url=service.url, timeout=30) as client:
-        told["post"] = client.post("/predict", params=query, json={"groups": groups}).json()
+        answers["post"] = client.post("/predict", params=query, json={"groups": groups}).json()
         body = MSGPACK.encode({"groups": {name: packed(values) for name, values in groups.items()}})
         given = client.post("/predict", params=query, content=body, headers={"content-type": MSGPACK.media_type})
-        told["post, packed"] = msgspec.msgpack.decode(given.content)
+        answers["post, packed"] = msgspec.msgpack.decode(given.content)
         lines = "".join(json.dumps({"group": name, "values": values}) + "\n" for name, values in groups.items())
         kind = {"content-type": "application/x-ndjson"}
-        told["post, lines"] = client.post("/predict", params=query, content=lines.encode(), headers=kind).json()
-        session = client.post("/sessions", json={"rows": rows, "model": asked["model"]}).json()["id"]
+        answers["post, lines"] = client.post("/predict", params=query, content=lines.encode(), headers=kind).json()
+        session = client.post("/sessions", json={"rows": rows, "model": options["model"]}).json()["id"]
         assert client.post(f"/sessions/{session}/groups", json=groups).status_code == 200
-        rest = {name: value for name, value in asked.items() if name != "model"}
-        told["session"] = client.get(f"/sessions/{session}/predict", params=rest).json()
-        told["session, by query"] = client.get("/predict", params={**rest, "session": session}).json()
-    return told
+        rest = {name: value for name, value in options.items() if name != "model"}
+        answers["session"] = client.get(f"/sessions/{session}/predict", params=rest).json()
+        answers["session, by query"] = client.get("/predict", params={**rest, "session": session}).json()
+    return answers
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("asked", [{}, {"budget": 5}, {"policy": "arrived"}], ids=["all", "budget", "arrived"])
+@pytest.mark.parametrize("options", [{}, {"budget": 5}, {"policy": "arrived"}], ids=["all", "budget", "arrived"])
 def test_every_binding_tells_the_interval_or_the_set_of_the_library(
-    service: Running, name: str, rows: int, asked: dict[str, Any]
+    service: Running, name: str, rows: int, options: dict[str, Any]
 ) -> None:
     model = MODELS[name]
     groups = {group: values[:rows] for group, values in TWO_ROWS.items()}
-    answer = expected(model, groups, rows=rows, **asked)
+    answer = expected(model, groups, rows=rows, **options)
     covering = answer["interval"] if model.manifest.classes is None else answer["prediction_set"]
     assert (covering is None) == (name == "plain")
-    for binding, told in by_every_binding(service, groups, rows, {"model": name, **asked}).items():
-        assert timeless(told) == answer, binding
-        assert (told["interval"], told["prediction_set"]) == (answer["interval"], answer["prediction_set"]), binding
+    for binding, actual in by_every_binding(service, groups, rows, {"model": name, **options}).items():
+        assert timeless(actual) == answer, binding
+        assert (actual["interval"], actual["prediction_set"]) == (answer["interval"], answer["prediction_set"]), binding
 
 
 def test_an_interval_is_that_of_the_prefix_that_answers(service: Running) -> None:
@@ -172,9 +172,9 @@ def test_an_interval_that_is_not_finite_is_a_problem_and_never_null(settings: Se
 def test_a_model_tells_what_it_is_calibrated_for(service: Running, name: str) -> None:
     found = MODELS[name].manifest.calibration
     assert found is not None
-    told = service.get(f"/models/{name}").json()["calibration"]
-    assert (told["coverage"], told["level"], told["rows"]) == (0.9, 0.9, 99)
-    assert Calibration.model_validate_json(json.dumps(told)) == found
+    calibration = service.get(f"/models/{name}").json()["calibration"]
+    assert (calibration["coverage"], calibration["level"], calibration["rows"]) == (0.9, 0.9, 99)
+    assert Calibration.model_validate_json(json.dumps(calibration)) == found
     with Client(service.url) as client:
         assert client.model(name).calibration == found
 
@@ -199,8 +199,8 @@ def test_the_client_has_the_answer_of_the_library(service: Running, name: str) -
 def test_the_document_has_both_fields(app: AnytimeAPI) -> None:
     schemas = app.openapi()["components"]["schemas"]
     for name in ("interval", "prediction_set"):
-        told = schemas["Answer"]["properties"][name]
-        assert {each["type"] for each in told["anyOf"]} == {"array", "null"}
+        schema = schemas["Answer"]["properties"][name]
+        assert {each["type"] for each in schema["anyOf"]} == {"array", "null"}
     assert {"coverage", "level", "rows", "sizes"} <= set(schemas["Calibration"]["properties"])
 
 
@@ -220,14 +220,14 @@ def test_what_covers_is_an_output_tensor(service: Running, name: str, rows: int,
     if pack:
         content, headers = binary(groups, parameters={"binary_data_output": True})
         reply, blobs = unpacked(post(service, content, headers, name))
-        told = next(each for each in reply["outputs"] if each["name"] == kind)
-        values = np.frombuffer(blobs[kind], "<f8" if classes is None else "?").reshape(told["shape"])
+        tensor = next(each for each in reply["outputs"] if each["name"] == kind)
+        values = np.frombuffer(blobs[kind], "<f8" if classes is None else "?").reshape(tensor["shape"])
     else:
         reply = infer(service, tensors(groups), name)
         assert_told(reply, answer)
-        told, values = next(each for each in reply["outputs"] if each["name"] == kind), output(reply, kind)
-    assert told["datatype"] == kinds[kind]["datatype"] == ("FP64" if classes is None else "BOOL")
-    assert told["shape"] == [rows, *kinds[kind]["shape"][1:]]
+        tensor, values = next(each for each in reply["outputs"] if each["name"] == kind), output(reply, kind)
+    assert tensor["datatype"] == kinds[kind]["datatype"] == ("FP64" if classes is None else "BOOL")
+    assert tensor["shape"] == [rows, *kinds[kind]["shape"][1:]]
     assert kinds[kind]["parameters"]["coverage"] == 0.9
     if classes is None:
         assert values.tolist() == np.reshape(answer["interval"], (rows, -1, 2)).tolist()

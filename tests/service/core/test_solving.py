@@ -56,8 +56,8 @@ class Gate:
         return arrived_model(model, groups)
 
 
-async def filled(told: list[Any], count: int) -> None:
-    while len(told) < count:
+async def filled(results: list[Any], count: int) -> None:
+    while len(results) < count:
         await asyncio.sleep(0.001)
 
 
@@ -68,10 +68,10 @@ def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
     async def main() -> None:
         with solver(0.0) as here:
             for groups in (frozenset(), frozenset({FIRST}), frozenset("abcd"), PAIR):
-                told: list[Any] = []
-                here.find(model, groups, told.append)
-                assert [found.groups for found in told] == [groups]
-            assert told == [known]
+                results: list[Any] = []
+                here.find(model, groups, results.append)
+                assert [found.groups for found in results] == [groups]
+            assert results == [known]
 
     run(main())
 
@@ -84,9 +84,9 @@ def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.Monkey
 
     async def main() -> None:
         with solver(0.0) as here:
-            told: list[Any] = []
-            here.find(model, small, told.append)
-            assert told == [cached_arrived_model(model, small)]
+            results: list[Any] = []
+            here.find(model, small, results.append)
+            assert results == [cached_arrived_model(model, small)]
 
     run(main())
 
@@ -96,16 +96,16 @@ def test_wide_sets_are_solved_beside_the_loop() -> None:
 
     async def main() -> None:
         with solver() as here:
-            told: list[ArrivedModel | None] = []
-            here.find(model, PAIR, told.append)
-            assert not told
-            await asyncio.wait_for(filled(told, 1), 20)
-            found = told[0]
+            results: list[ArrivedModel | None] = []
+            here.find(model, PAIR, results.append)
+            assert not results
+            await asyncio.wait_for(filled(results, 1), 20)
+            found = results[0]
             assert found is not None
-            np.testing.assert_array_equal(found.coef, arrived_model(trained_model("wide", width=WIDTH), PAIR).coef)
+            np.testing.assert_array_equal(found.coef, arrived_model(fresh(), PAIR).coef)
             assert cached_arrived_model(model, PAIR) is found
-            here.find(model, PAIR, told.append)
-            assert told == [found, found]
+            here.find(model, PAIR, results.append)
+            assert results == [found, found]
 
     run(main())
 
@@ -115,12 +115,12 @@ def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -
 
     async def main() -> None:
         with solver() as here:
-            told: list[Any] = []
+            results: list[Any] = []
             for _ in range(5):
-                here.find(model, PAIR, told.append)
+                here.find(model, PAIR, results.append)
             gate.open.set()
-            await asyncio.wait_for(filled(told, 5), 20)
-            assert len(set(map(id, told))) == 1
+            await asyncio.wait_for(filled(results, 5), 20)
+            assert len(set(map(id, results))) == 1
 
     run(main())
     assert gate.solved == [PAIR]
@@ -131,9 +131,9 @@ def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
 
     async def main() -> None:
         with solver(0.0) as here:
-            told: list[Any] = []
-            here.find(model, PAIR, told.append)
-            assert told == [None]
+            results: list[Any] = []
+            here.find(model, PAIR, results.append)
+            assert results == [None]
         assert cached_arrived_model(model, PAIR) is None
 
     run(main())
@@ -145,18 +145,18 @@ def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkey
 
     async def main() -> None:
         with solver() as here:
-            told: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
-            here.find(model, PAIR, told["first"].append)
-            here.find(model, OTHER_PAIR, told["second"].append)
-            here.find(model, THIRD_PAIR, told["third"].append)
-            assert told == {"first": [], "second": [], "third": [None]}
-            here.find(model, PAIR, told["first"].append)
+            results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
+            here.find(model, PAIR, results["first"].append)
+            here.find(model, OTHER_PAIR, results["second"].append)
+            here.find(model, THIRD_PAIR, results["third"].append)
+            assert results == {"first": [], "second": [], "third": [None]}
+            here.find(model, PAIR, results["first"].append)
             gate.open.set()
-            await asyncio.wait_for(filled(told["first"], 2), 20)
-            await asyncio.wait_for(filled(told["second"], 1), 20)
-            here.find(model, THIRD_PAIR, told["third"].append)
-            await asyncio.wait_for(filled(told["third"], 2), 20)
-            assert None not in told["first"] + told["second"] + told["third"][1:]
+            await asyncio.wait_for(filled(results["first"], 2), 20)
+            await asyncio.wait_for(filled(results["second"], 1), 20)
+            here.find(model, THIRD_PAIR, results["third"].append)
+            await asyncio.wait_for(filled(results["third"], 2), 20)
+            assert None not in results["first"] + results["second"] + results["third"][1:]
 
     run(main())
 
@@ -169,16 +169,16 @@ def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.M
 
     async def main() -> None:
         with solver() as here:
-            told: list[Any] = []
+            results: list[Any] = []
             with monkeypatch.context() as patched:
                 patched.setattr(solving, "arrived_model", fail)
-                here.find(model, PAIR, told.append)
-                here.find(model, PAIR, told.append)
-                await asyncio.wait_for(filled(told, 2), 20)
-            assert told == [None, None]
-            here.find(model, PAIR, told.append)
-            await asyncio.wait_for(filled(told, 3), 20)
-            assert told[2] is not None, "the next one may be solved"
+                here.find(model, PAIR, results.append)
+                here.find(model, PAIR, results.append)
+                await asyncio.wait_for(filled(results, 2), 20)
+            assert results == [None, None]
+            here.find(model, PAIR, results.append)
+            await asyncio.wait_for(filled(results, 3), 20)
+            assert results[2] is not None, "the next one may be solved"
 
     with logged() as records:
         run(main())
@@ -189,14 +189,14 @@ def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -
     gate, model = Gate(monkeypatch), fresh()
 
     async def main() -> None:
-        told: list[Any] = []
+        results: list[Any] = []
         with solver() as here:
-            here.find(model, PAIR, told.append)
-            here.find(model, OTHER_PAIR, told.append)
+            here.find(model, PAIR, results.append)
+            here.find(model, OTHER_PAIR, results.append)
             here.close()
             gate.open.set()
         await asyncio.sleep(0.05)
-        assert not told
+        assert not results
 
     run(main())
 
@@ -211,13 +211,13 @@ def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         with solver() as here:
-            told: list[Any] = []
+            results: list[Any] = []
             begun = here._ms_per_cube
             for count in range(1, 31):
-                here.find(model, PAIR, told.append)
-                await asyncio.wait_for(filled(told, count), 20)
+                here.find(model, PAIR, results.append)
+                await asyncio.wait_for(filled(results, count), 20)
                 arrived._SOLVED[model].sets.clear()
-            assert None not in told
+            assert None not in results
             assert here._ms_per_cube == begun
 
     run(main())
@@ -257,11 +257,11 @@ def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.M
 
     async def main() -> None:
         with solver(1e9) as here:
-            begun, told = here._ms_per_cube, list[Any]()
+            begun, results = here._ms_per_cube, list[Any]()
             measured = took_ms / (2 * WIDTH) ** 3
             for count in range(1, 4):
-                here.find(model, PAIR, told.append)
-                await asyncio.wait_for(filled(told, count), 20)
+                here.find(model, PAIR, results.append)
+                await asyncio.wait_for(filled(results, count), 20)
                 arrived._SOLVED[model].sets.clear()
                 assert here._ms_per_cube == pytest.approx(min(measured, begun * 1.1**count))
 

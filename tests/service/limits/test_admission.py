@@ -23,36 +23,36 @@ def test_beyond_capacity_nearly_as_many_are_answered_in_time_as_the_cost_of_refu
     kind: str, load: float, least: float
 ) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda _: load, deadline_ms).run(600 + 6 * deadline_ms)
+    outcome = LoopModel(work, lambda _: load, deadline_ms).run(600 + 6 * deadline_ms)
     begin, end = 250 + 4 * deadline_ms, 600 + 6 * deadline_ms
     share = work.refuse / work.whole
     possible = (1 - load * share) / (1 - share)
-    assert told.good(begin, end) * work.whole > least * possible
-    late = sum(begin <= at < end and late > 2.0 for at, late in told.answered)
-    assert late < 0.02 * len(told.answered)
+    assert outcome.good(begin, end) * work.whole > least * possible
+    late = sum(begin <= at < end and late > 2.0 for at, late in outcome.answered)
+    assert late < 0.02 * len(outcome.answered)
 
 
 @pytest.mark.parametrize("load", [1.2, 1.5, 2.0])
 def test_a_loop_with_half_a_core_is_not_overloaded_although_it_works_half_the_time(load: float) -> None:
-    told = LoopModel(STREAM, lambda _: load, core=0.5).run(1_000)
-    assert told.good(300, 1_000) * STREAM.whole > 0.7
-    assert told.good(300, 1_000, late_ms=10.0) * STREAM.whole > 0.8
+    outcome = LoopModel(STREAM, lambda _: load, core=0.5).run(1_000)
+    assert outcome.good(300, 1_000) * STREAM.whole > 0.7
+    assert outcome.good(300, 1_000, late_ms=10.0) * STREAM.whole > 0.8
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
 def test_bursts_below_capacity_are_admitted(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda _: 0.7, deadline_ms, burst_ms=1.0, pauses=(50.0, 3.0)).run(2_000)
-    assert len(told.refused) < 0.06 * len(told.answered)
+    outcome = LoopModel(work, lambda _: 0.7, deadline_ms, burst_ms=1.0, pauses=(50.0, 3.0)).run(2_000)
+    assert len(outcome.refused) < 0.06 * len(outcome.answered)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_admission_rate_does_not_oscillate(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda _: 2.0, deadline_ms, seed=1).run(500 + 6 * deadline_ms)
+    outcome = LoopModel(work, lambda _: 2.0, deadline_ms, seed=1).run(500 + 6 * deadline_ms)
     width = 25.0
     begin = 200 + 5 * deadline_ms
-    windows = [told.good(begin + i * width, begin + (i + 1) * width) * work.whole for i in range(int(200 / width))]
+    windows = [outcome.good(begin + i * width, begin + (i + 1) * width) * work.whole for i in range(int(200 / width))]
     assert min(windows) > 0.6
     assert max(windows) < 1.1
 
@@ -60,42 +60,42 @@ def test_the_admission_rate_does_not_oscillate(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_load_below_capacity_is_admitted(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda _: 0.7, deadline_ms).run(500 + 2 * deadline_ms)
-    assert len(told.refused) < 0.02 * len(told.answered)
-    assert all(late <= 2.0 for _, late in told.answered)
+    outcome = LoopModel(work, lambda _: 0.7, deadline_ms).run(500 + 2 * deadline_ms)
+    assert len(outcome.refused) < 0.02 * len(outcome.answered)
+    assert all(late <= 2.0 for _, late in outcome.answered)
 
 
 def test_few_expensive_predictions_are_admitted_although_they_arrive_at_random() -> None:
-    told = LoopModel(HEAVY, lambda _: 0.7, 18.0).run(10_000)
-    assert len(told.refused) < 0.02 * len(told.answered)
-    told = LoopModel(HEAVY, lambda _: 0.6, 18.0, pauses=(200.0, 2.0)).run(10_000)
-    assert len(told.refused) < 0.02 * len(told.answered)
+    outcome = LoopModel(HEAVY, lambda _: 0.7, 18.0).run(10_000)
+    assert len(outcome.refused) < 0.02 * len(outcome.answered)
+    outcome = LoopModel(HEAVY, lambda _: 0.6, 18.0, pauses=(200.0, 2.0)).run(10_000)
+    assert len(outcome.refused) < 0.02 * len(outcome.answered)
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
 def test_a_surge_is_limited_within_50_ms_and_the_limit_ends_within_50_ms(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda at: 3.0 if 200 <= at < 400 else 0.4, deadline_ms).run(700)
-    assert told.shed(100, 200) == 0
-    assert told.shed(250, 400) * work.whole > 1.5
-    lateness = [late for at, late in told.answered if 250 + deadline_ms <= at < 400]
+    outcome = LoopModel(work, lambda at: 3.0 if 200 <= at < 400 else 0.4, deadline_ms).run(700)
+    assert outcome.shed(100, 200) == 0
+    assert outcome.shed(250, 400) * work.whole > 1.5
+    lateness = [late for at, late in outcome.answered if 250 + deadline_ms <= at < 400]
     assert sum(late > 2.0 for late in lateness) < 0.1 * len(lateness)
-    assert told.shed(450, 700) * work.whole < 0.01
+    assert outcome.shed(450, 700) * work.whole < 0.01
 
 
 @pytest.mark.parametrize("kind", ["post", "stream"])
 def test_pauses_of_the_machine_do_not_count_as_load(kind: str) -> None:
     work, deadline_ms = KINDS[kind]
-    told = LoopModel(work, lambda _: 0.4, deadline_ms, pauses=(100.0, 10.0)).run(1_000)
-    assert len(told.refused) < 0.1 * len(told.answered)
+    outcome = LoopModel(work, lambda _: 0.4, deadline_ms, pauses=(100.0, 10.0)).run(1_000)
+    assert len(outcome.refused) < 0.1 * len(outcome.answered)
 
 
 def test_predictions_that_become_more_expensive_are_admitted_less_often() -> None:
     model = LoopModel(POST, lambda _: 1.5)
     model.run(200)
     model.work = Work(begin=0.013, group=0.0, groups=0, answer=1.2, refuse=0.013)
-    told = model.run(700)
-    lateness = [late + model.deadline_ms for at, late in told.answered if at > 300]
+    outcome = model.run(700)
+    lateness = [late + model.deadline_ms for at, late in outcome.answered if at > 300]
     assert len(lateness) > 0.7 * 400 / model.work.whole
     assert max(lateness) < 15.0
 

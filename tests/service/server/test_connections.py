@@ -29,6 +29,7 @@ FEWEST_FILES = 48
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n"
 MODELS = REQUEST.replace(b"/livez", b"/models")
 HEAD_BYTES = 1_000
+IDLE_S = 1.2
 
 
 def serve(**limits: Any) -> Iterator[Running]:
@@ -44,18 +45,18 @@ def few() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
-    """A service that waits for nobody longer than half a second."""
+    """A service with short timeouts: half a second for a head or a body, and longer for what a test keeps in use."""
     yield from serve(
-        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=0.6, max_header_bytes=HEAD_BYTES, max_message_rate=0
+        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=IDLE_S, max_header_bytes=HEAD_BYTES, max_message_rate=0
     )
 
 
-def ask(connection: Connection, request: bytes = REQUEST) -> tuple[int, Any]:
+def exchange(connection: Connection, request: bytes = REQUEST) -> tuple[int, Any]:
     connection.send(request)
-    status, headers, told = connection.response()
+    status, headers, content = connection.response()
     if status >= 400:
         assert headers["content-type"] == "application/problem+json"
-    return status, told
+    return status, content
 
 
 def connections_seen_by(connection: Connection) -> float:
@@ -79,41 +80,41 @@ def at_end(connection: Connection) -> bool:
 
 @pytest.fixture
 def crowd(few: Running) -> Iterator[list[Connection]]:
-    """As many connections as there may be, each of which has asked for something."""
+    """As many connections as the limit allows, each used once."""
     until(lambda: few.metric("anytime_connections") == 1)  # this one
     with ExitStack() as stack:
         connections = [stack.enter_context(few.connect()) for _ in range(FEW)]
         for connection in connections:
-            assert ask(connection, MODELS)[0] == 200
+            assert exchange(connection, MODELS)[0] == 200
         yield connections
 
 
 def test_above_the_limit_only_health_and_metrics_are_served(few: Running, crowd: list[Connection]) -> None:
     for path in ("/livez", "/readyz", "/v2/health/live", "/v2/health/ready"):
         with few.connect() as probe:
-            assert [ask(probe, REQUEST.replace(b"/livez", path.encode()))[0] for _ in range(2)] == [200, 200]
+            assert [exchange(probe, REQUEST.replace(b"/livez", path.encode()))[0] for _ in range(2)] == [200, 200]
     assert few.metric("anytime_connections") == FEW + 1
     for path in ("/models", "/livezz", "/predict?x=/livez"):
         with few.connect() as other:
-            status, problem = ask(other, REQUEST.replace(b"/livez", path.encode()))
+            status, problem = exchange(other, REQUEST.replace(b"/livez", path.encode()))
             assert (status, problem["type"]) == (503, "urn:anytime:problem:overloaded")
             assert f"there are {FEW} connections, the limit" in problem["detail"]
             assert other.at_end()
     with pytest.raises(InvalidStatus, match="503"), few.stream():
         pass
     assert few.metric("anytime_shed_total", how="refused", why="connections") >= 4
-    assert all(ask(connection, MODELS)[0] == 200 for connection in crowd), "those who were there stay"
+    assert all(exchange(connection, MODELS)[0] == 200 for connection in crowd), "earlier connections stay"
 
 
 def test_a_connection_above_the_limit_is_served_once_another_closes(few: Running, crowd: list[Connection]) -> None:
-    with few.connect() as guest:
-        assert ask(guest)[0] == 200
+    with few.connect() as extra:
+        assert exchange(extra)[0] == 200
         crowd[0].file.close()
         crowd[0].sock.close()
-        until(lambda: connections_seen_by(guest) == FEW)
-        assert ask(guest, MODELS)[0] == 200
+        until(lambda: connections_seen_by(extra) == FEW)
+        assert exchange(extra, MODELS)[0] == 200
         with few.connect() as other:
-            assert ask(other, MODELS)[0] == 503
+            assert exchange(other, MODELS)[0] == 503
 
 
 def test_a_flood_of_connections_does_not_block_probes(few: Running, crowd: list[Connection]) -> None:
@@ -121,7 +122,7 @@ def test_a_flood_of_connections_does_not_block_probes(few: Running, crowd: list[
         flood = [stack.enter_context(few.connect()) for _ in range(3 * RESERVED)]
         for _ in range(3):
             with few.connect() as probe:
-                assert ask(probe)[0] == 200
+                assert exchange(probe)[0] == 200
         for turned_away in flood[: 2 * RESERVED]:
             with suppress(ConnectionResetError):
                 assert turned_away.response()[0] == 503
@@ -135,7 +136,7 @@ def test_websockets_count_as_connections(few: Running) -> None:
     with ExitStack() as stack:
         streams = [stack.enter_context(few.stream()) for _ in range(FEW)]
         with few.connect() as other:
-            assert ask(other, MODELS)[0] == 503
+            assert exchange(other, MODELS)[0] == 503
         streams[0].say("begin", 1, deadline_ms=0)
         assert streams[0].answer(1)["prefix"] == 0
     until(lambda: few.metric("anytime_connections") == 1)
@@ -163,7 +164,7 @@ def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(h
     for before in (b"", REQUEST):
         with hasty.connect() as connection:
             if before:
-                assert ask(connection)[0] == 200
+                assert exchange(connection)[0] == 200
             connection.send(half)
             status, headers, problem = connection.response()
             assert (status, headers["connection"]) == (408, "close")
@@ -175,20 +176,20 @@ def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(h
 def test_the_timeout_of_a_head_counts_from_its_first_byte(hasty: Running) -> None:
     with hasty.connect() as connection:
         connection.sock.settimeout(0.02)
-        begun, told = monotonic(), b""
+        begun, received = monotonic(), b""
         for byte in REQUEST * 10:
             connection.sock.send(bytes((byte,)))
             try:
-                told = connection.sock.recv(100)
+                received = connection.sock.recv(100)
                 break
             except TimeoutError:
                 assert monotonic() - begun < 10
-        assert told.startswith(b"HTTP/1.1 408 ")
+        assert received.startswith(b"HTTP/1.1 408 ")
 
 
 def test_blank_lines_do_not_extend_the_idle_timeout(hasty: Running) -> None:
     with hasty.connect() as connection:
-        assert ask(connection)[0] == 200
+        assert exchange(connection)[0] == 200
         connection.send(b"\r\n")
         begun = monotonic()
         assert at_end(connection)
@@ -197,18 +198,18 @@ def test_blank_lines_do_not_extend_the_idle_timeout(hasty: Running) -> None:
 
 def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running) -> None:
     with hasty.connect() as used, hasty.connect() as idle:
-        assert ask(idle)[0] == 200
+        assert exchange(idle)[0] == 200
         begun = monotonic()
-        while monotonic() - begun < 1.0:
-            assert ask(used)[0] == 200
+        while monotonic() - begun < 1.5 * IDLE_S:
+            assert exchange(used)[0] == 200
             sleep(0.05)
         assert idle.at_end()
-        assert ask(used)[0] == 200
+        assert exchange(used)[0] == 200
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"x"], ids=["chunks", "length"])
 def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The response has left, and the rest of the request would stop every clock that is set by what comes.
+    # The response is sent, and each piece of the request would restart a timeout that waits for the next one.
     monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.4)
     form = b"Transfer-Encoding: chunked" if len(piece) > 1 else b"Content-Length: 1000"
     for service in serve():
@@ -227,7 +228,7 @@ def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes, monk
             connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n")
             assert connection.response()[0] in (404, 409)
             connection.send(b"x" * 50)
-            assert ask(connection)[0] == 200, "a body that ends in time is none to close over"
+            assert exchange(connection)[0] == 200, "a body that ends in time does not close the connection"
 
 
 @pytest.mark.parametrize(("path", "sent"), [("/sessions", b""), ("/sessions/{}/groups", b'{"speed"')])
@@ -337,9 +338,9 @@ def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(fe
 
 def test_an_idle_stream_is_closed_and_one_with_an_open_prediction_is_not(hasty: Running) -> None:
     with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
-        waiting.say("begin", 1, deadline_ms=1_500)
+        waiting.say("begin", 1, deadline_ms=2_000 * IDLE_S)
         begun, number = monotonic(), 0
-        while monotonic() - begun < 1.0:
+        while monotonic() - begun < 1.5 * IDLE_S:
             used.say("begin", number, deadline_ms=0)
             assert used.answer(number)["prefix"] == 0
             number += 1
@@ -378,7 +379,7 @@ def test_a_client_that_does_not_read_is_cut(hasty: Running) -> None:
 
 def test_a_stream_receives_its_answer_after_a_long_silence(hasty: Running) -> None:
     with raw(hasty) as connection:
-        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_200}))
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 1_500 * IDLE_S}))
         assert json.loads(read_frame(connection)[1])["reason"] == "deadline"
 
 
@@ -398,7 +399,7 @@ class Limits:
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "wanted", "room", "after"),
+    ("soft", "hard", "wanted", "allowed", "after"),
     [
         (1024, 4096, 100, 100, 1024),
         (1024, 4096, 2_000, 2_000, 2_000 + RESERVED_DESCRIPTORS),
@@ -409,11 +410,11 @@ class Limits:
     ],
 )
 def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, room: int, after: int
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, allowed: int, after: int
 ) -> None:
     limits = Limits(soft, hard)
     monkeypatch.setattr("anytime_service.server.connections.resource", limits)
-    assert raise_file_limit(wanted) == room
+    assert raise_file_limit(wanted) == allowed
     assert limits.now == (after, hard)
 
 
@@ -432,15 +433,15 @@ def test_a_server_without_descriptors_serves_its_connections_and_does_not_spin(t
             assert "permits 1 connections, not 10000 (ANYTIME_MAX_CONNECTIONS)" in said
             service = Running(int(found[1]))
             with ExitStack() as stack:
-                kept = stack.enter_context(service.connect())
-                assert ask(kept)[0] == 200
+                client = stack.enter_context(service.connect())
+                assert exchange(client)[0] == 200
                 for _ in range(200):
                     stack.enter_context(service.connect())
-                assert ask(kept)[0] == 200
+                assert exchange(client)[0] == 200
                 before = _cpu_s(process.pid)
                 sleep(0.5)
                 assert _cpu_s(process.pid) - before < 0.25
-                assert ask(kept)[0] == 200
+                assert exchange(client)[0] == 200
             until(lambda: is_served(service))
         finally:
             process.kill()
@@ -448,10 +449,10 @@ def test_a_server_without_descriptors_serves_its_connections_and_does_not_spin(t
 
 def is_served(service: Running) -> bool:
     with suppress(OSError), service.connect() as probe:
-        return ask(probe)[0] == 200
+        return exchange(probe)[0] == 200
     return False
 
 
 def _cpu_s(pid: int) -> float:
-    told = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(told[11]) + int(told[12])) / 100.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100.0

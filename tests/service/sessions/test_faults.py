@@ -211,7 +211,7 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
     with replicas(model, redis) as (replica,), logged() as records:
         session, other = begin(replica), begin(replica)
         post_groups(replica, session, SPEED)
-        redis.ask("CONFIG", "SET", "maxmemory", "1")
+        redis.execute("CONFIG", "SET", "maxmemory", "1")
         begun, given, *_ = requests(replica, session)
         for request in (begun, given):
             assert "it is out of memory" in refused(request())
@@ -220,7 +220,7 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
         waited = replica.get(f"/sessions/{session}/predict", deadline_ms=100).json()
         assert (waited["reason"], timeless(waited)) == ("deadline", expected(model, SPEED))
         assert replica.delete(f"/sessions/{other}").status_code == 204
-        redis.ask("CONFIG", "SET", "maxmemory", "0")
+        redis.execute("CONFIG", "SET", "maxmemory", "0")
         assert post_groups(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, (
             "as before"
         )
@@ -230,10 +230,10 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
 def test_a_read_only_redis_is_unavailable(model: Model, redis: RedisServer) -> None:
     with replicas(model, redis) as (replica,):
         session = begin(replica)
-        redis.ask("REPLICAOF", "127.0.0.1", "1")
+        redis.execute("REPLICAOF", "127.0.0.1", "1")
         until(lambda: replica.get("/readyz").json()["status"] == "degraded")
         assert "it is a read-only copy" in refused(post_groups(replica, session, VALUES))
-        redis.ask("REPLICAOF", "NO", "ONE")
+        redis.execute("REPLICAOF", "NO", "ONE")
         until(lambda: well(replica))
         assert post_groups(replica, session, VALUES).json()["prefix"] == 3
 
@@ -256,8 +256,8 @@ def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureF
 def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redis: RedisServer) -> None:
     page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
-    redis.ask("ACL", "SETUSER", *rights.split())
-    redis.ask("SCRIPT", "FLUSH")
+    redis.execute("ACL", "SETUSER", *rights.split())
+    redis.execute("SCRIPT", "FLUSH")
     with ThreadPoolExecutor(1) as threads, replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
         session, other = begin(a), begin(b)
         waiting = wait(threads, a, session, deadline_ms=9_000)
@@ -273,7 +273,7 @@ def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) ->
         settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
         with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
             assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
-        assert redis.ask("DBSIZE", database=5)
+        assert redis.execute("DBSIZE", database=5)
 
 
 def test_during_a_rollout_a_replica_without_the_version_reports_it(model: Model, shared_redis: RedisServer) -> None:

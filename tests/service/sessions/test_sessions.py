@@ -38,7 +38,10 @@ from service.serving import (
 )
 
 PACKED = {"content-type": MSGPACK.media_type}
-Ask = Callable[..., "Future[httpx.Response]"]
+LONG_MS = 20_000
+PATIENT = {"session_store_timeout_ms": 5_000, "max_deadline_ms": LONG_MS}
+"""Requests and metrics of several clients take a second or two on a busy machine."""
+Predict = Callable[..., "Future[httpx.Response]"]
 
 
 def begin(service: Running, **body: Any) -> str:
@@ -66,35 +69,35 @@ def store(request: pytest.FixtureRequest) -> Callable[[int], str]:
 
 
 BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
-"""What a request cannot say is found before any store is asked; one of them is enough."""
+"""Invalid requests are refused before the store is used, so one store is enough."""
 
 
 @pytest.fixture(scope="module")
 def service(settings: Settings, model: Model, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0), "session_store_timeout_ms": 5_000})
+    limits = settings.model_copy(update={"session_store": store(0), **PATIENT})
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def several(settings: Settings, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0), "session_store_timeout_ms": 5_000})
+    limits = settings.model_copy(update={"session_store": store(0), **PATIENT})
     with running(create_app(ModelRegistry.of(several_models()), limits), limits) as service:
         yield service
 
 
 @pytest.fixture
-def ask(service: Running) -> Iterator[Ask]:
-    """Asks a session for a prediction in a thread of its own; returns when the service has heard of it."""
+def predict_in_thread(service: Running) -> Iterator[Predict]:
+    """Request a prediction of a session in a thread; return when the service has received the request."""
     with ThreadPoolExecutor(16) as threads:
 
-        def ask(session: str, **parameters: Any) -> Future[httpx.Response]:
+        def predict_in_thread(session: str, **parameters: Any) -> Future[httpx.Response]:
             before = service.metric("anytime_open_predictions")
-            asked = threads.submit(service.get, f"/sessions/{session}/predict", **parameters)
-            until(lambda: service.metric("anytime_open_predictions") > before or asked.done())
-            return asked
+            waiting = threads.submit(service.get, f"/sessions/{session}/predict", **parameters)
+            until(lambda: service.metric("anytime_open_predictions") > before or waiting.done())
+            return waiting
 
-        yield ask
+        yield predict_in_thread
 
 
 def refused(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -116,8 +119,8 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
         assert (took.status_code, took.json()) == (200, {"prefix": prefix, "steps": 3, "replaced": []})
         given[name] = VALUES[name]
         for budget in (None, 0.0, 1.0, 5.0, 10.0):
-            asked = {} if budget is None else {"budget": budget}
-            answer = service.get(f"/sessions/{session}/predict", **asked).json()
+            waiting = {} if budget is None else {"budget": budget}
+            answer = service.get(f"/sessions/{session}/predict", **waiting).json()
             assert timeless(answer) == expected(model, given, budget)
             assert answer["reason"] == (
                 "end" if answer["missing"] else "complete" if budget in (None, 10) else "budget"
@@ -261,16 +264,16 @@ def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
 
 
 def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefix(
-    service: Running, model: Model, ask: Ask
+    service: Running, model: Model, predict_in_thread: Predict
 ) -> None:
     session = begin(service)
-    asked = ask(session, deadline_ms=1_900, budget=5)
+    waiting = predict_in_thread(session, deadline_ms=LONG_MS, budget=5)
     post_groups(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
     sleep(0.02)
-    assert not asked.done()
+    assert not waiting.done()
     post_groups(service, session, {"speed": VALUES["speed"]})
-    answer = asked.result(20).json()
-    assert (answer["reason"], answer["elapsed_ms"] < 1_500) == ("budget", True)
+    answer = waiting.result(20).json()
+    assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("budget", True)
     assert timeless(answer) == expected(model, VALUES, 5)
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
 
@@ -280,7 +283,7 @@ def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Mode
     post_groups(service, session, {"speed": [2.0]})
     begun = perf_counter()
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
-    assert 0.09 < perf_counter() - begun < 1.5
+    assert 0.09 < perf_counter() - begun < LONG_MS / 2e3
     assert (answer["reason"], answer["complete"]) == ("deadline", False)
     assert timeless(answer) == expected(model, {"speed": [2.0]})
     assert service.get(f"/sessions/{session}/predict", deadline_ms=0).json()["reason"] == "deadline"
@@ -290,27 +293,31 @@ def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_onc
     session = begin(service)
     assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
     post_groups(service, session, {"speed": [2.0]})
-    answer = service.get(f"/sessions/{session}/predict", deadline_ms=1_900, budget=1).json()
-    assert (answer["reason"], answer["elapsed_ms"] < 1_000) == ("budget", True)
+    answer = service.get(f"/sessions/{session}/predict", deadline_ms=LONG_MS, budget=1).json()
+    assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("budget", True)
 
 
-def test_deleting_a_session_answers_its_waiting_predictions(service: Running, model: Model, ask: Ask) -> None:
+def test_deleting_a_session_answers_its_waiting_predictions(
+    service: Running, model: Model, predict_in_thread: Predict
+) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
-    asked = [ask(session, deadline_ms=1_900) for _ in range(3)]
+    waiting = [predict_in_thread(session, deadline_ms=LONG_MS) for _ in range(3)]
     assert end(service, session).status_code == 204
-    for each in asked:
+    for each in waiting:
         answer = each.result(20).json()
-        assert (answer["reason"], answer["elapsed_ms"] < 1_800) == ("end", True)
+        assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("end", True)
         assert timeless(answer) == expected(model, {"speed": [2.0]})
     refused(end(service, session), 410)
 
 
-def test_several_predictions_wait_at_once_with_their_own_options(service: Running, model: Model, ask: Ask) -> None:
+def test_several_predictions_wait_at_once_with_their_own_options(
+    service: Running, model: Model, predict_in_thread: Predict
+) -> None:
     session = begin(service)
-    cheap = ask(session, deadline_ms=1_900, budget=1)
-    whole = ask(session, deadline_ms=1_900)
-    short = ask(session, deadline_ms=30)
+    cheap = predict_in_thread(session, deadline_ms=LONG_MS, budget=1)
+    whole = predict_in_thread(session, deadline_ms=LONG_MS)
+    short = predict_in_thread(session, deadline_ms=30)
     assert short.result(20).json()["groups"] == []
     post_groups(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
@@ -323,9 +330,11 @@ def test_several_predictions_wait_at_once_with_their_own_options(service: Runnin
 def test_a_client_that_disconnects_leaves_no_prediction(service: Running) -> None:
     session = begin(service)
     with service.connect() as connection:
-        connection.send(f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        connection.send(
+            f"GET /sessions/{session}/predict?deadline_ms={LONG_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
+        )
         until(lambda: service.metric("anytime_open_predictions") == 1)
-    until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+    until(lambda: service.metric("anytime_open_predictions") == 0)
     assert post_groups(service, session, VALUES).status_code == 200
 
 
@@ -333,12 +342,12 @@ def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running)
     session = begin(service)
     with service.connect() as connection:
         connection.send(
-            f"GET /sessions/{session}/predict?deadline_ms=1900 HTTP/1.1\r\nHost: test\r\n"
+            f"GET /sessions/{session}/predict?deadline_ms={LONG_MS} HTTP/1.1\r\nHost: test\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
         connection.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
         assert connection.response()[0] == 413
-        until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+        until(lambda: service.metric("anytime_open_predictions") == 0)
     assert post_groups(service, session, VALUES).status_code == 200
 
 
@@ -350,7 +359,7 @@ def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Runn
         answer = several.get(f"/sessions/{session}/predict", policy="arrived", **parameters).json()
         assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
     post_groups(several, session, {"lab": VALUES["lab"]})
-    answer = several.get(f"/sessions/{session}/predict", policy="arrived", deadline_ms=1_900).json()
+    answer = several.get(f"/sessions/{session}/predict", policy="arrived", deadline_ms=LONG_MS).json()
     assert answer["reason"] == "complete"
     wide = trained_model("wide", width=40)
     late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[1:3]}
@@ -361,13 +370,13 @@ def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Runn
 
 
 def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
-    limits = Settings(port=0, session_ttl_s=0.3, session_store=store(1), session_store_timeout_ms=5_000)
+    limits = Settings(port=0, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
     with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
         session = begin(service)
-        assert service.post_to("/sessions").json()["expires_in_s"] == 0.3
-        waited = service.get(f"/sessions/{session}/predict", deadline_ms=600).json()
+        assert service.post_to("/sessions").json()["expires_in_s"] == 1.0
+        waited = service.get(f"/sessions/{session}/predict", deadline_ms=1_500).json()
         assert waited["reason"] == "deadline", "it does not expire while someone waits"
-        sleep(0.5)
+        sleep(1.5)
         refused(post_groups(service, session, VALUES), 410)
 
 
@@ -391,17 +400,17 @@ def test_with_several_models_a_session_names_one(several: Running) -> None:
 
 
 def test_a_failed_waiting_prediction_does_not_fail_the_post(
-    service: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    service: Running, predict_in_thread: Predict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the secret of the house")
 
     session = begin(service)
-    asked = ask(session, deadline_ms=1_900)
+    waiting = predict_in_thread(session, deadline_ms=LONG_MS)
     with logged() as records, monkeypatch.context() as patched:
         patched.setattr(OpenPrediction, "took", fail)
         assert post_groups(service, session, VALUES).status_code == 200
-        problem = refused(asked.result(20), 500)  # who waits may hear of them after who posted
+        problem = refused(waiting.result(20), 500)  # who waits may hear of them after who posted
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3

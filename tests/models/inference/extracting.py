@@ -1,0 +1,96 @@
+"""Extractors of the runner's tests. Worker processes import this module, so it imports nothing that loads slowly."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime.types import Float
+from models.unreadable import Unreadable
+
+SLOW_SECONDS = 2.0
+
+
+def first(x: Float) -> Float:
+    return x[:1]
+
+
+def second(x: Float) -> Float:
+    return x[1:2]
+
+
+def third(x: Float) -> Float:
+    return x[2:4]
+
+
+def slow(x: Float) -> Float:
+    time.sleep(SLOW_SECONDS)
+    return x[1:2]
+
+
+def hanging(x: Float) -> Float:
+    time.sleep(3600)
+    return x[1:2]
+
+
+def briefly_slow(x: Float) -> Float:
+    time.sleep(0.2)
+    return x[1:2]
+
+
+def raising(x: Float) -> Float:
+    raise RuntimeError("no light\non the sensor")
+
+
+def leaving(x: Float) -> Float:
+    sys.exit("enough")
+
+
+def too_wide(x: Float) -> Float:
+    return x
+
+
+def unreadable(x: Float) -> Any:
+    return Unreadable()
+
+
+def dying(x: Float) -> Float:
+    os._exit(3)
+
+
+def unsendable(x: Float) -> Any:
+    return threading.Lock()
+
+
+def noting(x: Path) -> Float:
+    """Create a file, which shows a test that the group was computed."""
+    (x / "computed").touch()
+    return np.zeros(2)
+
+
+def zero(x: object) -> Float:
+    return np.zeros(1)
+
+
+def slow_zero(x: object) -> Float:
+    time.sleep(0.5)
+    return np.zeros(1)
+
+
+def process_of(x: Float) -> Float:
+    return np.array([float(os.getpid())])
+
+
+class Unloadable:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise RuntimeError("not here")
