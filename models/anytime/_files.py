@@ -28,28 +28,17 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class FileKind(NamedTuple):
-    """The kind of a file: its contents, and the words that error messages use for it.
-
-    Attributes
-    ----------
-    key : metadata entry that stores the record.
-    what : name of the contents.  command : command that writes such files.  remedy : advice for a damaged file.
-    """
+    """The metadata entry that stores the record of such files, and the words that error messages use for them."""
 
     key: str
     what: str
     command: str
     remedy: str
+    """Advice for a damaged file."""
 
 
 def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
-    """Write a file atomically.
-
-    Raises
-    ------
-    ArtifactError
-        The file is not writable, or an array contains a number that is not finite.
-    """
+    """Write a file atomically; raise ArtifactError if that fails, or an array contains a number that is not finite."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ArtifactError(
@@ -63,12 +52,7 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
 
 
 def check_writable(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """Raise AnytimeError if the path does not accept a new file; commands call this before their work.
-
-    Parameters
-    ----------
-    suffixes : accepted ends of the name, in lower case; an empty sequence accepts every name.
-    """
+    """Raise AnytimeError if the path does not accept a new file, or has none of the suffixes, in lower case, if any."""
     if suffixes and path.suffix.lower() not in suffixes:
         raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
@@ -92,13 +76,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the record and the arrays of a file.
-
-    Raises
-    ------
-    ArtifactError
-        The file does not exist, is truncated or damaged, or is of another kind.
-    """
+    """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -107,7 +85,9 @@ def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
         raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
     try:
         deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
-        metadata = _metadata(content)
+        # eight bytes of length, then a JSON header
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata: dict[str, str] = header.get("__metadata__") or {}
         arrays = parse_tensors(content) if kind.key in metadata else {}
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} is not a complete safetensors file ({error}); {kind.remedy}") from error
@@ -128,10 +108,3 @@ def has_kind(path: Path, kind: FileKind) -> bool:
         return False
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return isinstance(metadata, dict) and kind.key in metadata
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a valid safetensors file: eight bytes of length, then a JSON header."""
-    header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    metadata: dict[str, str] = header.get("__metadata__") or {}
-    return metadata

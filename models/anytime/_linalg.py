@@ -26,7 +26,6 @@ from anytime.types import Bool, Float
 
 @cache
 def _controller() -> ThreadpoolController:
-    """Return the controller of the BLAS libraries loaded so far; the imports above load numpy's and scipy's."""
     return ThreadpoolController()
 
 
@@ -55,7 +54,6 @@ class Factor:
         return Z
 
     def backward(self, Z: Float) -> Float:
-        """Return L^-T Z for a Z from `forward`."""
         W: Float = solve_triangular(self.L, Z, trans=1, lower=True, check_finite=False)
         return W
 

@@ -71,7 +71,6 @@ def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's reason in lower case."""
     return (error.strerror or str(error)).lower()
 
 
@@ -96,10 +95,7 @@ def summary(error: BaseException) -> str:
 
 
 def unusable(column: str, kind: object, *, numeric: bool) -> str:
-    """Return the message for a column whose type has no values to learn from, such as dates.
-
-    `column` is its name or names, quoted, and `kind` its type. Unless `numeric`, text is accepted too.
-    """
+    """Return the message for a column, quoted, of a type that is neither number nor (unless `numeric`) text."""
     expected = "numbers" if numeric else "numbers or text"
     return (
         f"column {column} is {kind}; expected {expected}: convert it (a date to days since a fixed date, for example), "

@@ -6,8 +6,7 @@ A groups file is JSON or YAML::
     ["resize"]}]}
 
 Every feature belongs to exactly one group. The order of the file is the order of the columns everywhere in this
-library, so a group is a contiguous slice of columns. A group may require others, whose cost is paid once, and may have
-no features of its own (a blood draw).
+library. A group may require others, whose cost is paid once, and may have no features of its own (a blood draw).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
 COST_TOLERANCE = 1e-9
-"""Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
+"""Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
@@ -133,6 +132,11 @@ class FeatureGroups(BaseModel):
             closed[i] = tuple(dict.fromkeys(p for direct in required[i] for p in (*closed[direct], direct)))
         return tuple(closed[i] for i in range(len(self)))
 
+    def joint_cost(self, names: Iterable[str]) -> float:
+        """Return the cost of some groups together with their prerequisites."""
+        chosen = [self.positions[name] for name in names]
+        return float(self.costs[sorted({p for i in chosen for p in (i, *self.prerequisites[i])})].sum())
+
     @cached_property
     def featured(self) -> tuple[str, ...]:
         """Return the names of the groups that have features."""
@@ -227,7 +231,6 @@ def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
 
 
 def _plain(value: Any) -> Any:
-    """Return a numpy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{reprlib.repr(value)} is a {type(value).__name__}")
@@ -268,7 +271,6 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file; raise GroupsError if that fails."""
     try:
         write_atomically(path, text.encode())
     except OSError as error:

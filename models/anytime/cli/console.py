@@ -100,7 +100,6 @@ class _PlainProgress:
         self._begun = self._printed = time.monotonic()
 
     def advance(self, just: int) -> None:
-        """Add completed units."""
         now = time.monotonic()
         if not self._done:
             self._first, self._begun = just, now
@@ -117,12 +116,9 @@ class _PlainProgress:
 
 
 class _Rate(ProgressColumn):
-    """Units per second, once they are known."""
-
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """Return the rate as text."""
         return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}/s")

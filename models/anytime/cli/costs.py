@@ -157,12 +157,10 @@ class _GroupCost(NamedTuple):
     why: str | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the cost as JSON values."""
         bucket = None if self.bucket is None else [None if np.isinf(end) else end for end in self.bucket]
         return self._asdict() | {"bucket": bucket}
 
     def remark(self) -> str:
-        """Return why the cost is unchanged, or the bucket that it is in."""
         if self.why is not None or self.bucket is None:
             return self.why or ""
         low, high = self.bucket

@@ -70,7 +70,6 @@ def evaluate(
 
 
 def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the output of `evaluate --json`."""
     steps = len(evaluation.costs)
     arrays = {
         "prefix": np.arange(steps),

@@ -47,8 +47,6 @@ def _installed(name: str) -> Callable[..., Any] | None:
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command when it is called."""
-
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         others = sorted(entry.name for entry in entry_points(group="anytime.commands"))
         return [*COMMANDS, *others]
@@ -88,7 +86,6 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_options)
     try:

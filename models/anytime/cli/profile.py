@@ -82,7 +82,6 @@ def profile(
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:
-    """Return the value of --rows: distinct whole numbers, 1 or more; empty for extractors of one row."""
     if rows is None:
         return ()
     try:
@@ -95,7 +94,6 @@ def _row_counts(rows: str | None) -> tuple[int, ...]:
 
 
 def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
-    """Return the rows of a table, or the inputs that a module defines."""
     if data is not None and inputs is None:
         return TableInputs.of(open_table(data), limit)
     if data is None and inputs is not None:

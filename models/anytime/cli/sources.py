@@ -43,7 +43,6 @@ class Backend(NamedTuple):
     checkpoint: Checkpoint | None = None
 
     def done(self) -> None:
-        """Remove the checkpoint after the command has written its result."""
         if self.checkpoint is not None:
             self.checkpoint.remove()
 
@@ -120,17 +119,14 @@ class TableSource:
 
     @property
     def name(self) -> str:
-        """Name of the table's file."""
         return Path(self.dataset.table.name).name
 
     @property
     def columns(self) -> Columns:
-        """The meaning of its columns."""
         data = self.dataset
         return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
     def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
-        """Return the moments of each fold, and show progress."""
         cluster, checkpoint = self.backend
         folds = fold_count(folds, self.rows)
         with progress(f"reading {self.name}", self.rows) as advance:
@@ -158,16 +154,13 @@ class MomentsSource:
 
     @property
     def name(self) -> str:
-        """Names of the tables."""
         return ", ".join(self.stored.record.data)
 
     @property
     def remark(self) -> str:
-        """An addition to the message about its task."""
         return f", {self.stored.total.rows} rows in {self.stored.record.folds} folds"
 
     def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
-        """Return the moments of each fold."""
         groups = self.stored.record.groups
         return [moments_of_groups(part, groups, self.columns.groups) for part in self.stored.parts]
 

@@ -75,7 +75,6 @@ class Histogram(BaseModel):
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return sum(self.counts)
 
     @property
@@ -114,17 +113,14 @@ class Samples(BaseModel):
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return len(self.samples)
 
     @property
     def mean(self) -> float:
-        """Mean of the values."""
         return float(self.array.mean())
 
     @cached_property
     def array(self) -> Float:
-        """The values, (count,), in the order of measurement."""
         return np.array(self.samples, dtype=np.float64)
 
     def quantiles(self, q: Float) -> Float:
@@ -200,7 +196,6 @@ class CostDistributions(BaseModel):
             ) from None
 
     def text(self) -> str:
-        """Return the content of the file."""
         return self.model_dump_json() + "\n"
 
     def draw(self, names: Iterable[str], draws: int, rng: np.random.Generator) -> Float:
@@ -265,7 +260,6 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Float) -> Estimate:
-        """Return the estimate from values (draws, ...)."""
         draws = len(values)
         spread = values.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape[1:])
         return cls(np.asarray(values.mean(axis=0)), np.asarray(spread / np.sqrt(draws)))

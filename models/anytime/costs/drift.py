@@ -40,7 +40,6 @@ class Order:
     r2: Float | None
 
     def at(self, budget: float) -> float | None:
-        """Return the training R² within a budget."""
         return None if self.r2 is None else float(self.r2[affordable(self.costs, budget)])
 
 
@@ -60,7 +59,6 @@ class Drift:
 
     @property
     def changes(self) -> bool:
-        """Whether the sequence would change."""
         return self.staying.steps != self.moving.steps
 
     @cached_property

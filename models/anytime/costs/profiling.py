@@ -50,7 +50,6 @@ class TableInputs:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
         return len(next(iter(self.columns.values())))
 
     def one(self, row: int) -> dict[str, Any]:
@@ -58,7 +57,6 @@ class TableInputs:
         return {name: column[row : row + 1].tolist()[0] for name, column in self.columns.items()}
 
     def batch(self, rows: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Return the columns of several rows, (rows,) each."""
         return {name: column[np.asarray(rows)] for name, column in self.columns.items()}
 
 
@@ -91,15 +89,12 @@ class ModuleInputs:
 
     @property
     def count(self) -> int:
-        """Number of inputs."""
         return len(self.items)
 
     def one(self, row: int) -> Any:
-        """Return an input."""
         return self.items[row]
 
     def batch(self, rows: Sequence[int]) -> list[Any]:
-        """Return several inputs."""
         return [self.items[row] for row in rows]
 
 

@@ -162,7 +162,6 @@ def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Talli
 
 
 def added(several: Iterable[Tallies]) -> Tallies:
-    """Return the sum of the timings of several services."""
     total: Tallies = {}
     for timings in several:
         for group, values in timings.items():

@@ -111,7 +111,6 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    """Return the rows of a batch in which a target is missing, (rows,)."""
     return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
 
 
@@ -256,7 +255,6 @@ class Dataset:
         return assigner.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
 
     def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
-        """Yield rows with some of the features."""
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
@@ -360,7 +358,6 @@ class Dataset:
         return checkpoint.begin(identity, len(self.groups.features), len(self.target.responses))
 
     def no_moments(self) -> Moments:
-        """Return the moments of no rows."""
         features = len(self.groups.features)
         return Moments.empty(features, len(self.target.responses), np.zeros(features))
 

@@ -68,7 +68,6 @@ class Extraction:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
         return self.cancelled_at is not None
 
     @property
@@ -138,7 +137,6 @@ class Extraction:
             late(arrival)
 
     def finish(self) -> None:
-        """Mark the extraction as ended: no more groups follow."""
         with self._changed:
             self._ended = True
             self._stop = self._pending = None

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
+from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.file import read_model
@@ -207,16 +208,11 @@ class Prediction:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._nulls)
-        groups = self.model.groups
-        selected: set[str] = set()
-        paid: set[int] = set()
+        selected: list[str] = []
         for name in self.received:
-            index = groups.position(name)
-            with_this = paid | {index, *groups.prerequisites[index]}
-            if groups.costs[list(with_this)].sum() > budget * (1 + 1e-9):
+            if self.model.groups.joint_cost([*selected, name]) > budget * (1 + COST_TOLERANCE):
                 break
-            paid = with_this
-            selected.add(name)
+            selected.append(name)
         return frozenset(selected)
 
     def answer(
@@ -304,7 +300,6 @@ class Prediction:
         return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
     def _prefix_scores(self, prefix: int) -> Float:
-        """Return the linear predictor (rows, P) of a complete prefix."""
         if self._ready is None or self._ready[0] != prefix:
             coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
             self._ready = prefix, self._scores(slice(len(coef)), coef, intercept)
@@ -324,7 +319,6 @@ class Prediction:
         return rows if self.rows > 1 else rows[0]
 
     def _prediction(self, outputs: Float) -> tuple[Any, Any]:
-        """Return prediction and probabilities in the form of an answer."""
         classes = self.model.manifest.classes
         if classes is None:
             return self._by_row((outputs[:, 0] if outputs.shape[1] == 1 else outputs).tolist()), None
@@ -338,7 +332,7 @@ class Prediction:
         threshold = manifest.calibration.thresholds[prefix]
         if manifest.classes is not None:
             sets = label_sets(class_members(outputs, threshold), manifest.classes)
-            return None, self._by_row([list(labels) for labels in sets])
+            return None, self._by_row(sets)
         ends = covering_intervals(self.model, outputs, threshold)
         return self._by_row((ends[:, 0] if ends.shape[1] == 1 else ends).tolist()), None
 

@@ -78,7 +78,6 @@ class LatenessRecord:
         self._lock = Lock()
 
     def add(self, late_ms: float) -> None:
-        """Add the lateness of one answer and update the margin."""
         step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
         with self._lock:
             self._count += 1
@@ -86,7 +85,6 @@ class LatenessRecord:
             self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
 
     def summary(self) -> Lateness:
-        """Return the count and the percentiles."""
         with self._lock:
             count, latest = self._count, list(self._latest)
         if not latest:
@@ -291,7 +289,6 @@ class Runner:
 
 
 def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
-    """Set the reason and the times of an answer."""
     if answer.complete:
         reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
     else:

@@ -77,14 +77,9 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
-    """Return the best linear model of a set of groups that have features, from the data stored in `model`.
+    """Return the best linear model of a set of groups that have features, by D_A^3 / 3 operations.
 
-    It costs D_A^3 / 3 operations.
-
-    Raises
-    ------
-    ValuesError
-        The model only supports prefixes, see `Model.fallback_reason`.
+    Raises ValuesError if the model only supports prefixes, see `Model.fallback_reason`.
     """
     found = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
@@ -101,7 +96,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
     if found is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
         coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-        cost, expected = _cost(model, groups), model.expected(prefix)
+        cost, expected = model.groups.joint_cost(groups), model.expected(prefix)
         found = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
         solved.store(found)
     return found
@@ -115,7 +110,6 @@ def _solved(model: Model) -> _Solved:
 
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
-    """Return the least-squares optimum of a set."""
     here, columns = _columns(model, groups)
     alpha = _alpha(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
     C, q = gram.penalised(alpha, columns)
@@ -126,7 +120,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     expected = Expected(None, explained, r2)
-    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, model.prefixes.intercept)
+    return ArrivedModel(groups, here, coef, model.groups.joint_cost(groups), expected, model.prefixes.intercept)
 
 
 def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -142,7 +136,8 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, theta[0], approximate=True)
+    cost = model.groups.joint_cost(groups)
+    return ArrivedModel(groups, here, coef, cost, expected, theta[0], approximate=True)
 
 
 def _alpha(model: Model, prefix: int) -> float:
@@ -154,10 +149,3 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     places = [model.places[name] for name in model.order(groups)]
     here = np.concatenate([np.arange(place.start, place.stop) for place in places])
     return here, model.prefixes.columns[here]
-
-
-def _cost(model: Model, groups: frozenset[str]) -> float:
-    """Return the joint cost of groups and their prerequisites."""
-    every = model.groups
-    paid = {p for name in groups for p in (every.positions[name], *every.prerequisites[every.positions[name]])}
-    return float(every.costs[sorted(paid)].sum())

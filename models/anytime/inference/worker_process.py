@@ -38,12 +38,10 @@ END_SECONDS = 2.0
 
 
 def packed(message: object) -> bytes:
-    """Return a pickled message, in the newest protocol."""
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
-    """Return the extractors pickled, by reference; raise ExtractorError for the first that is not picklable."""
     for group, extractor in extractors.items():
         try:
             packed(extractor)
@@ -168,7 +166,6 @@ class ProcessWorker:
             )
 
     def alive(self) -> bool:
-        """Return whether the process is running."""
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction) -> None:

@@ -39,12 +39,10 @@ class Evidence:
 
     @property
     def text(self) -> bool:
-        """Return whether the column is definitely text."""
         return self.words or (self.booleans and (self.integers or self.decimals))
 
     @property
     def kind(self) -> ColumnKind:
-        """Return the kind of the cells."""
         if self.text:
             return ColumnKind.TEXT
         if self.booleans:

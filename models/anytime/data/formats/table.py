@@ -81,7 +81,6 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     def between(self, start: int, stop: int | None) -> Batch:
@@ -103,12 +102,10 @@ class Table(ABC):
 
     @property
     def name(self) -> str:
-        """Return the path, for messages."""
         return str(self.path)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the file."""
         return tuple(self._columns)
 
     def has(self, name: str) -> bool:
