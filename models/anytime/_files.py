@@ -1,7 +1,7 @@
-"""Safetensors files: arrays, and a record stored as JSON in the metadata. They contain data, never code.
+"""Text files, and safetensors files: arrays, and a record stored as JSON in the metadata. They never contain code.
 
 A file is written under a temporary name in the same folder and then renamed, so readers never see a partial file. The
-reader checks the container only; the caller checks the record and the arrays.
+reader of safetensors checks the container only; the caller checks the record and the arrays.
 """
 
 from __future__ import annotations
@@ -73,6 +73,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink()
             raise
+
+
+def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
+    """Return the text of a file in UTF-8, with or without a byte order mark; raise `kind`, which says `what` it is."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise file_error(kind, f"read {what}", error, remedy) from error
+    except ValueError as error:  # also if the operating system rejects the name
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise kind(f"cannot read {what}: {reason}") from error
 
 
 def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:

@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from anytime._files import write_atomically
+from anytime._files import read_text, write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float
 
@@ -198,13 +198,7 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     if isinstance(source, Mapping):
         return _checked(dict(source), "groups")
     path = Path(source)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise file_error(GroupsError, f"read the groups file {str(path)!r}", error) from error
-    except ValueError as error:
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise GroupsError(f"cannot read the groups file {str(path)!r}: {reason}") from error
+    text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
         content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)

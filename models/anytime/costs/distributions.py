@@ -29,7 +29,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from anytime.errors import GroupsError, file_error, listed, suggestion
+from anytime._files import read_text
+from anytime.errors import GroupsError, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.types import Float, Index
@@ -47,20 +48,14 @@ _CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=Fal
 
 
 class Histogram(BaseModel):
-    """The number of values in each bucket, and their sum.
-
-    Attributes
-    ----------
-    bounds : upper ends of the buckets, increasing; the first bucket begins at 0, and one without an end follows the
-        last.
-    counts : values in each bucket, above the previous bound and up to its own; one more than there are bounds.
-    sum : sum of all values, in the unit of the bounds.
-    """
+    """The number of values in each bucket, and the sum of all values in the unit of the bounds."""
 
     model_config = _CONFIG
 
     bounds: tuple[float, ...] = Field(min_length=1)
+    """Upper ends of the buckets, increasing; the first bucket begins at 0, and one without an end follows the last."""
     counts: tuple[int, ...]
+    """Values in each bucket, above the previous bound and up to its own; one more than there are bounds."""
     sum: float = Field(ge=0)
 
     @model_validator(mode="after")
@@ -138,14 +133,7 @@ _Group = Annotated[Annotated[Samples, Tag("samples")] | Annotated[Histogram, Tag
 
 
 class CostDistributions(BaseModel):
-    """Distributions of the time to compute each group, in milliseconds.
-
-    Attributes
-    ----------
-    source : description of where they come from.
-    paired : whether the samples at one position belong to the same input; see the module docstring.
-    groups : by name.
-    """
+    """Distributions of the time to compute each group, in milliseconds; the module docstring describes the fields."""
 
     model_config = _CONFIG
 
@@ -172,21 +160,9 @@ class CostDistributions(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
-        """Read and validate a file.
-
-        Raises
-        ------
-        GroupsError
-            The file does not exist or has other content.
-        """
+        """Read and validate a file; raise GroupsError if it does not exist or has other content."""
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise GroupsError(f"cannot read {str(path)!r}: it is not text") from error
-        except OSError as error:
-            raise file_error(GroupsError, f"read {str(path)!r}", error) from error
-        try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(read_text(Path(path), repr(str(path)), GroupsError))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -224,16 +200,9 @@ def milliseconds(unit: str) -> float | None:
 
 
 def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
-    """Return the groups with costs in milliseconds; other groups keep their costs, converted to milliseconds.
+    """Return the groups with these costs in milliseconds, by name; other groups keep theirs, converted.
 
-    Parameters
-    ----------
-    costs : by name of the group.
-
-    Raises
-    ------
-    GroupsError
-        A cost names no group of these; or a group without a new cost has one that is not a time.
+    Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
     """
     for name in costs:
         if name not in groups.positions:
@@ -266,14 +235,10 @@ class Estimate(NamedTuple):
 
 
 class RandomTimes(NamedTuple):
-    """Times at which each prefix is complete, in random draws.
-
-    Attributes
-    ----------
-    times : (draws, steps + 1) milliseconds; increasing along each row, from 0 for the base rate.
-    """
+    """Times at which each prefix is complete, in random draws."""
 
     times: Float
+    """(draws, steps + 1) milliseconds; increasing along each row, from 0 for the base rate."""
 
     def reached(self, deadlines: Float) -> Index:
         """Return the last prefix that is complete by each deadline, (draws, deadlines)."""
@@ -299,10 +264,7 @@ class RandomTimes(NamedTuple):
 
 
 def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
-    """Return the times at which each prefix is complete.
-
-    `costs` (draws, groups) are milliseconds, 0 or more; `steps` are the columns of them that each step adds.
-    """
+    """Return the times of prefixes, given `costs` (draws, groups) in ms and the columns of them that each step adds."""
     added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
     return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)
 
@@ -310,16 +272,8 @@ def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
 def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator) -> RandomTimes:
     """Draw the times at which each prefix of a model is complete.
 
-    Groups without features are not computed; they take their cost in the model, if that is a time.
-
-    Parameters
-    ----------
-    draws : number of simulated predictions; a standard error falls as 1 / sqrt(draws).
-
-    Raises
-    ------
-    GroupsError
-        A group that has features has no distribution; or the cost of one without features is not a time.
+    Groups without features are not computed; they take their cost in the model. Raises GroupsError if that is not a
+    time, or if a group with features has no distribution. A standard error falls as 1 / sqrt(draws).
     """
     groups = model.groups
     missing = [name for name in groups.featured if name not in distributions.groups]

@@ -21,13 +21,7 @@ GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
 
 
 def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
-    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable, NaN where missing.
-
-    Raises
-    ------
-    TableError
-        A column contains text or infinities. The message names it, with an example and its row, counted from 0.
-    """
+    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable; see `numbers`."""
     X = np.empty((batch.rows, len(features)))
     for j, name in enumerate(features):
         X[:, j] = numbers(batch, name)
@@ -35,7 +29,7 @@ def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
 
 
 def numbers(batch: Batch, name: str) -> Float:
-    """Return one column as (rows,) finite float64, NaN where missing; errors as in `feature_matrix`."""
+    """Return one column as (rows,) float64, NaN where missing; raise TableError if it contains text or infinities."""
     if name not in batch.columns:
         raise TableError(f"column {name!r} was not read; {suggestion(name, tuple(batch.columns))}")
     column = batch.columns[name]
@@ -70,12 +64,7 @@ def _short(value: str, limit: int = 40) -> str:
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     """Return the columns of a DataFrame that the groups name; return anything else unchanged.
 
-    Raises
-    ------
-    GroupsError
-        A feature of the groups is not a column.
-    TableError
-        A DataFrame column, or an array, has dates, or text that is not a number.
+    Raises GroupsError if the groups name no column, TableError for dates, and for text that is not a number.
     """
     if not hasattr(X, "columns"):
         check_no_times("X", X)
@@ -120,10 +109,7 @@ def _check_numbers(X: Any) -> None:
 def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:
     """Return the groups, and the index of each of their features among columns with these names.
 
-    Raises
-    ------
-    GroupsError
-        The features are not among the names, and their number differs.
+    Raises GroupsError if the features are not among the names, and their number differs.
     """
     settled = singletons(names) if groups is None else groups
     place = {name: j for j, name in enumerate(names)}

@@ -46,32 +46,24 @@ def ignored(_rows: int) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """Result of a pass over the target columns of a table.
-
-    Attributes
-    ----------
-    table : its name.  columns : the target columns.
-    rows : number of rows of the table, including those without a target.  missing : number of rows without a target.
-    kinds : dtype kind of each column, as numpy abbreviates it.
-    values : the different values of each column; complete only up to the maximum number of classes.
-    """
+    """Result of a pass over the target columns of a table."""
 
     table: str
     columns: tuple[str, ...]
     rows: int
+    """Number of rows of the table, including `missing` rows without a target."""
     missing: int
     kinds: tuple[str, ...]
+    """Dtype kind of each column, as numpy abbreviates it."""
     values: tuple[frozenset[Any], ...]
+    """The different values of each column; complete only up to the maximum number of classes."""
 
 
 def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = False) -> Survey:
     """Read the target columns.
 
-    Raises
-    ------
-    TableError
-        A column does not exist or is named twice, a value is infinite, or rows have no target (with `drop_missing`: all
-        rows).
+    Raises TableError if a column does not exist or is named twice, a value is infinite, or rows have no target (with
+    `drop_missing`: all rows).
     """
     for name in columns:
         if not table.has(name):
@@ -176,20 +168,14 @@ def _class_target(survey: Survey, task: Task) -> Target:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset.
-
-    Attributes
-    ----------
-    X, Y : features (rows, D) and responses (rows, P).
-    weights, query : (rows,), or None.
-    end : number of the table's row after the last of them.
-    """
+    """Rows of a dataset: features X (rows, D), responses Y (rows, P), weights and queries (rows,)."""
 
     X: Float
     Y: Float
     weights: Float | None
     query: NDArray[Any] | None
     end: int
+    """Number of the table's row after the last of them."""
 
     @property
     def row_weights(self) -> Float:
@@ -203,30 +189,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table whose columns have a meaning.
-
-    Attributes
-    ----------
-    table, groups, target : the rows, the features among their columns, and the prediction target.
-    query : column whose rows belong together, or None.  weights : column of row weights, or None.
-    drop_missing : skip rows without a target (otherwise they are an error).
-    """
+    """A table whose columns have a meaning."""
 
     table: Table
     groups: FeatureGroups
     target: Target
     query: str | None = None
+    """Column whose equal values mark rows that belong together."""
     weights: str | None = None
     drop_missing: bool = False
+    """Whether to skip rows without a target; otherwise they are an error."""
 
     def check(self) -> list[str]:
-        """Return the columns of the table that nothing uses.
-
-        Raises
-        ------
-        GroupsError
-            The table lacks a feature, or a feature is also target, query or weight.
-        """
+        """Return the columns that nothing uses; raise if the table lacks a column, or a feature has another use."""
         others = [*self.target.columns, *(name for name in (self.query, self.weights) if name is not None)]
         for name in others:
             if not self.table.has(name):
@@ -319,13 +294,9 @@ class Dataset:
         progress: Progress = ignored,
         checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
-        """Return the moments of each fold of the table, in one pass; rows of one query share a fold.
+        """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch.
 
-        Parameters
-        ----------
-        stratified : stratify the folds by class, where rows have no query.
-        progress : called with the number of rows of each batch as it is read.
-        checkpoint : file that records the state of the pass; the pass resumes from an earlier, interrupted one.
+        With a `checkpoint`, the pass resumes from an earlier, interrupted one.
         """
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         if checkpoint is None:
@@ -345,7 +316,7 @@ class Dataset:
 
     def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
         identity = {
-            "table": fingerprint(self.table.name),
+            "table": fingerprint(self.table.path),
             "features": self.groups.features,
             "target": [*self.target.columns, self.target.task, self.target.classes],
             "query": self.query,
@@ -380,12 +351,7 @@ class Dataset:
     def blocks(
         self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
-        """Yield the rows, with their folds, as blocks for the trainer: from row `start` to before row `stop`.
-
-        Parameters
-        ----------
-        assigner : fold assigner positioned at the first of these rows; it advances with them.
-        """
+        """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
         batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
 
         def block(rows: Rows) -> Block:
@@ -403,15 +369,7 @@ def checked_dataset(
     weights: str | None = None,
     drop_missing: bool = False,
 ) -> tuple[Dataset, int]:
-    """Return a checked dataset for a known target, and the number of its rows with a target.
-
-    The query is left out if the table has no such column.
-
-    Raises
-    ------
-    TableError, GroupsError
-        The table lacks a column or a target.
-    """
+    """Return a checked dataset for a known target, without the query if the table lacks it; and its number of rows."""
     survey = survey_target(table, target.columns, drop_missing=drop_missing)
     query = query if query is not None and table.has(query) else None
     dataset = Dataset(table, groups, target, query, weights, drop_missing)

@@ -30,30 +30,19 @@ STALL_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The result of one group.
-
-    Attributes
-    ----------
-    group : name of the group.
-    values : what the extractor returned; None if it failed.
-    took_ms : duration of the extractor's call, in milliseconds.
-    error : why there are no values, in one line; None if there are values.
-    """
+    """The result of one group."""
 
     group: str
     values: Any
+    """What the extractor returned; None if it failed."""
     took_ms: float
+    """Duration of the extractor's call."""
     error: str | None = None
+    """Why there are no values, in one line."""
 
 
 class Extraction:
-    """Groups of one input in progress.
-
-    Parameters
-    ----------
-    order : the groups, in the order in which they are computed.
-    x : input of the extractors, in the form that the worker accepts.
-    """
+    """Groups of one input in progress, computed in `order`; `x` is in the form that the worker accepts."""
 
     def __init__(self, order: Sequence[str], x: Any) -> None:
         self.order = tuple(order)

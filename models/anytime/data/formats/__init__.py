@@ -60,13 +60,7 @@ def open_table(path: str | Path) -> Table:
     return reader(path)
 
 
-def fingerprint(name: str) -> list[tuple[str, int, int]]:
-    """Return name, size in bytes and modification time (ns) of each file of a table, to detect changes.
-
-    Parameters
-    ----------
-    name : path of a table that was opened before.
-    """
-    path = Path(name)
+def fingerprint(path: Path) -> list[tuple[str, int, int]]:
+    """Return name, size in bytes and modification time (ns) of each file of an open table, to detect changes."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

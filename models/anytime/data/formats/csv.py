@@ -1,9 +1,8 @@
 """CSV files, plain or gzipped, and the inference of their column types.
 
-A CSV file does not declare the types of its columns, and its first thousand rows may mislead: a column of integers has
-decimals later, a column of numbers contains one word. So types are not guessed from the start of the file. The first
+The first rows may mislead: a column of integers has decimals later, a column of numbers contains one word. So the first
 request for a column reads all of it once and infers its type; a second pass then returns it. Both passes parse cells as
-text and convert them with the same code, so they cannot disagree, and the file is never in memory as a whole.
+text and convert them with the same code, so they agree, and the file is never in memory as a whole.
 
 A column is int64 if every cell is an integer, float64 if every cell is a number, bool if every cell is `true` or
 `false` (in any case), and text otherwise. Empty cells and the usual spellings (NA, N/A, NaN, null, NULL ...) are

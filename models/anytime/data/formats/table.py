@@ -9,8 +9,7 @@ float64    all other numbers; NaN where missing
 object     text, as `str`; None where missing
 =========  ==============================================================
 
-Rows are counted from 0, without the header. `required` imports the packages that only training needs, when a file first
-needs them.
+Rows are counted from 0, without the header.
 """
 
 from __future__ import annotations
@@ -32,13 +31,7 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def required(module: str) -> Any:
-    """Import a module of the `train` extra.
-
-    Raises
-    ------
-    TableError
-        The module is not installed; the message names the package to install.
-    """
+    """Import a module of the `train` extra, or raise TableError with the package to install."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -62,22 +55,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of some columns.
-
-    Attributes
-    ----------
-    start
-        Index of the first row in the table.
-    columns
-        The requested columns, in the requested order, each (rows,).
-    culprits
-        For a text column whose other cells are numbers: the first cell that is text, if the format records it. It may
-        lie outside this batch.
-    """
+    """Consecutive rows of some columns, each (rows,), in the requested order."""
 
     start: int
+    """Index of the first row in the table."""
     columns: Mapping[str, NDArray[Any]]
     culprits: Mapping[str, Text] = field(default_factory=dict)
+    """For a text column whose other cells are numbers: the first cell that is text, perhaps outside this batch."""
 
     @property
     def rows(self) -> int:
