@@ -65,13 +65,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Show the progress of counted work: a bar on a terminal, else a line every few seconds.
-
-    Yields
-    ------
-    Callable
-        The caller passes it the number of units just completed.
-    """
+    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _PlainProgress(what, total, unit).advance

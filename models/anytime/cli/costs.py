@@ -39,31 +39,27 @@ BUDGETS = (0.1, 0.25, 0.5, 1.0)
 DRIFT = 3
 """Exit code of `--check` if the sequence should change; no failure uses it."""
 
-Sources = Annotated[
-    list[str], typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.")
-]
-Since = Annotated[
-    list[str] | None,
-    typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
-]
-ServedModel = Annotated[Path, typer.Option("--model", help="Model file that the service uses.")]
-MaybeOut = Annotated[
-    Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
-]
-Keep = Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")]
-Budgets = Annotated[list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")]
-
 
 def costs(
-    source: Sources,
-    model: ServedModel,
-    since: Since = None,
+    source: Annotated[
+        list[str],
+        typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas."),
+    ],
+    model: Annotated[Path, typer.Option("--model", help="Model file that the service uses.")],
+    since: Annotated[
+        list[str] | None,
+        typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
+    ] = None,
     cost_quantile: CostQuantile = None,
     least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
-    out: MaybeOut = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
+    ] = None,
     distributions: Distributions = None,
-    keep: Keep = None,
-    budget: Budgets = None,
+    keep: Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")] = None,
+    budget: Annotated[
+        list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
     tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
     data: Annotated[Path | None, typer.Option(help="Table on which to refit a likelihood.")] = None,
@@ -86,11 +82,9 @@ def costs(
     measured = _measured(source, since or (), loaded.name, keep)
     group_costs = _group_costs(loaded.groups, measured, quantile, least)
     groups = priced(loaded.groups, {each.group: each.cost for each in group_costs if each.why is None})
-    retrained = None
-    if data is not None and loaded.manifest.family != "gaussian":
-        retrained = open_retrained(
-            loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
-        )
+    retrained = open_retrained(
+        loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+    )
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
@@ -139,22 +133,17 @@ def _measured(sources: Sequence[str], earlier: Sequence[str], model: str, keep: 
 
 
 class _GroupCost(NamedTuple):
-    """The measured cost of one group.
-
-    Attributes
-    ----------
-    cost, old : in milliseconds; `old` is None if the model's cost is not a time.
-    measured : number of values measured.
-    bucket : the bucket that contains the cost, if it is a quantile of a histogram.
-    why : why the old cost is unchanged, if it is.
-    """
+    """The measured and the old cost of one group, in milliseconds, and the number of values measured."""
 
     group: str
     cost: float
     old: float | None
+    """None if the model's cost is not a time."""
     measured: int
     bucket: tuple[float, float] | None = None
+    """The bucket that contains the cost, if it is a quantile of a histogram."""
     why: str | None = None
+    """Why the old cost is unchanged, if it is."""
 
     def values(self) -> dict[str, Any]:
         bucket = None if self.bucket is None else [None if np.isinf(end) else end for end in self.bucket]

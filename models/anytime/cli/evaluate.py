@@ -24,11 +24,6 @@ from anytime.model.model import Model
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 
-RandomCosts = Annotated[
-    Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
-]
-Deadlines = Annotated[list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")]
-
 
 def evaluate(
     model: ModelFile,
@@ -36,8 +31,12 @@ def evaluate(
     json: AsJson = False,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
-    random_costs: RandomCosts = None,
-    deadline: Deadlines = None,
+    random_costs: Annotated[
+        Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
+    ] = None,
+    deadline: Annotated[
+        list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Predictions to simulate.")] = 10_000,
     seed: Seed = 0,
     n_jobs: Jobs = None,

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from anytime.errors import AnytimeError, reason_of
+from anytime.errors import AnytimeError, reason_of, summary
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -109,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             where = f": {error.filename!r}" if error.filename else ""
             return _failed(f"{reason_of(error)}{where}" if error.strerror else str(error), 1)
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _failed(f"internal error: {what}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+        return _failed(f"internal error: {summary(error)}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
     if code == INTERRUPTED:
         return _failed("stopped", code)
     return code if isinstance(code, int) else 0

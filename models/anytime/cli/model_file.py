@@ -21,13 +21,6 @@ from anytime.inference.prediction import load
 from anytime.model.export import c_source, document
 from anytime.model.model import Model
 
-SECONDS = 60.0
-"""Default time limit of `certify`."""
-
-Form = Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")]
-ExportFile = Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")]
-CertifiedFile = Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")]
-
 
 def show(model: ModelFile, json: AsJson = False) -> None:
     """Show the steps of a model: the groups, cost and explained variance of each."""
@@ -52,7 +45,11 @@ def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to wr
     remark(f"wrote {out}")
 
 
-def export(model: ModelFile, to: Form, out: ExportFile = None) -> None:
+def export(
+    model: ModelFile,
+    to: Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")],
+    out: Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")] = None,
+) -> None:
     """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
     if out is not None:
         check_writable(out, (".json",) if to == "json" else (".h",))
@@ -67,13 +64,13 @@ def export(model: ModelFile, to: Form, out: ExportFile = None) -> None:
 
 def certify(
     model: ModelFile,
-    out: CertifiedFile = None,
+    out: Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")
     ] = False,
     seconds: Annotated[
         float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
-    ] = SECONDS,
+    ] = 60.0,
     nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
     n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
     json: AsJson = False,

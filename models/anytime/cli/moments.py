@@ -19,20 +19,17 @@ from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.training.fit import now
 
-Sources = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")]
-Minus = Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")]
-OutMoments = Annotated[Path, typer.Option(help="File to write, named *.moments.")]
-Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")]
-
 
 def moments(
-    data: Sources,
-    out: OutMoments,
+    data: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")],
+    out: Annotated[Path, typer.Option(help="File to write, named *.moments.")],
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
     task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
-    minus: Minus = None,
-    decay: Decay = 1.0,
+    minus: Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")] = None,
+    decay: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")
+    ] = 1.0,
     folds: options.Folds = 5,
     query: options.Query = None,
     weights: options.Weights = None,

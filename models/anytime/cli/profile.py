@@ -25,23 +25,22 @@ from anytime.inference.runner import imported, imported_extractors
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
 
-Extractors = Annotated[str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")]
-MaybeData = Annotated[Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")]
-GroupsOrModel = Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")]
-OutGroups = Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")]
-InputsName = Annotated[
-    str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
-]
-RowCounts = Annotated[str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")]
-
 
 def profile(
-    extractors: Extractors,
-    groups: GroupsOrModel,
-    out: OutGroups,
-    data: MaybeData = None,
-    inputs: InputsName = None,
-    rows: RowCounts = None,
+    extractors: Annotated[
+        str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")
+    ],
+    groups: Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")],
+    out: Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")],
+    data: Annotated[
+        Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")
+    ] = None,
     cost_quantile: CostQuantile = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of inputs to measure, from the first.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each input.")] = 5,

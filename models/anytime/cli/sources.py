@@ -73,10 +73,7 @@ def open_backend(
 
 
 class ColumnOptions(NamedTuple):
-    """The options that define the meaning of a table's columns.
-
-    `known` is the target if it is already determined; `changes` names groups to leave out or to place first.
-    """
+    """The options that define the meaning of a table's columns."""
 
     groups: Path | None
     target: Many[str] | None
@@ -87,7 +84,9 @@ class ColumnOptions(NamedTuple):
     drop: Many[str] | None
     drop_missing: bool
     known: Target | None = None
+    """The target, if it is already determined."""
     changes: Changes = Changes()
+    """Names groups to leave out or to place first."""
 
 
 class Columns(NamedTuple):
@@ -102,19 +101,13 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table opened for training.
-
-    Attributes
-    ----------
-    rows : number of rows with a target.
-    stratified : whether folds are stratified by class.
-    remark : an addition to the message about its task.
-    """
+    """A table opened for training, and its number of rows with a target."""
 
     dataset: Dataset
     rows: int
     stratified: bool
     remark: str = ""
+    """An addition to the message about its task."""
     backend: Backend = LOCAL
 
     @property
@@ -263,10 +256,12 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
 
 
 def open_retrained(
-    model: Model, groups: FeatureGroups, data: Path, *, weights: str | None, drop_missing: bool, jobs: int
-) -> Retrained:
-    """Open the rows for refitting a model's likelihood on some of its groups, with their moments."""
+    model: Model, groups: FeatureGroups, data: Path | None, *, weights: str | None, drop_missing: bool, jobs: int
+) -> Retrained | None:
+    """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
+    if data is None or manifest.family == "gaussian":
+        return None
     target = Target(manifest.task, manifest.target, manifest.classes)
     dataset, rows = checked_dataset(open_table(data), groups, target, None, weights, drop_missing)
     source = TableSource(dataset, rows, stratified=False)

@@ -119,10 +119,7 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family:
     "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
     other targets are regression. Floats count as two values only where they are whole numbers with gaps.
 
-    Raises
-    ------
-    TableError
-        The target has one value only, or does not fit the task.
+    Raises TableError if the target has one value only, or does not fit the task.
     """
     columns, several = survey.columns, len(survey.columns) > 1
     if task == "auto" and family in FAMILY_TASKS:
