@@ -46,7 +46,7 @@ def reproduce(
 
     An interrupted run resumes where it stopped.
     """
-    from anytime.cli.console import progress, remark, results  # noqa: PLC0415  (keeps `anytime --help` quick)
+    from anytime.cli.console import print_results, progress, remark  # noqa: PLC0415  (keeps `anytime --help` quick)
     from anytime.errors import AnytimeError  # noqa: PLC0415
     from anytime_reproduction import check_folder, check_sets, chosen, described, results_of, write_report  # noqa: PLC0415
     from anytime_reproduction.experiment import Setting  # noqa: PLC0415
@@ -73,10 +73,9 @@ def reproduce(
         found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, progress=report_progress)
     sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
     report = write_report(sections, described(setting), out)
-    console = results()
     for experiment, section in sections:
-        console.print(f"{experiment.name}: {experiment.title}", markup=False)
+        print_results(f"{experiment.name}: {experiment.title}")
         for finding in section.findings:
             sign = {True: "agrees ", False: "DIFFERS", None: "noted  "}[finding.agrees]
-            console.print(f"  {sign} {finding.text}", markup=False)
-    console.print(f"wrote {report}", markup=False)
+            print_results(f"  {sign} {finding.text}")
+    print_results(f"wrote {report}")

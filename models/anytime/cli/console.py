@@ -19,10 +19,13 @@ PLAIN_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
 
 
-def results() -> Console:
-    """Return the console for results; without a terminal its lines are wide and never wrapped."""
+def print_results(*parts: Table | str) -> None:
+    """Print tables and lines to standard output; without a terminal they are wide and never wrapped."""
     console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
+    if not console.is_terminal:
+        console = Console(highlight=False, soft_wrap=True, width=200)
+    for part in parts:
+        console.print(part, markup=isinstance(part, Table))  # cells are escaped, lines are not
 
 
 def blank_table(*numbers: str) -> Table:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import blank_table, print_json, remark, results, working
+from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.options import (
     AsJson,
     CostQuantile,
@@ -97,12 +96,10 @@ def costs(
         entries = [each.values() for each in group_costs]
         print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
     else:
-        console = results()
-        console.print(_cost_table(group_costs))
-        _print_sequence(console, sequence)
+        print_results(_cost_table(group_costs), *_sequence_parts(sequence))
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
-            console.print(f"wrote {' and '.join(written)}", markup=False)
+            print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
         why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
         remark(f"the new sequence is estimated from the gains of the steps, as {why}")
@@ -202,12 +199,13 @@ def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]
     }
 
 
-def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
+def _sequence_parts(sequence: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Yield what is printed of both sequences."""
     if sequence["changes"]:
         for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
-            console.print(title + " ".join("+".join(adds) for adds in steps), markup=False)
+            yield title + " ".join("+".join(adds) for adds in steps)
     else:
-        console.print("the sequence does not change")
+        yield "the sequence does not change"
     table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
     for row in sequence["budgets"]:
         staying, moving = row["r2_staying"], row["r2_moving"]
@@ -215,10 +213,9 @@ def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
         if staying is not None and moving is not None:
             cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
         table.add_row(f"{row['budget']:.4g}", *cells)
-    console.print(table)
+    yield table
     timeliness = sequence["timeliness"]
-    console.print(
+    yield (
         f"timeliness up to {sequence['stop']:.4g} ms, in training: {timeliness['staying']:.4f} with the current "
-        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}",
-        markup=False,
+        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from anytime.cli.console import blank_table, print_json, results
+from anytime.cli.console import blank_table, print_json, print_results
 from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
 from anytime.cli.report import evaluation_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
@@ -56,16 +56,14 @@ def evaluate(
         values = _evaluation_values(evaluation)
         print_json(values if simulation is None else values | {"random_costs": simulation})
         return
-    console = results()
-    console.print(evaluation_table(loaded, evaluation))
-    console.print(
+    print_results(
+        evaluation_table(loaded, evaluation),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
-        markup=False,
     )
     if simulation is not None:
-        console.print(_simulation_table(loaded, simulation["deadlines"]))
-        console.print(_simulation_line(simulation["draws"], simulation["timeliness_r2"]), markup=False)
+        line = _simulation_line(simulation["draws"], simulation["timeliness_r2"])
+        print_results(_simulation_table(loaded, simulation["deadlines"]), line)
 
 
 def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:

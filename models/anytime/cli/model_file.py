@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, progress, remark, results
+from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, steps_table, summary
 from anytime.errors import TrainingError
@@ -33,9 +33,7 @@ def show(model: ModelFile, json: AsJson = False) -> None:
         }
         print_json(loaded.manifest.model_dump(mode="json") | values)
         return
-    console = results()
-    console.print(steps_table(loaded))
-    console.print(summary(loaded), markup=False)
+    print_results(steps_table(loaded), summary(loaded))
 
 
 def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
@@ -90,10 +88,7 @@ def certify(
     if json:
         print_json(_certificate_values(certified))
         return
-    console = results()
-    console.print(steps_table(certified))
-    console.print(certificate_line(certified), markup=False)
-    console.print(f"wrote {out}", markup=False)
+    print_results(steps_table(certified), certificate_line(certified), f"wrote {out}")
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

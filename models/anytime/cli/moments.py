@@ -12,7 +12,7 @@ import typer
 from anytime._files import check_writable
 from anytime._version import __version__
 from anytime.cli import options
-from anytime.cli.console import remark, results
+from anytime.cli.console import print_results, remark
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
@@ -62,10 +62,9 @@ def moments(
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
-    results().print(
+    print_results(
         f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
-        f"{features} features in {len(record.groups)} groups, {record.folds} folds",
-        markup=False,
+        f"{features} features in {len(record.groups)} groups, {record.folds} folds"
     )
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import blank_table, print_json, progress, remark, results
+from anytime.cli.console import blank_table, print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, CostQuantile, Distributions, checked_quantile
 from anytime.costs.distributions import CostDistributions, priced
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
@@ -72,12 +72,11 @@ def profile(
     if json:
         print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return
-    console = results()
-    console.print(_table(measured, costs))
+    print_results(_table(measured, costs))
     unmeasured = [group.name for group in costs.groups if not group.features and group.cost > 0]
     if unmeasured:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
-    console.print(f"wrote {out}" + (f" and {distributions}" if distributions else ""), markup=False)
+    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:

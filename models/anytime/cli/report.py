@@ -97,7 +97,7 @@ def certificate_line(model: Model) -> str:
     if certificate is None or shares is None:
         return "not certified"
     best = [_of_best(model, prefix) for prefix in range(1, model.steps + 1)].count("best")
-    among = " of the retained groups" if _left_out(model) else ""
+    among = " of the retained groups" if _of_groups(model) else ""
     limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each"
     limits += "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
     if best == model.steps:
@@ -168,10 +168,6 @@ def _guarantee(model: Model) -> str:
     share = doubling_bound(guarantee.doubling_gamma)
     sets = f"any set {_of_groups(model)}of cost B/4"
     return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"
-
-
-def _left_out(model: Model) -> bool:
-    return model.manifest.stopped is not None and len(model.manifest.stopped.left_out) > 0
 
 
 def _of_groups(model: Model) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import remark, results, working
+from anytime.cli.console import print_results, remark, working
 from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
@@ -72,7 +72,4 @@ def resequence(
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    console = results()
-    console.print(steps_table(changed))
-    console.print(summary(changed), markup=False)
-    console.print(f"wrote {out}", markup=False)
+    print_results(steps_table(changed), summary(changed), f"wrote {out}")

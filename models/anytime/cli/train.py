@@ -11,7 +11,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import remark, results, working
+from anytime.cli.console import print_results, remark, working
 from anytime.cli.report import evaluation_table, steps_table, summary
 from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.errors import TrainingError
@@ -137,10 +137,8 @@ def train(
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
     opened.done()
-    console = results()
-    console.print(steps_table(model) if evaluation is None else evaluation_table(model, evaluation))
-    console.print(summary(model), markup=False)
-    console.print(f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)", markup=False)
+    table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
+    print_results(table, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 
 def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:

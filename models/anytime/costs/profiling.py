@@ -153,13 +153,11 @@ def profile(
 
     Parameters
     ----------
-    extractors : by group; each is called with one input or, if `rows` are given, with that number of inputs.
-    rows : row counts of a call; may be empty. The cost of a row is the duration of a call with the last count, divided
-        by that count.
+    rows : row counts of a call; without, a call gets one input. The cost of a row is the duration of a call with the
+        last count, divided by that count.
     warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
-    repeats : number of measurements of each input.
+    repeats : number of measurements of each input; `progress` is called after each.
     clock : returns nanoseconds; only differences are used.
-    progress : called for each measured input.
     """
     check_extractors(groups.names, groups.featured, extractors)
     order = required_first(groups)

@@ -1,8 +1,7 @@
 """Split-conformal calibration of every prefix: intervals and label sets with the requested coverage.
 
-Each row of a calibration table, which took no part in training, is scored by its distance from the prediction. The
-threshold is an order statistic of those scores. If a new row is exchangeable with the m rows of calibration, and no two
-scores tie, then
+Each row of a calibration table, which took no part in training, is scored by its distance from the prediction. If a new
+row is exchangeable with the m rows of calibration, and no two scores tie, then their order statistic `threshold` has
 
     P(score <= threshold) = ceil((m + 1) coverage) / (m + 1),
 

@@ -357,30 +357,28 @@ class Prediction:
 _NUMBERS = (type(None), int, float, np.integer, np.floating)
 
 
-def _expected(rows: int, features: tuple[str, ...]) -> str:
-    return f"expected {rows} x {len(features)} numbers (rows x features)"
-
-
 def _checked(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> Float:
     """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
+
+    def refused(what: str) -> ValuesError:
+        shape = f"{rows or 1} x {len(features)}"
+        return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
+
     try:
         values = np.asarray(values)
     except ValueError as error:  # rows of unequal lengths
-        raise ValuesError(f"values of group {group!r} are ragged; {_expected(rows or 1, features)}") from error
+        raise refused("ragged") from error
     except Exception as error:  # a foreign object may raise anything when converted
-        raise ValuesError(
-            f"values of group {group!r} are not an array ({summary(error)}); {_expected(rows or 1, features)}"
-        ) from error
+        raise refused(f"not an array ({summary(error)})") from error
     if values.ndim == 1 and rows in (1, None):
         values = values[np.newaxis, :]
     rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)
     if values.shape != (rows, len(features)):
-        shape = " x ".join(map(str, values.shape)) or "a single value"
-        raise ValuesError(f"values of group {group!r} are {shape}; {_expected(rows, features)}")
+        raise refused(" x ".join(map(str, values.shape)) or "a single value")
     if values.dtype.kind not in "biufO":
-        raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
+        raise refused("not numbers")
     if values.dtype == object and not all(isinstance(item, _NUMBERS) for item in values.flat):
-        raise ValuesError(f"values of group {group!r} are not all numbers; {_expected(rows, features)}")
+        raise refused("not all numbers")
     if values.dtype != np.float64:
         try:  # None becomes NaN
             with np.errstate(over="ignore", invalid="ignore"):
@@ -388,9 +386,7 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
         except (TypeError, ValueError) as error:
-            raise ValuesError(
-                f"values of group {group!r} are not all numbers ({summary(error)}); {_expected(rows, features)}"
-            ) from error
+            raise refused(f"not all numbers ({summary(error)})") from error
     # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
     if not dasum(values.ravel(order="K")) <= LARGEST:
         # Signalling NaNs, which raw bytes may contain, become quiet NaNs.

@@ -45,12 +45,9 @@ SHARE_IN_TIME = 0.98
 
 @dataclass(frozen=True)
 class Lateness:
-    """Time of the answer minus the deadline, in milliseconds; negative is early.
+    """Time of `count` answers minus their deadline, in ms; negative is early.
 
-    Attributes
-    ----------
-    count : number of answers measured.
-    p50, p99, max : over the last 4096 of them; 0 if there are no answers yet.
+    The percentiles and the maximum are over the last 4096; 0 if there are no answers yet.
     """
 
     count: int
