@@ -132,11 +132,6 @@ class FeatureGroups(BaseModel):
             closed[i] = tuple(dict.fromkeys(p for direct in required[i] for p in (*closed[direct], direct)))
         return tuple(closed[i] for i in range(len(self)))
 
-    def joint_cost(self, names: Iterable[str]) -> float:
-        """Return the cost of some groups together with their prerequisites."""
-        chosen = [self.positions[name] for name in names]
-        return float(self.costs[sorted({p for i in chosen for p in (i, *self.prerequisites[i])})].sum())
-
     @cached_property
     def featured(self) -> tuple[str, ...]:
         """Return the names of the groups that have features."""

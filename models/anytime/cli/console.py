@@ -15,9 +15,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_SECONDS = 5.0
-"""Seconds between two lines of progress without a terminal."""
-
 
 def print_results(*parts: Table | str) -> None:
     """Print tables and lines to standard output; without a terminal they are wide and never wrapped."""
@@ -86,7 +83,7 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
 
 
 class _PlainProgress:
-    """Lines of progress with the rate and the remaining time.
+    """A line every 5 s with the rate and the remaining time.
 
     The rate counts from the end of the first call on, whose units an earlier run may have completed.
     """
@@ -101,7 +98,7 @@ class _PlainProgress:
         if not self._done:
             self._first, self._begun = just, now
         self._done += just
-        if now - self._printed > PLAIN_SECONDS:
+        if now - self._printed > 5.0:
             self._printed = now
             remark(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}{self._rate(now - self._begun)}")
 

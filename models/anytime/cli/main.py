@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from anytime._version import __version__
 from anytime.errors import AnytimeError, reason_of, summary
 
 INTERRUPTED = 130
@@ -40,23 +41,19 @@ COMMANDS = {
 """Commands of the library: the module with the function of that name, and the help text."""
 
 
-def _installed(name: str) -> Callable[..., Any] | None:
-    """Return the function of a command that another package provides as an entry point `anytime.commands`."""
-    found = [entry for entry in entry_points(group="anytime.commands") if entry.name == name]
-    return found[0].load() if found else None
+def _function(name: str) -> Any:
+    """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
+    if name in COMMANDS:
+        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name)
+    return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
 
 
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        others = sorted(entry.name for entry in entry_points(group="anytime.commands"))
-        return [*COMMANDS, *others]
+        return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        function: Callable[..., Any] | None
-        if cmd_name in COMMANDS:
-            function = getattr(import_module(f"anytime.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
-        else:
-            function = _installed(cmd_name)
+        function = _function(cmd_name)
         if function is None:
             return None
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -66,14 +63,14 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         lines = [(name, text) for name, (_, text) in COMMANDS.items()]
         others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
-        lines += [(name, ((_installed(name) or main).__doc__ or "").partition("\n")[0]) for name in others]
+        lines += [(name, (_function(name).__doc__ or "").partition("\n")[0]) for name in others]
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"anytime-linear {version('anytime-linear')}")
+        print(f"anytime-linear {__version__}")
         raise typer.Exit
 
 
@@ -86,6 +83,7 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_options)
     try:

@@ -234,7 +234,7 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
 
 def open_test(test: Path, source: Source) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(open_table(test), *source.columns)[0]
+    return checked_dataset(Dataset(open_table(test), *source.columns))[0]
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
@@ -250,7 +250,7 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(open_table(calibrate), *source.columns)
+    dataset, rows = checked_dataset(Dataset(open_table(calibrate), *source.columns))
     conformal_rank(rows, coverage)
     return dataset
 
@@ -263,6 +263,6 @@ def open_retrained(
     if data is None or manifest.family == "gaussian":
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, rows = checked_dataset(open_table(data), groups, target, None, weights, drop_missing)
+    dataset, rows = checked_dataset(Dataset(open_table(data), groups, target, None, weights, drop_missing))
     source = TableSource(dataset, rows, stratified=False)
     return Retrained(source.name, source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))

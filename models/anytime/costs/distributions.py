@@ -1,10 +1,6 @@
 """Distributions of the time that groups take, and the quality at each deadline that follows from them.
 
-A distribution is samples, or the histogram that a service exports. A quantile of a histogram is interpolated linearly
-inside its bucket, as Prometheus' `histogram_quantile` does: in the last bucket, which has no upper end, every quantile
-is its lower end. The mean is exact, because the sum is known; random draws follow the quantiles and not the sum.
-
-Distributions are stored in a JSON file next to the groups file::
+A distribution is samples, or the histogram that a service exports. They are stored in a JSON file::
 
     {"format": 1, "unit": "ms", "source": "anytime profile", "paired": true,
      "groups": {"hog": {"samples": [2.41, 2.38]}, "speed": {"bounds": [0.1, 0.2], "counts": [7, 3, 0], "sum": 0.96}}}
@@ -12,9 +8,9 @@ Distributions are stored in a JSON file next to the groups file::
 Samples are `paired` if samples at the same position belong to the same input: a large picture is slow for every group,
 so random costs must be drawn together. Histograms have no pairs.
 
-`simulate` draws the times of a model's groups. A sequence is computed group by group, so prefix k is complete at T_k,
-the sum of its groups' random times; at the deadline d the answer is that of the last prefix with T_k <= d. The time of
-a row is assumed to be independent of how well it is predicted.
+A sequence is computed group by group, so prefix k is complete at T_k, the sum of its groups' random times; at the
+deadline d the answer is that of the last prefix with T_k <= d. The time of a row is assumed to be independent of how
+well it is predicted.
 """
 
 from __future__ import annotations
@@ -34,9 +30,6 @@ from anytime.errors import GroupsError, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.types import Float, Index
-
-DIGITS = 4
-"""Significant digits of measured values."""
 
 _MILLISECONDS = {
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
@@ -74,7 +67,7 @@ class Histogram(BaseModel):
 
     @property
     def mean(self) -> float:
-        """Mean of the values; it is exact."""
+        """Exact, because the sum is known; random draws follow the quantiles and not the sum."""
         return self.sum / self.count
 
     def bucket(self, q: float) -> tuple[float, float]:
@@ -84,7 +77,10 @@ class Histogram(BaseModel):
         return edges[k], edges[k + 1]
 
     def quantiles(self, q: Float) -> Float:
-        """Return quantiles by linear interpolation inside the buckets, for q from 0 to 1 in any shape."""
+        """Return quantiles for q from 0 to 1 in any shape, as Prometheus' `histogram_quantile`.
+
+        They are interpolated linearly inside a bucket; in the last one every quantile is its lower end.
+        """
         k, counts = self._buckets(q), np.array(self.counts)
         edges = np.array([0.0, *self.bounds, self.bounds[-1]])
         share = (q * self.count - (np.cumsum(counts) - counts)[k]) / counts[k]
@@ -191,7 +187,7 @@ class CostDistributions(BaseModel):
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.4g}")
 
 
 def milliseconds(unit: str) -> float | None:

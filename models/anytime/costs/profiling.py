@@ -29,9 +29,6 @@ from anytime.types import Float
 MIN_BATCHES = 10
 """Minimum number of calls per row count in each repeat, for tables with few rows."""
 
-CLOCK_READINGS = 1001
-"""Number of pairs of clock readings that measure the clock's own duration."""
-
 
 @dataclass(frozen=True)
 class TableInputs:
@@ -182,7 +179,7 @@ def profile(
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
-    readings = [-(clock() - clock()) for _ in range(CLOCK_READINGS)]
+    readings = [-(clock() - clock()) for _ in range(1001)]
     return Profile({name: GroupTimes(times[name]) for name in order}, float(np.median(readings)) / 1e6)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -358,17 +358,10 @@ class Dataset:
         return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
 
 
-def checked_dataset(
-    table: Table,
-    groups: FeatureGroups,
-    target: Target,
-    query: str | None = None,
-    weights: str | None = None,
-    drop_missing: bool = False,
-) -> tuple[Dataset, int]:
-    """Return a checked dataset for a known target, without the query if the table lacks it; and its number of rows."""
-    survey = survey_target(table, target.columns, drop_missing=drop_missing)
-    query = query if query is not None and table.has(query) else None
-    dataset = Dataset(table, groups, target, query, weights, drop_missing)
+def checked_dataset(dataset: Dataset) -> tuple[Dataset, int]:
+    """Check a dataset; return it, without the query if the table lacks it, and its number of rows with a target."""
+    survey = survey_target(dataset.table, dataset.target.columns, drop_missing=dataset.drop_missing)
+    if dataset.query is not None and not dataset.table.has(dataset.query):
+        dataset = replace(dataset, query=None)
     dataset.check()
     return dataset, survey.rows - survey.missing

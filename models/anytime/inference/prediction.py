@@ -208,11 +208,13 @@ class Prediction:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._nulls)
-        selected: list[str] = []
+        groups, selected, paid = self.model.groups, set[str](), set[int]()
         for name in self.received:
-            if self.model.groups.joint_cost([*selected, name]) > budget * (1 + COST_TOLERANCE):
+            index = groups.position(name)
+            paid.update((index, *groups.prerequisites[index]))
+            if groups.costs[list(paid)].sum() > budget * (1 + COST_TOLERANCE):
                 break
-            selected.append(name)
+            selected.add(name)
         return frozenset(selected)
 
     def answer(

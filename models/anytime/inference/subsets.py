@@ -96,7 +96,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
     if found is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
         coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-        cost, expected = model.groups.joint_cost(groups), model.expected(prefix)
+        cost, expected = _joint_cost(model, groups), model.expected(prefix)
         found = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
         solved.store(found)
     return found
@@ -120,7 +120,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     expected = Expected(None, explained, r2)
-    return ArrivedModel(groups, here, coef, model.groups.joint_cost(groups), expected, model.prefixes.intercept)
+    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, model.prefixes.intercept)
 
 
 def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -136,8 +136,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    cost = model.groups.joint_cost(groups)
-    return ArrivedModel(groups, here, coef, cost, expected, theta[0], approximate=True)
+    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
 
 
 def _alpha(model: Model, prefix: int) -> float:
@@ -149,3 +148,9 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     places = [model.places[name] for name in model.order(groups)]
     here = np.concatenate([np.arange(place.start, place.stop) for place in places])
     return here, model.prefixes.columns[here]
+
+
+def _joint_cost(model: Model, names: frozenset[str]) -> float:
+    groups = model.groups
+    paid = {p for i in map(groups.position, names) for p in (i, *groups.prerequisites[i])}
+    return float(groups.costs[sorted(paid)].sum())

@@ -35,8 +35,7 @@ def required(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        name = _DISTRIBUTIONS.get(package, package)
+        name = module.partition(".")[0].replace("sklearn", "scikit-learn")
         raise TableError(
             f"reading this file needs {name}; install it with: pip install 'anytime-linear[train]'"
         ) from error
