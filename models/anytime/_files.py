@@ -21,9 +21,6 @@ from safetensors.numpy import save as serialise
 
 from anytime.errors import AnytimeError, ArtifactError, file_error
 
-MAX_HEADER_BYTES = 100_000_000
-"""Size of the longest header that safetensors reads."""
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -112,7 +109,7 @@ def has_kind(path: Path, kind: FileKind) -> bool:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > MAX_HEADER_BYTES:  # the first bytes of another format, read as a number
+            if size > 100_000_000:  # safetensors reads no longer header: this is another format
                 return False
             header = json.loads(file.read(size))
     except (OSError, ValueError, RecursionError):

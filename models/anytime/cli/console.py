@@ -100,13 +100,12 @@ class _PlainProgress:
         self._done += just
         if now - self._printed > 5.0:
             self._printed = now
-            remark(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}{self._rate(now - self._begun)}")
-
-    def _rate(self, seconds: float) -> str:
-        if self._done == self._first or seconds <= 0.0:
-            return ""
-        rate = (self._done - self._first) / seconds
-        return f", {rate:,.0f} a second, {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
+            line = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
+            if self._done > self._first and now > self._begun:
+                rate = (self._done - self._first) / (now - self._begun)
+                remaining = timedelta(seconds=round((self._total - self._done) / rate))
+                line += f", {rate:,.0f} a second, {remaining} remaining"
+            remark(line)
 
 
 class _Rate(ProgressColumn):

@@ -42,10 +42,6 @@ class Backend(NamedTuple):
     cluster: Cluster | None = None
     checkpoint: Checkpoint | None = None
 
-    def done(self) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.remove()
-
 
 LOCAL = Backend()
 

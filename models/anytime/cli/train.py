@@ -136,7 +136,8 @@ def train(
         with working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
-    opened.done()
+    if opened.checkpoint is not None:
+        opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
     print_results(table, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 

@@ -26,9 +26,6 @@ FAMILY = "anytime_group_seconds"
 MARK = "# metrics of "
 """Start of the comment line before the metrics of each service, in a file with several."""
 
-TIMEOUT_S = 30.0
-"""Time limit for a service's reply."""
-
 Tallies = dict[str, dict[str, float]]
 """For each group, the number of values at or below each bound (in seconds, as written); and their "sum"."""
 
@@ -59,7 +56,7 @@ def scraped(source: str, api_key: str | None = None) -> str:
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     try:
-        with urlopen(Request(address, headers=headers), timeout=TIMEOUT_S) as response:  # noqa: S310  (http, checked)
+        with urlopen(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
             content: bytes = response.read()
             return content.decode("utf-8")
     except HTTPError as error:

@@ -36,8 +36,9 @@ def numbers(batch: Batch, name: str) -> Float:
     if column.dtype == object:
         text = batch.culprits.get(name) or _first_text(batch, name)
         if text is not None:
+            shown = text.value if len(text.value) <= 40 else text.value[:37] + "..."
             raise TableError(
-                f"column {name!r} holds text, as {_short(text.value)} in row {text.row} (counted from 0); "
+                f"column {name!r} holds text, as {shown!r} in row {text.row} (counted from 0); "
                 "expected numbers: encode it, fix it, or leave the column out"
             )
         return np.full(batch.rows, np.nan)
@@ -55,10 +56,6 @@ def numbers(batch: Batch, name: str) -> Float:
 def _first_text(batch: Batch, name: str) -> Text | None:
     cells = enumerate(batch.columns[name], start=batch.start)
     return next((Text(row, str(value)) for row, value in cells if value is not None), None)
-
-
-def _short(value: str, limit: int = 40) -> str:
-    return repr(value if len(value) <= limit else value[: limit - 3] + "...")
 
 
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:

@@ -31,11 +31,6 @@ MAX_CLASSES = 1000
 BLOCK_VALUES = 2**22
 """Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
 
-MIN_ROWS = 1024
-
-END = 2**62
-"""A row number beyond every table."""
-
 Progress: TypeAlias = Callable[[int], None]
 """Callback that receives the number of rows just read."""
 
@@ -308,7 +303,7 @@ class Dataset:
             progress(skipped.rows)
         blocks = self.blocks(assigner, start=row, progress=progress)
         parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
-        checkpoint.save(END, parts)
+        checkpoint.save(2**62, parts)  # a row beyond every table
         return parts
 
     def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
@@ -349,7 +344,7 @@ class Dataset:
         self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
         """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
-        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
+        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), 1024), ROWS)
 
         def block(rows: Rows) -> Block:
             progress(len(rows.Y))

@@ -6,9 +6,9 @@ row is exchangeable with the m rows of calibration, and no two scores tie, then 
     P(score <= threshold) = ceil((m + 1) coverage) / (m + 1),
 
 which is at least `coverage` and less than 1/(m + 1) above it; ties only add to it (Vovk, Gammerman & Shafer 2005; Lei,
-G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section 2.2). Every prefix has its own threshold and its own guarantee.
-The guarantee is marginal: it covers the average row, not every subset of rows, and not all prefixes at once. It applies
-to whichever prefix answers, provided that the interruption does not depend on the row.
+G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section 2.2). Every prefix has its own threshold. The guarantee is
+marginal: it covers the average row, not every subset of rows, and not all prefixes at once. It applies to whichever
+prefix answers, provided that the interruption does not depend on the row.
 
 Numbers are scored in training standard deviations, counts in Poisson standard deviations, and classes by one minus the
 probability of the true class. `predicted` is what a model outputs: probabilities (rows, classes), or expected

@@ -72,9 +72,9 @@ class Extraction:
     def arrivals(self, until: float) -> Iterator[Arrival]:
         """Yield groups as they arrive, until all have arrived or the deadline (`time.perf_counter`, in s) expires.
 
-        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall of
-        this process they are in the queue, in the pipe of a worker process, or about to be returned by a thread that
-        was stalled as well. A second call with a later deadline continues.
+        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall
+        they are in the queue, in the pipe of a worker process, or about to be returned by a stalled thread. A second
+        call with a later deadline continues.
         """
         while (arrival := self._next(until, until)) is not None:
             yield arrival

@@ -29,20 +29,18 @@ MAX_SETS = 256
 
 @dataclass(frozen=True)
 class ArrivedModel:
-    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality.
-
-    `columns` are numbered in the order of the sequence, as in a `Prediction`. `approximate` is true if the model is not
-    the exact optimum; `prefix` is the number of the prefix that the set equals, or None.
-    """
+    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality."""
 
     groups: frozenset[str]
     columns: Index
+    """Numbered in the order of the sequence, as in a `Prediction`."""
     coef: Float
     cost: float
     expected: Expected
     intercept: Float
     approximate: bool = False
     prefix: int | None = None
+    """The prefix that the set equals, if any."""
 
 
 class _Solved:

@@ -50,7 +50,7 @@ class Evidence:
 
     def add(self, cells: pa.Array, start: int) -> None:
         """Add a piece of a column; `start` is the row of its first cell."""
-        pa = required("pyarrow")
+        pa, pc = required("pyarrow"), required("pyarrow.compute")
         if self.text:
             return
         self.gaps |= cells.null_count > 0
@@ -61,7 +61,8 @@ class Evidence:
                 self.first_text = Text(start + row, cells[row].as_py())
             present = _trimmed(cells).drop_null()
             self.gaps |= len(present) < len(cells)
-            are_booleans = _are_booleans(present)
+            words = pc.is_in(pc.utf8_lower(present), value_set=pa.array(["true", "false"]))
+            are_booleans = bool(pc.all(words).as_py())
             self.booleans |= are_booleans
             self.words |= not are_booleans
             return
@@ -99,11 +100,6 @@ def _trimmed(cells: pa.Array) -> pa.Array:
     cells = pc.utf8_trim_whitespace(cells)
     missing = pc.is_in(cells, value_set=pa.array(csv.ConvertOptions().null_values, pa.string()))
     return pc.if_else(missing, pa.scalar(None, pa.string()), cells)
-
-
-def _are_booleans(cells: pa.Array) -> bool:
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
-    return bool(pc.all(pc.is_in(pc.utf8_lower(cells), value_set=pa.array(["true", "false"]))).as_py())
 
 
 def _first_text(cells: pa.Array) -> int:

@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 
 from anytime.errors import TableError, environmental, listed, suggestion
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-
 
 def required(module: str) -> Any:
     """Import a module of the `train` extra, or raise TableError with the package to install."""
@@ -109,19 +107,11 @@ class Table(ABC):
         stop: int | None = None,
         numeric: Collection[str] = (),
     ) -> Iterator[Batch]:
-        """Read some columns (at least one), at most `rows` rows at a time.
+        """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
-        Parameters
-        ----------
-        start, stop : the range of rows to read, possibly empty; None reads to the end.
-        numeric : columns to return as float64 unless they are text. Then a format need not read a whole column of
-            integers first to find out whether values are missing.
-
-        Raises
-        ------
-        TableError
-            At the call: a column does not exist, or has a type that is neither number nor text, such as dates. Later:
-            the file is damaged.
+        Columns in `numeric` are float64 unless they are text. Then a format need not read a whole column of integers
+        first to find out whether values are missing. Raises TableError: at the call, if a column does not exist or its
+        type is neither number nor text, such as dates; later, if the file is damaged.
         """
         names = tuple(dict.fromkeys(columns))
         if not names:
