@@ -48,8 +48,10 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
 
-def check_writable(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """Raise AnytimeError if the path does not accept a new file, or has none of the suffixes, in lower case, if any."""
+def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
+    """Raise AnytimeError if the path, if any, does not accept a new file, or its suffix in lower case is not listed."""
+    if path is None:
+        return
     if suffixes and path.suffix.lower() not in suffixes:
         raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
@@ -73,7 +75,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
-    """Return the text of a file in UTF-8, with or without a byte order mark; raise `kind`, which says `what` it is."""
+    """Return the text of a UTF-8 file, with or without a byte order mark; if that fails, `kind` names it by `what`."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -35,7 +35,7 @@ from anytime.types import FamilyName, Float, Index, Method, Task
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
-    """Return whether the fit depends on the rows only through their moments; `available_if` expects an exception."""
+    """Return true if the fit needs only the moments of the rows, else raise, as `available_if` expects."""
     if estimator.family != "gaussian" and not (estimator.family == "auto" and is_regressor(estimator)):
         raise AttributeError(
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"

@@ -52,8 +52,7 @@ def compare(
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
-    if plot is not None:
-        check_writable(plot, FORMATS)
+    check_writable(plot, FORMATS)
     columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     source = open_table_source(data, columns)
     test_moments = None if test is None else table_moments(open_test(test, source), n_jobs=jobs)

@@ -73,10 +73,8 @@ def costs(
     read from ANYTIME_KEY.
     """
     quantile = checked_quantile(cost_quantile)
-    if out is not None:
-        check_writable(out, SUFFIXES)
-    if distributions is not None:
-        check_writable(distributions, (".json",))
+    check_writable(out, SUFFIXES)
+    check_writable(distributions, (".json",))
     loaded = load(model)
     measured = _measured(source, since or (), loaded.name, keep)
     group_costs = _group_costs(loaded.groups, measured, quantile, least)
@@ -93,7 +91,7 @@ def costs(
         write_text(measured.text(), distributions)
     sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
     if json:
-        entries = [each.values() for each in group_costs]
+        entries = [each._asdict() for each in group_costs]
         print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
     else:
         print_results(_cost_table(group_costs), *_sequence_parts(sequence))
@@ -141,10 +139,6 @@ class _GroupCost(NamedTuple):
     """The bucket that contains the cost, if it is a quantile of a histogram."""
     why: str | None = None
     """Why the old cost is unchanged, if it is."""
-
-    def values(self) -> dict[str, Any]:
-        bucket = None if self.bucket is None else [None if np.isinf(end) else end for end in self.bucket]
-        return self._asdict() | {"bucket": bucket}
 
     def remark(self) -> str:
         if self.why is not None or self.bucket is None:

@@ -49,8 +49,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")] = None,
 ) -> None:
     """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
-    if out is not None:
-        check_writable(out, (".json",) if to == "json" else (".h",))
+    check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
     if out is None:

@@ -55,8 +55,7 @@ def profile(
     """
     quantile, counts = checked_quantile(cost_quantile), _row_counts(rows)
     check_writable(out, SUFFIXES)
-    if distributions is not None:
-        check_writable(distributions, (".json",))
+    check_writable(distributions, (".json",))
     known = load(groups).groups if groups.suffix == ".safetensors" else load_groups(groups)
     priced(known, dict.fromkeys(known.featured, 0.0))  # check before the work
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)

@@ -32,9 +32,6 @@ from anytime.types import FamilyName, Task
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
 
-MAX_LIKELY_CLASSES = 20
-"""Maximum number of distinct whole numbers for which the target may be classes."""
-
 
 class Backend(NamedTuple):
     """Where the rows of a table are read: on a cluster, or in this process if None; and the checkpoint of the pass."""
@@ -54,9 +51,8 @@ def open_backend(
     if backend == "local":
         if scheduler is not None:
             raise TrainingError("--scheduler requires --backend dask")
-        if checkpoint is not None:
-            check_writable(checkpoint)
-        yield LOCAL if checkpoint is None else Backend(None, Checkpoint(checkpoint))
+        check_writable(checkpoint)
+        yield Backend(checkpoint=None if checkpoint is None else Checkpoint(checkpoint))
         return
     if scheduler is None:
         raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
@@ -199,7 +195,7 @@ def _note(survey: Survey, target: Target, family: FamilyName) -> str:
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
         return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
     count = len(survey.values[0])
-    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= MAX_LIKELY_CLASSES
+    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
 
 
