@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 def scraped(source: str, api_key: str | None = None) -> str:
-    """Return the text of a service's metrics; raise AnytimeError if there is none.
+    """Return the text of a service's metrics, or raise AnytimeError.
 
     `source` is `http://host:port/metrics`, `https://...` (without a path: `/metrics`), or the path of a file.
     """

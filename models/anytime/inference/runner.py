@@ -348,7 +348,7 @@ def imported(reference: str) -> Any:
 def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
     """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
 
-    Raises ExtractorError if there is none, or it is empty.
+    Raises ExtractorError if it is something else, or empty.
     """
     found = imported(reference)
     if callable(found) and not isinstance(found, Mapping):
