@@ -1,7 +1,7 @@
-"""Safetensors files: arrays, and a record stored as JSON in the metadata. They contain data, never code.
+"""Text files, and safetensors files: arrays, and a record stored as JSON in the metadata. They never contain code.
 
 A file is written under a temporary name in the same folder and then renamed, so readers never see a partial file. The
-reader checks the container only; the caller checks the record and the arrays.
+reader of safetensors checks the container only; the caller checks the record and the arrays.
 """
 
 from __future__ import annotations
@@ -21,35 +21,21 @@ from safetensors.numpy import save as serialise
 
 from anytime.errors import AnytimeError, ArtifactError, file_error
 
-MAX_HEADER_BYTES = 100_000_000
-"""Size of the longest header that safetensors reads."""
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class FileKind(NamedTuple):
-    """The kind of a file: its contents, and the words that error messages use for it.
-
-    Attributes
-    ----------
-    key : metadata entry that stores the record.
-    what : name of the contents.  command : command that writes such files.  remedy : advice for a damaged file.
-    """
+    """The metadata entry that stores the record of such files, and the words that error messages use for them."""
 
     key: str
     what: str
     command: str
     remedy: str
+    """Advice for a damaged file."""
 
 
 def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
-    """Write a file atomically.
-
-    Raises
-    ------
-    ArtifactError
-        The file is not writable, or an array contains a number that is not finite.
-    """
+    """Write a file atomically; raise ArtifactError if that fails, or an array contains a number that is not finite."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ArtifactError(
@@ -62,13 +48,10 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
 
-def check_writable(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """Raise AnytimeError if the path does not accept a new file; commands call this before their work.
-
-    Parameters
-    ----------
-    suffixes : accepted ends of the name, in lower case; an empty sequence accepts every name.
-    """
+def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
+    """Raise AnytimeError if the path, if any, does not accept a new file, or its suffix in lower case is not listed."""
+    if path is None:
+        return
     if suffixes and path.suffix.lower() not in suffixes:
         raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
@@ -91,14 +74,19 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
 
 
-def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the record and the arrays of a file.
+def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
+    """Return the text of a UTF-8 file, with or without a byte order mark; if that fails, `kind` names it by `what`."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise file_error(kind, f"read {what}", error, remedy) from error
+    except ValueError as error:  # also if the operating system rejects the name
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise kind(f"cannot read {what}: {reason}") from error
 
-    Raises
-    ------
-    ArtifactError
-        The file does not exist, is truncated or damaged, or is of another kind.
-    """
+
+def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -107,7 +95,9 @@ def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
         raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
     try:
         deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
-        metadata = _metadata(content)
+        # eight bytes of length, then a JSON header
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata: dict[str, str] = header.get("__metadata__") or {}
         arrays = parse_tensors(content) if kind.key in metadata else {}
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} is not a complete safetensors file ({error}); {kind.remedy}") from error
@@ -121,17 +111,10 @@ def has_kind(path: Path, kind: FileKind) -> bool:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > MAX_HEADER_BYTES:  # the first bytes of another format, read as a number
+            if size > 100_000_000:  # safetensors reads no longer header: this is another format
                 return False
             header = json.loads(file.read(size))
     except (OSError, ValueError, RecursionError):
         return False
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return isinstance(metadata, dict) and kind.key in metadata
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a valid safetensors file: eight bytes of length, then a JSON header."""
-    header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    metadata: dict[str, str] = header.get("__metadata__") or {}
-    return metadata

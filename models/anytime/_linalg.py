@@ -26,7 +26,6 @@ from anytime.types import Bool, Float
 
 @cache
 def _controller() -> ThreadpoolController:
-    """Return the controller of the BLAS libraries loaded so far; the imports above load numpy's and scipy's."""
     return ThreadpoolController()
 
 
@@ -55,7 +54,6 @@ class Factor:
         return Z
 
     def backward(self, Z: Float) -> Float:
-        """Return L^-T Z for a Z from `forward`."""
         W: Float = solve_triangular(self.L, Z, trans=1, lower=True, check_finite=False)
         return W
 
@@ -108,12 +106,8 @@ def conjugate_gradients(
     """Solve A x = b for a positive semi-definite A by preconditioned conjugate gradients, started from 0.
 
     `scipy.sparse.linalg.cg` requires vectors and breaks down where rounding leaves no positive curvature. This routine
-    stops there: a truncated x is still a direction of descent.
-
-    Parameters
-    ----------
-    product : A x.  precondition : M^-1 r.  b : (d, P); x and r have the same shape.
-    tolerance : final norm of the residual, (r' M^-1 r)^1/2, as a share of the first.
+    stops there: a truncated x is still a direction of descent. `product` is A x and `precondition` M^-1 r, all (d, P);
+    `tolerance` is the final norm of the residual, (r' M^-1 r)^1/2, as a share of the first.
     """
     x, r = np.zeros_like(b), b.copy()
     z = precondition(r)

@@ -1,15 +1,6 @@
-"""The exception tree of the library.
+"""The exceptions of the library: direct subclasses of AnytimeError, and the words that their messages share.
 
-AnytimeError (also a ValueError)
-├── GroupsError      the groups file, or how it fits the table
-├── TableError       the data: unreadable, empty, text where numbers belong, no target
-├── TrainingError    options or data that training does not support
-├── ArtifactError    a model file: truncated, modified, not a model file, newer than this library
-├── ValuesError      an argument of a prediction: group, values, budget, policy
-└── ExtractorError   an extractor that failed, or that the selected worker does not support
-
-Every message states in one line what was received, what was expected and what to do. `AnytimeError.environment`
-separates failures of the system from mistakes in the call or its files.
+Every message states in one line what was received, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -38,19 +29,19 @@ class GroupsError(AnytimeError):
 
 
 class TableError(AnytimeError):
-    """Unreadable or unusable data."""
+    """Unreadable or unusable data: empty, text where numbers belong, no target."""
 
 
 class TrainingError(AnytimeError):
-    """Conflicting options, or data that the options do not fit."""
+    """Options or data that training does not support."""
 
 
 class ArtifactError(AnytimeError):
-    """Invalid or unsupported model file."""
+    """Invalid or unsupported model file: truncated, modified, of another kind, newer than this library."""
 
 
 class ValuesError(AnytimeError):
-    """Invalid argument of a prediction; the prediction is unchanged."""
+    """Invalid argument of a prediction: group, values, budget, policy; the prediction is unchanged."""
 
 
 class ExtractorError(AnytimeError):
@@ -71,7 +62,6 @@ def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's reason in lower case."""
     return (error.strerror or str(error)).lower()
 
 
@@ -96,10 +86,7 @@ def summary(error: BaseException) -> str:
 
 
 def unusable(column: str, kind: object, *, numeric: bool) -> str:
-    """Return the message for a column whose type has no values to learn from, such as dates.
-
-    `column` is its name or names, quoted, and `kind` its type. Unless `numeric`, text is accepted too.
-    """
+    """Return the message for a column, quoted, of a type that is neither number nor (unless `numeric`) text."""
     expected = "numbers" if numeric else "numbers or text"
     return (
         f"column {column} is {kind}; expected {expected}: convert it (a date to days since a fixed date, for example), "

@@ -1,11 +1,8 @@
-"""scikit-learn estimators: the trainer behind `fit`, every prefix behind `predict`.
-
-`Estimator` holds what regression and classification share: groups and columns, moments by fold, prefixes by budget.
-"""
+"""scikit-learn estimators: the trainer behind `fit`, every prefix behind `predict`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from numbers import Integral
 from pathlib import Path
@@ -38,8 +35,8 @@ from anytime.types import FamilyName, Float, Index, Method, Task
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
-    """Return whether it has `partial_fit`, for `sklearn.utils.metaestimators.available_if`."""
-    if estimator.family not in estimator._moment_families:
+    """Return true if the fit needs only the moments of the rows, else raise, as `available_if` expects."""
+    if estimator.family != "gaussian" and not (estimator.family == "auto" and is_regressor(estimator)):
         raise AttributeError(
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
@@ -47,10 +44,10 @@ def _learns_from_streams(estimator: Estimator) -> bool:
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Common base of the regressor and the classifier."""
+    """Groups and columns, moments by fold, and prefixes by budget: the base of the regressor and the classifier."""
 
-    _moment_families: ClassVar[tuple[str, ...]] = ("gaussian",)
-    """Values of `family` for which the fit depends on the rows only through their moments."""
+    _metric: ClassVar[Callable[..., float]]
+    """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
 
     def __init__(
         self,
@@ -163,25 +160,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
         predictions = self.staged_predict(X)
-        return np.array([self._measure(y, predicted, sample_weight=sample_weight) for predicted in predictions])
+        return np.array([self._metric(y, predicted, sample_weight=sample_weight) for predicted in predictions])
 
     def staged_predict(self, X: Any) -> Iterator[Any]:
         """Predict by every prefix."""
         raise NotImplementedError
 
-    @staticmethod
-    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
-        """Return the score of predictions."""
-        raise NotImplementedError
-
     def _family(self) -> FamilyName:
-        """Return the family to fit."""
         raise NotImplementedError
-
-    @property
-    def _y_checks(self) -> dict[str, bool]:
-        """Return options of `validate_data` for y."""
-        return {}
 
     def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
         """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
@@ -217,8 +203,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if decay is not None:
             stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
         first = stream is None
+        y_checks = {}
         if is_regressor(self):
             check_no_times("y", y)
+            y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
         names = _names_of(y)
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
@@ -231,7 +219,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             ensure_all_finite="allow-nan",
             ensure_min_samples=2 if first else 1,
             reset=first,
-            **self._y_checks,
+            **y_checks,
         )
         if first:
             columns = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
@@ -375,7 +363,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     Hu, Grubb, Bagnell and Hebert, "Efficient Feature Group Sequencing for Anytime Linear Prediction", UAI 2016.
     """
 
-    _moment_families = ("gaussian", "auto")
+    _metric = staticmethod(r2_score)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -395,10 +383,6 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         decay : factor for the weight of all earlier rows, 0 to 1.
         """
         return self._learn(X, y, sample_weight, decay=decay)
-
-    @property
-    def _y_checks(self) -> dict[str, bool]:
-        return {"multi_output": self._family() != "poisson", "y_numeric": True}
 
     def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
         if first:
@@ -422,11 +406,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
         """Return the R² of the longest prefix within `budget`, the mean over responses; all steps by default."""
-        return self._measure(y, self.predict(X, budget), sample_weight=sample_weight)
-
-    @staticmethod
-    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
 
     def _shaped(self, scores: Float) -> Float:
         expected = expected_responses(scores, self._family())
@@ -450,6 +430,8 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     ----------
     classes_ : the classes, sorted.  Otherwise as `AnytimeRegressor`.
     """
+
+    _metric = staticmethod(accuracy_score)
 
     @available_if(_learns_from_streams)  # type: ignore[untyped-decorator]
     def partial_fit(
@@ -507,11 +489,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
         """Return the accuracy of the longest prefix within `budget`; all steps by default."""
-        return self._measure(y, self.predict(X, budget), sample_weight=sample_weight)
-
-    @staticmethod
-    def _measure(y: Any, predicted: Any, *, sample_weight: Any = None) -> float:
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
 
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
         """Yield probabilities by every prefix: steps + 1 arrays, the base rates first."""

@@ -1,8 +1,7 @@
 """Assignment of rows to folds: balanced, seeded, and independent of how the table is cut into batches.
 
-Assignment may start at any row. A worker that starts in the middle of a table needs a summary of the rows before: their
-number and, where folds follow classes or queries, the counts of the classes or the queries themselves. `FoldCounts`
-stores that summary; computing it reads only the target and query columns.
+Assignment may start at any row. A worker that starts in the middle of a table needs only `FoldCounts` of the rows
+before, which are computed from the target and query columns.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class FoldStream:
         self._ready = np.empty(0, dtype=np.intp)
 
     def take(self, rows: int) -> Index:
-        """Return the folds of the next `rows` rows, (rows,)."""
         runs = -(-(rows - len(self._ready)) // self.count)
         if runs > 0:
             more = self._rng.random((runs, self.count)).argsort(axis=1).ravel()
@@ -38,7 +36,6 @@ class FoldStream:
         return folds
 
     def skip(self, rows: int) -> None:
-        """Advance past the next `rows` rows without drawing their folds."""
         ready = min(rows, len(self._ready))
         self._ready = self._ready[ready:]
         runs, remainder = divmod(rows - ready, self.count)
@@ -62,7 +59,6 @@ class StratifiedFolds:
         return folds
 
     def skip(self, counts: Mapping[int, int]) -> None:
-        """Advance past the given number of rows of each class."""
         for label, rows in counts.items():
             self._of(label).skip(rows)
 
@@ -80,7 +76,6 @@ class GroupedFolds:
         self._fold: dict[Hashable, int] = {}
 
     def take(self, keys: Iterable[Hashable]) -> Index:
-        """Return the folds (rows,) of the next rows, given their keys."""
         return np.array([self._of(key) for key in keys], dtype=np.intp)
 
     def only(self, keys: Iterable[Hashable]) -> Self:
@@ -97,15 +92,13 @@ class GroupedFolds:
 
 @dataclass(frozen=True)
 class FoldCounts:
-    """Summary of some rows that fold assignment needs to continue after them.
-
-    `classes` is the number of rows of each class, by its code, where folds are stratified; `queries` is the distinct
-    queries in order of appearance, where rows have queries.
-    """
+    """Summary of some rows that fold assignment needs to continue after them."""
 
     rows: int = 0
     classes: Mapping[int, int] = field(default_factory=dict)
+    """Number of rows of each class, by its code, where folds are stratified."""
     queries: tuple[Hashable, ...] = ()
+    """Distinct queries in order of appearance, where rows have queries."""
 
 
 def fold_count(folds: int, rows: int) -> int:
@@ -114,18 +107,11 @@ def fold_count(folds: int, rows: int) -> int:
 
 
 def stratified(family: FamilyName) -> bool:
-    """Return whether folds are stratified by class."""
     return family in ("binomial", "multinomial")
 
 
 class FoldAssigner:
-    """Assignment of consecutive rows to folds.
-
-    Parameters
-    ----------
-    folds : number of folds; with one fold, rows are not assigned.
-    stratified : stratify by class, where rows have no query.
-    """
+    """Assignment of consecutive rows to folds: by query, else if `stratified` by class; with one fold, none."""
 
     def __init__(self, folds: int, seed: int, *, stratified: bool) -> None:
         rng = np.random.default_rng(seed)
@@ -153,7 +139,6 @@ class FoldAssigner:
         return FoldCounts(rows, classes, tuple(queries))
 
     def skip(self, before: FoldCounts) -> None:
-        """Advance past some rows."""
         if self.folds == 1:
             return
         if before.queries:
@@ -164,7 +149,6 @@ class FoldAssigner:
             self._by_row.skip(before.rows)
 
     def copy(self) -> Self:
-        """Return an independent copy at the same row."""
         return deepcopy(self)
 
     def split(self, parts: Iterable[FoldCounts]) -> list[Self]:

@@ -6,8 +6,7 @@ A groups file is JSON or YAML::
     ["resize"]}]}
 
 Every feature belongs to exactly one group. The order of the file is the order of the columns everywhere in this
-library, so a group is a contiguous slice of columns. A group may require others, whose cost is paid once, and may have
-no features of its own (a blood draw).
+library. A group may require others, whose cost is paid once, and may have no features of its own (a blood draw).
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from anytime._files import write_atomically
+from anytime._files import read_text, write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
 from anytime.types import Float, Label
 
 COST_TOLERANCE = 1e-9
-"""Relative tolerance for comparing costs: they are sums, and equal ones may differ by rounding."""
+"""Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
@@ -231,13 +230,7 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     if isinstance(source, Mapping):
         return _checked(dict(source), "groups")
     path = Path(source)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise file_error(GroupsError, f"read the groups file {str(path)!r}", error) from error
-    except ValueError as error:
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise GroupsError(f"cannot read the groups file {str(path)!r}: {reason}") from error
+    text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
         content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
@@ -268,7 +261,6 @@ def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
 
 
 def _plain(value: Any) -> Any:
-    """Return a numpy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{reprlib.repr(value)} is a {type(value).__name__}")
@@ -310,7 +302,6 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file; raise GroupsError if that fails."""
     try:
         write_atomically(path, text.encode())
     except OSError as error:

@@ -15,7 +15,7 @@ FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "mu
 
 @dataclass(frozen=True)
 class Target:
-    """A target: the task, the target columns and the classes, if any."""
+    """The task, the target columns and the classes, if any."""
 
     task: Task
     columns: tuple[str, ...]
@@ -23,10 +23,7 @@ class Target:
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """Return the names of the fitted responses: the columns, or an indicator for each class.
-
-        Two classes share one indicator, that of the second class.
-        """
+        """Return the names of the fitted responses: the columns, or the classes; of two classes, the second."""
         if self.classes is None:
             return self.columns
         return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
@@ -44,7 +41,6 @@ class Target:
 
 
 def check_family(family: FamilyName, target: Target) -> None:
-    """Raise TrainingError if a family is for another task than the target's."""
     if family == "gaussian" and target.task == "count":
         raise TrainingError("family gaussian does not fit task count; choose family poisson, or task regression")
     if family != "gaussian" and FAMILY_TASKS[family] != target.task:

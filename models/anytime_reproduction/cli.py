@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from anytime.cli.console import progress, remark, results
+from anytime.cli.console import print_results, progress, remark
 from anytime.cli.options import workers
 from anytime.errors import AnytimeError, suggestion
 from anytime_reproduction.experiment import Experiment, Setting
@@ -85,13 +85,12 @@ def reproduce(
         found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, progress=report_progress)
     sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
     report = write_report(sections, ran_on, out)
-    console = results()
     for experiment, section in sections:
-        console.print(f"{experiment.name}: {experiment.title}", markup=False)
+        print_results(f"{experiment.name}: {experiment.title}")
         for finding in section.findings:
             sign = {True: "agrees ", False: "DIFFERS", None: "noted  "}[finding.agrees]
-            console.print(f"  {sign} {finding.text}", markup=False)
-    console.print(f"wrote {report}", markup=False)
+            print_results(f"  {sign} {finding.text}")
+    print_results(f"wrote {report}")
 
 
 def chosen(names: Iterable[str]) -> list[Experiment]:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import blank_table, print_json, remark, results
+from anytime.cli.console import blank_table, print_json, print_results, remark
 from anytime.cli.sources import ColumnOptions, open_table_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import Comparison, MethodCurve
@@ -52,8 +52,7 @@ def compare(
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
-    if plot is not None:
-        check_writable(plot, FORMATS)
+    check_writable(plot, FORMATS)
     columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     source = open_table_source(data, columns)
     test_moments = None if test is None else table_moments(open_test(test, source), n_jobs=jobs)
@@ -68,13 +67,11 @@ def compare(
     if json:
         print_json(_values(compared, unit))
         return
-    console = results()
-    console.print(_table(compared))
-    console.print(
+    print_results(
+        _table(compared),
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
         f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
         "weights), r2 does not",
-        markup=False,
     )
 
 

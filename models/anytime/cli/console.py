@@ -15,14 +15,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_SECONDS = 5.0
-"""Seconds between two lines of progress without a terminal."""
 
-
-def results() -> Console:
-    """Return the console for results; without a terminal its lines are wide and never wrapped."""
+def print_results(*parts: Table | str) -> None:
+    """Print tables and lines to standard output; without a terminal they are wide and never wrapped."""
     console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
+    if not console.is_terminal:
+        console = Console(highlight=False, soft_wrap=True, width=200)
+    for part in parts:
+        console.print(part, markup=isinstance(part, Table))  # cells are escaped, lines are not
 
 
 def blank_table(*numbers: str) -> Table:
@@ -65,13 +65,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Show the progress of counted work: a bar on a terminal, else a line every few seconds.
-
-    Yields
-    ------
-    Callable
-        The caller passes it the number of units just completed.
-    """
+    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _PlainProgress(what, total, unit).advance
@@ -89,7 +83,7 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
 
 
 class _PlainProgress:
-    """Lines of progress with the rate and the remaining time.
+    """A line every 5 s with the rate and the remaining time.
 
     The rate counts from the end of the first call on, whose units an earlier run may have completed.
     """
@@ -100,29 +94,24 @@ class _PlainProgress:
         self._begun = self._printed = time.monotonic()
 
     def advance(self, just: int) -> None:
-        """Add completed units."""
         now = time.monotonic()
         if not self._done:
             self._first, self._begun = just, now
         self._done += just
-        if now - self._printed > PLAIN_SECONDS:
+        if now - self._printed > 5.0:
             self._printed = now
-            remark(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}{self._rate(now - self._begun)}")
-
-    def _rate(self, seconds: float) -> str:
-        if self._done == self._first or seconds <= 0.0:
-            return ""
-        rate = (self._done - self._first) / seconds
-        return f", {rate:,.0f} a second, {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
+            line = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
+            if self._done > self._first and now > self._begun:
+                rate = (self._done - self._first) / (now - self._begun)
+                remaining = timedelta(seconds=round((self._total - self._done) / rate))
+                line += f", {rate:,.0f} a second, {remaining} remaining"
+            remark(line)
 
 
 class _Rate(ProgressColumn):
-    """Units per second, once they are known."""
-
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """Return the rate as text."""
         return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}/s")

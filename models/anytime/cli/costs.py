@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import blank_table, print_json, remark, results, working
+from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.options import (
     AsJson,
     CostQuantile,
@@ -39,31 +38,27 @@ BUDGETS = (0.1, 0.25, 0.5, 1.0)
 DRIFT = 3
 """Exit code of `--check` if the sequence should change; no failure uses it."""
 
-Sources = Annotated[
-    list[str], typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas.")
-]
-Since = Annotated[
-    list[str] | None,
-    typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
-]
-ServedModel = Annotated[Path, typer.Option("--model", help="Model file that the service uses.")]
-MaybeOut = Annotated[
-    Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
-]
-Keep = Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")]
-Budgets = Annotated[list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")]
-
 
 def costs(
-    source: Sources,
-    model: ServedModel,
-    since: Since = None,
+    source: Annotated[
+        list[str],
+        typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas."),
+    ],
+    model: Annotated[Path, typer.Option("--model", help="Model file that the service uses.")],
+    since: Annotated[
+        list[str] | None,
+        typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
+    ] = None,
     cost_quantile: CostQuantile = None,
     least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
-    out: MaybeOut = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
+    ] = None,
     distributions: Distributions = None,
-    keep: Keep = None,
-    budget: Budgets = None,
+    keep: Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")] = None,
+    budget: Annotated[
+        list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
     tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
     data: Annotated[Path | None, typer.Option(help="Table on which to refit a likelihood.")] = None,
@@ -78,19 +73,15 @@ def costs(
     read from ANYTIME_KEY.
     """
     quantile = checked_quantile(cost_quantile)
-    if out is not None:
-        check_writable(out, SUFFIXES)
-    if distributions is not None:
-        check_writable(distributions, (".json",))
+    check_writable(out, SUFFIXES)
+    check_writable(distributions, (".json",))
     loaded = load(model)
     measured = _measured(source, since or (), loaded.name, keep)
     group_costs = _group_costs(loaded.groups, measured, quantile, least)
     groups = priced(loaded.groups, {each.group: each.cost for each in group_costs if each.why is None})
-    retrained = None
-    if data is not None and loaded.manifest.family != "gaussian":
-        retrained = open_retrained(
-            loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
-        )
+    retrained = open_retrained(
+        loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+    )
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
@@ -100,15 +91,13 @@ def costs(
         write_text(measured.text(), distributions)
     sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
     if json:
-        entries = [each.values() for each in group_costs]
+        entries = [each._asdict() for each in group_costs]
         print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
     else:
-        console = results()
-        console.print(_cost_table(group_costs))
-        _print_sequence(console, sequence)
+        print_results(_cost_table(group_costs), *_sequence_parts(sequence))
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
-            console.print(f"wrote {' and '.join(written)}", markup=False)
+            print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
         why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
         remark(f"the new sequence is estimated from the gains of the steps, as {why}")
@@ -139,30 +128,19 @@ def _measured(sources: Sequence[str], earlier: Sequence[str], model: str, keep: 
 
 
 class _GroupCost(NamedTuple):
-    """The measured cost of one group.
-
-    Attributes
-    ----------
-    cost, old : in milliseconds; `old` is None if the model's cost is not a time.
-    measured : number of values measured.
-    bucket : the bucket that contains the cost, if it is a quantile of a histogram.
-    why : why the old cost is unchanged, if it is.
-    """
+    """The measured and the old cost of one group, in milliseconds, and the number of values measured."""
 
     group: str
     cost: float
     old: float | None
+    """None if the model's cost is not a time."""
     measured: int
     bucket: tuple[float, float] | None = None
+    """The bucket that contains the cost, if it is a quantile of a histogram."""
     why: str | None = None
-
-    def values(self) -> dict[str, Any]:
-        """Return the cost as JSON values."""
-        bucket = None if self.bucket is None else [None if np.isinf(end) else end for end in self.bucket]
-        return self._asdict() | {"bucket": bucket}
+    """Why the old cost is unchanged, if it is."""
 
     def remark(self) -> str:
-        """Return why the cost is unchanged, or the bucket that it is in."""
         if self.why is not None or self.bucket is None:
             return self.why or ""
         low, high = self.bucket
@@ -215,12 +193,13 @@ def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]
     }
 
 
-def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
+def _sequence_parts(sequence: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Yield what is printed of both sequences."""
     if sequence["changes"]:
         for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
-            console.print(title + " ".join("+".join(adds) for adds in steps), markup=False)
+            yield title + " ".join("+".join(adds) for adds in steps)
     else:
-        console.print("the sequence does not change")
+        yield "the sequence does not change"
     table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
     for row in sequence["budgets"]:
         staying, moving = row["r2_staying"], row["r2_moving"]
@@ -228,10 +207,9 @@ def _print_sequence(console: Console, sequence: Mapping[str, Any]) -> None:
         if staying is not None and moving is not None:
             cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
         table.add_row(f"{row['budget']:.4g}", *cells)
-    console.print(table)
+    yield table
     timeliness = sequence["timeliness"]
-    console.print(
+    yield (
         f"timeliness up to {sequence['stop']:.4g} ms, in training: {timeliness['staying']:.4f} with the current "
-        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}",
-        markup=False,
+        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from anytime.cli.console import blank_table, print_json, results
+from anytime.cli.console import blank_table, print_json, print_results
 from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
 from anytime.cli.report import evaluation_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
@@ -24,11 +24,6 @@ from anytime.model.model import Model
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 
-RandomCosts = Annotated[
-    Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
-]
-Deadlines = Annotated[list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")]
-
 
 def evaluate(
     model: ModelFile,
@@ -36,8 +31,12 @@ def evaluate(
     json: AsJson = False,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
-    random_costs: RandomCosts = None,
-    deadline: Deadlines = None,
+    random_costs: Annotated[
+        Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
+    ] = None,
+    deadline: Annotated[
+        list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Predictions to simulate.")] = 10_000,
     seed: Seed = 0,
     n_jobs: Jobs = None,
@@ -57,20 +56,17 @@ def evaluate(
         values = _evaluation_values(evaluation)
         print_json(values if simulation is None else values | {"random_costs": simulation})
         return
-    console = results()
-    console.print(evaluation_table(loaded, evaluation))
-    console.print(
+    print_results(
+        evaluation_table(loaded, evaluation),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
-        markup=False,
     )
     if simulation is not None:
-        console.print(_simulation_table(loaded, simulation["deadlines"]))
-        console.print(_simulation_line(simulation["draws"], simulation["timeliness_r2"]), markup=False)
+        line = _simulation_line(simulation["draws"], simulation["timeliness_r2"])
+        print_results(_simulation_table(loaded, simulation["deadlines"]), line)
 
 
 def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the output of `evaluate --json`."""
     steps = len(evaluation.costs)
     arrays = {
         "prefix": np.arange(steps),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from anytime.errors import AnytimeError, reason_of
+from anytime._version import __version__
+from anytime.errors import AnytimeError, reason_of, summary
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -40,25 +41,19 @@ COMMANDS = {
 """Commands of the library: the module with the function of that name, and the help text."""
 
 
-def _installed(name: str) -> Callable[..., Any] | None:
-    """Return the function of a command that another package provides as an entry point `anytime.commands`."""
-    found = [entry for entry in entry_points(group="anytime.commands") if entry.name == name]
-    return found[0].load() if found else None
+def _function(name: str) -> Any:
+    """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
+    if name in COMMANDS:
+        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name)
+    return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command when it is called."""
-
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        others = sorted(entry.name for entry in entry_points(group="anytime.commands"))
-        return [*COMMANDS, *others]
+        return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        function: Callable[..., Any] | None
-        if cmd_name in COMMANDS:
-            function = getattr(import_module(f"anytime.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
-        else:
-            function = _installed(cmd_name)
+        function = _function(cmd_name)
         if function is None:
             return None
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -68,14 +63,14 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         lines = [(name, text) for name, (_, text) in COMMANDS.items()]
         others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
-        lines += [(name, ((_installed(name) or main).__doc__ or "").partition("\n")[0]) for name in others]
+        lines += [(name, (_function(name).__doc__ or "").partition("\n")[0]) for name in others]
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"anytime-linear {version('anytime-linear')}")
+        print(f"anytime-linear {__version__}")
         raise typer.Exit
 
 
@@ -112,8 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             where = f": {error.filename!r}" if error.filename else ""
             return _failed(f"{reason_of(error)}{where}" if error.strerror else str(error), 1)
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _failed(f"internal error: {what}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+        return _failed(f"internal error: {summary(error)}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
     if code == INTERRUPTED:
         return _failed("stopped", code)
     return code if isinstance(code, int) else 0

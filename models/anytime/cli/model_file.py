@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, progress, remark, results
+from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, steps_table, summary
 from anytime.errors import TrainingError
@@ -20,13 +20,6 @@ from anytime.groups import write_text
 from anytime.inference.prediction import load
 from anytime.model.export import c_source, document
 from anytime.model.model import Model
-
-SECONDS = 60.0
-"""Default time limit of `certify`."""
-
-Form = Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")]
-ExportFile = Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")]
-CertifiedFile = Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")]
 
 
 def show(model: ModelFile, json: AsJson = False) -> None:
@@ -40,9 +33,7 @@ def show(model: ModelFile, json: AsJson = False) -> None:
         }
         print_json(loaded.manifest.model_dump(mode="json") | values)
         return
-    console = results()
-    console.print(steps_table(loaded))
-    console.print(summary(loaded), markup=False)
+    print_results(steps_table(loaded), summary(loaded))
 
 
 def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
@@ -52,10 +43,13 @@ def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to wr
     remark(f"wrote {out}")
 
 
-def export(model: ModelFile, to: Form, out: ExportFile = None) -> None:
+def export(
+    model: ModelFile,
+    to: Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")],
+    out: Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")] = None,
+) -> None:
     """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
-    if out is not None:
-        check_writable(out, (".json",) if to == "json" else (".h",))
+    check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
     if out is None:
@@ -67,13 +61,13 @@ def export(model: ModelFile, to: Form, out: ExportFile = None) -> None:
 
 def certify(
     model: ModelFile,
-    out: CertifiedFile = None,
+    out: Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")
     ] = False,
     seconds: Annotated[
         float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
-    ] = SECONDS,
+    ] = 60.0,
     nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
     n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
     json: AsJson = False,
@@ -93,10 +87,7 @@ def certify(
     if json:
         print_json(_certificate_values(certified))
         return
-    console = results()
-    console.print(steps_table(certified))
-    console.print(certificate_line(certified), markup=False)
-    console.print(f"wrote {out}", markup=False)
+    print_results(steps_table(certified), certificate_line(certified), f"wrote {out}")
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

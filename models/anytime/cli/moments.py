@@ -12,27 +12,24 @@ import typer
 from anytime._files import check_writable
 from anytime._version import __version__
 from anytime.cli import options
-from anytime.cli.console import remark, results
+from anytime.cli.console import print_results, remark
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.training.fit import now
 
-Sources = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")]
-Minus = Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")]
-OutMoments = Annotated[Path, typer.Option(help="File to write, named *.moments.")]
-Decay = Annotated[float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")]
-
 
 def moments(
-    data: Sources,
-    out: OutMoments,
+    data: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")],
+    out: Annotated[Path, typer.Option(help="File to write, named *.moments.")],
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
     task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
-    minus: Minus = None,
-    decay: Decay = 1.0,
+    minus: Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")] = None,
+    decay: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")
+    ] = 1.0,
     folds: options.Folds = 5,
     query: options.Query = None,
     weights: options.Weights = None,
@@ -65,10 +62,9 @@ def moments(
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
-    results().print(
+    print_results(
         f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
-        f"{features} features in {len(record.groups)} groups, {record.folds} folds",
-        markup=False,
+        f"{features} features in {len(record.groups)} groups, {record.folds} folds"
     )
 
 

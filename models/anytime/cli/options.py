@@ -43,7 +43,6 @@ Distributions = Annotated[Path | None, typer.Option(help="File to write all meas
 
 
 def parsed_alpha(alpha: str) -> float | Literal["cv"]:
-    """Return the value of --alpha."""
     if alpha == "cv":
         return "cv"
     try:
@@ -53,7 +52,6 @@ def parsed_alpha(alpha: str) -> float | Literal["cv"]:
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:
-    """Return the value of --folds."""
     if folds < 0 or folds == 1:
         raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
     if folds == 0 and needed:
@@ -62,7 +60,6 @@ def checked_folds(folds: int, *, needed: bool) -> int:
 
 
 def checked_quantile(quantile: float | None) -> float | None:
-    """Return the value of --cost-quantile."""
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import blank_table, print_json, progress, remark, results
+from anytime.cli.console import blank_table, print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, CostQuantile, Distributions, checked_quantile
 from anytime.costs.distributions import CostDistributions, priced
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
@@ -25,23 +25,22 @@ from anytime.inference.runner import imported, imported_extractors
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
 
-Extractors = Annotated[str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")]
-MaybeData = Annotated[Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")]
-GroupsOrModel = Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")]
-OutGroups = Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")]
-InputsName = Annotated[
-    str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
-]
-RowCounts = Annotated[str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")]
-
 
 def profile(
-    extractors: Extractors,
-    groups: GroupsOrModel,
-    out: OutGroups,
-    data: MaybeData = None,
-    inputs: InputsName = None,
-    rows: RowCounts = None,
+    extractors: Annotated[
+        str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")
+    ],
+    groups: Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")],
+    out: Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")],
+    data: Annotated[
+        Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")
+    ] = None,
     cost_quantile: CostQuantile = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of inputs to measure, from the first.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each input.")] = 5,
@@ -56,8 +55,7 @@ def profile(
     """
     quantile, counts = checked_quantile(cost_quantile), _row_counts(rows)
     check_writable(out, SUFFIXES)
-    if distributions is not None:
-        check_writable(distributions, (".json",))
+    check_writable(distributions, (".json",))
     known = load(groups).groups if groups.suffix == ".safetensors" else load_groups(groups)
     priced(known, dict.fromkeys(known.featured, 0.0))  # check before the work
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)
@@ -73,16 +71,14 @@ def profile(
     if json:
         print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return
-    console = results()
-    console.print(_table(measured, costs))
+    print_results(_table(measured, costs))
     unmeasured = [group.name for group in costs.groups if not group.features and group.cost > 0]
     if unmeasured:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
-    console.print(f"wrote {out}" + (f" and {distributions}" if distributions else ""), markup=False)
+    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:
-    """Return the value of --rows: distinct whole numbers, 1 or more; empty for extractors of one row."""
     if rows is None:
         return ()
     try:
@@ -95,7 +91,6 @@ def _row_counts(rows: str | None) -> tuple[int, ...]:
 
 
 def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
-    """Return the rows of a table, or the inputs that a module defines."""
     if data is not None and inputs is None:
         return TableInputs.of(open_table(data), limit)
     if data is None and inputs is not None:

@@ -21,7 +21,6 @@ BEST = 1 - 1e-9
 
 
 def steps_table(model: Model) -> Table:
-    """Return a table of the prefixes of a model, one row each."""
     columns, calibration = _own_columns(model), model.manifest.calibration
     if model.manifest.certificate is not None:
         columns["of best"] = [_of_best(model, prefix) for prefix in range(model.steps + 1)]
@@ -33,7 +32,6 @@ def steps_table(model: Model) -> Table:
 
 
 def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
-    """Return a table of the prefixes of a model with their measures on a data set."""
     # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
     columns = {name: cells for name, cells in _own_columns(model).items() if name not in ("cost", "alpha")}
     measures = {
@@ -95,12 +93,11 @@ def _of_best(model: Model, prefix: int) -> str:
 
 
 def certificate_line(model: Model) -> str:
-    """Return the summary of a model's certificate, in one line."""
     certificate, shares = model.manifest.certificate, model.certified_shares
     if certificate is None or shares is None:
         return "not certified"
     best = [_of_best(model, prefix) for prefix in range(1, model.steps + 1)].count("best")
-    among = " of the retained groups" if _left_out(model) else ""
+    among = " of the retained groups" if _of_groups(model) else ""
     limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each"
     limits += "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
     if best == model.steps:
@@ -112,7 +109,6 @@ def certificate_line(model: Model) -> str:
 
 
 def summary(model: Model) -> str:
-    """Return a description of a model, in lines."""
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
@@ -144,7 +140,6 @@ def summary(model: Model) -> str:
 
 
 def _stop(stopped: Stopped) -> str:
-    """Return a line that states where training stopped, why, and which groups are left out."""
     excluded = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
     if stopped.rule == "epsilon":
         return (
@@ -173,11 +168,6 @@ def _guarantee(model: Model) -> str:
     share = doubling_bound(guarantee.doubling_gamma)
     sets = f"any set {_of_groups(model)}of cost B/4"
     return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"
-
-
-def _left_out(model: Model) -> bool:
-    """Return whether training left groups out."""
-    return model.manifest.stopped is not None and len(model.manifest.stopped.left_out) > 0
 
 
 def _of_groups(model: Model) -> str:

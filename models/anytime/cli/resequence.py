@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import remark, results, working
+from anytime.cli.console import print_results, remark, working
 from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
@@ -19,26 +19,20 @@ from anytime.training.resequencing import Changes, left_out, remaining_groups
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
-Costs = Annotated[Path | None, typer.Option(help="Groups file with the new costs.")]
-NewMethod = Annotated[Method | None, typer.Option(help="New criterion.")]
-NewAlpha = Annotated[float | None, typer.Option(help="New penalty, for all prefixes.")]
-CostBlind = Annotated[
-    bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.")
-]
-Doubling = Annotated[
-    bool | None,
-    typer.Option("--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not."),
-]
-
 
 def resequence(
     model: ModelFile,
     out: Out,
-    costs: Costs = None,
-    method: NewMethod = None,
-    alpha: NewAlpha = None,
-    cost_blind: CostBlind = None,
-    doubling: Doubling = None,
+    costs: Annotated[Path | None, typer.Option(help="Groups file with the new costs.")] = None,
+    method: Annotated[Method | None, typer.Option(help="New criterion.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="New penalty, for all prefixes.")] = None,
+    cost_blind: Annotated[
+        bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.")
+    ] = None,
+    doubling: Annotated[
+        bool | None,
+        typer.Option("--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not."),
+    ] = None,
     first: First = None,
     no_first: Annotated[
         bool, typer.Option("--no-first", help="Ignore the groups that the model places first.")
@@ -65,26 +59,17 @@ def resequence(
     ignored = [] if groups is None else left_out(loaded, groups)
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
-    retrained = None
-    if data is not None and loaded.manifest.family != "gaussian":
-        retrained = open_retrained(
-            loaded,
-            remaining_groups(loaded.groups, changes),
-            data,
-            weights=weights,
-            drop_missing=drop_missing_target,
-            jobs=workers(n_jobs),
-        )
-    elif data is not None:
+    kept = remaining_groups(loaded.groups, changes)
+    retrained = open_retrained(
+        loaded, kept, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+    )
+    if data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
-    with working(f"ordering {len(loaded.groups) - len(changes.without)} groups and fitting every prefix"):
+    with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    console = results()
-    console.print(steps_table(changed))
-    console.print(summary(changed), markup=False)
-    console.print(f"wrote {out}", markup=False)
+    print_results(steps_table(changed), summary(changed), f"wrote {out}")

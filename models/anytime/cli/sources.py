@@ -33,20 +33,12 @@ from anytime.types import FamilyName, Task
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
 
-MAX_LIKELY_CLASSES = 20
-"""Maximum number of distinct whole numbers for which the target may be classes."""
-
 
 class Backend(NamedTuple):
     """Where the rows of a table are read: on a cluster, or in this process if None; and the checkpoint of the pass."""
 
     cluster: Cluster | None = None
     checkpoint: Checkpoint | None = None
-
-    def done(self) -> None:
-        """Remove the checkpoint after the command has written its result."""
-        if self.checkpoint is not None:
-            self.checkpoint.remove()
 
 
 LOCAL = Backend()
@@ -60,9 +52,8 @@ def open_backend(
     if backend == "local":
         if scheduler is not None:
             raise TrainingError("--scheduler requires --backend dask")
-        if checkpoint is not None:
-            check_writable(checkpoint)
-        yield LOCAL if checkpoint is None else Backend(None, Checkpoint(checkpoint))
+        check_writable(checkpoint)
+        yield Backend(checkpoint=None if checkpoint is None else Checkpoint(checkpoint))
         return
     if scheduler is None:
         raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
@@ -75,10 +66,7 @@ def open_backend(
 
 
 class ColumnOptions(NamedTuple):
-    """The options that define the meaning of a table's columns.
-
-    `known` is the target if it is already determined; `changes` names groups to leave out or to place first.
-    """
+    """The options that define the meaning of a table's columns."""
 
     groups: Path | None
     target: Many[str] | None
@@ -89,7 +77,9 @@ class ColumnOptions(NamedTuple):
     drop: Many[str] | None
     drop_missing: bool
     known: Target | None = None
+    """The target, if it is already determined."""
     changes: Changes = Changes()
+    """Names groups to leave out or to place first."""
 
 
 class Columns(NamedTuple):
@@ -104,34 +94,25 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table opened for training.
-
-    Attributes
-    ----------
-    rows : number of rows with a target.
-    stratified : whether folds are stratified by class.
-    remark : an addition to the message about its task.
-    """
+    """A table opened for training, and its number of rows with a target."""
 
     dataset: Dataset
     rows: int
     stratified: bool
     remark: str = ""
+    """An addition to the message about its task."""
     backend: Backend = LOCAL
 
     @property
     def name(self) -> str:
-        """Name of the table's file."""
         return Path(self.dataset.table.name).name
 
     @property
     def columns(self) -> Columns:
-        """The meaning of its columns."""
         data = self.dataset
         return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
     def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
-        """Return the moments of each fold, and show progress."""
         cluster, checkpoint = self.backend
         folds = fold_count(folds, self.rows)
         with progress(f"reading {self.name}", self.rows) as advance:
@@ -159,16 +140,13 @@ class MomentsSource:
 
     @property
     def name(self) -> str:
-        """Names of the tables."""
         return ", ".join(self.stored.record.data)
 
     @property
     def remark(self) -> str:
-        """An addition to the message about its task."""
         return f", {self.stored.total.rows} rows in {self.stored.record.folds} folds"
 
     def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
-        """Return the moments of each fold."""
         terms = Expansion.of(self.stored.record.groups).plain.terms
         remaining = Expansion.of(self.columns.groups).plain.terms
         return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
@@ -219,7 +197,7 @@ def _note(survey: Survey, target: Target, family: FamilyName) -> str:
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
         return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
     count = len(survey.values[0])
-    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= MAX_LIKELY_CLASSES
+    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
 
 
@@ -250,7 +228,7 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
 
 def open_test(test: Path, source: Source) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(open_table(test), *source.columns)[0]
+    return checked_dataset(Dataset(open_table(test), *source.columns))[0]
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
@@ -266,17 +244,19 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(open_table(calibrate), *source.columns)
+    dataset, rows = checked_dataset(Dataset(open_table(calibrate), *source.columns))
     conformal_rank(rows, coverage)
     return dataset
 
 
 def open_retrained(
-    model: Model, groups: FeatureGroups, data: Path, *, weights: str | None, drop_missing: bool, jobs: int
-) -> Retrained:
-    """Open the rows for refitting a model's likelihood on some of its groups, with their moments."""
+    model: Model, groups: FeatureGroups, data: Path | None, *, weights: str | None, drop_missing: bool, jobs: int
+) -> Retrained | None:
+    """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
+    if data is None or manifest.family == "gaussian":
+        return None
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, rows = checked_dataset(open_table(data), groups, target, None, weights, drop_missing)
+    dataset, rows = checked_dataset(Dataset(open_table(data), groups, target, None, weights, drop_missing))
     source = TableSource(dataset, rows, stratified=False)
     return Retrained(source.name, source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))

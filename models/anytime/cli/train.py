@@ -11,7 +11,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import remark, results, working
+from anytime.cli.console import print_results, remark, working
 from anytime.cli.report import evaluation_table, steps_table, summary
 from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.errors import TrainingError
@@ -22,27 +22,9 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes
 from anytime.types import FamilyName, Method
 
-COVERAGE = 0.9
-"""Default coverage."""
-
-TablesOrMoments = Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.")]
-Epsilon = Annotated[
-    float | None, typer.Option(help="Stop when no remaining group has a longer projection of the residual.")
-]
-Validation = Annotated[
-    Path | None, typer.Option(help="Table of other rows: stop at the prefix with the least error there.")
-]
-Calibrate = Annotated[Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")]
-Coverage = Annotated[float | None, typer.Option(help="Coverage of intervals or sets; 0.9 by default.")]
-Test = Annotated[Path | None, typer.Option(help="Table to evaluate every prefix on.")]
-CheckpointFile = Annotated[
-    Path | None,
-    typer.Option(help="File that stores the progress of reading every 30 s: the same command resumes from it."),
-]
-
 
 def train(
-    data: TablesOrMoments,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.")],
     out: options.Out,
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
@@ -71,21 +53,30 @@ def train(
     nested: Annotated[
         bool, typer.Option("--nested", help="Measure errors with the order relearned in each fold.")
     ] = False,
-    epsilon: Epsilon = None,
-    validation: Validation = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Stop when no remaining group has a longer projection of the residual.")
+    ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="Table of other rows: stop at the prefix with the least error there.")
+    ] = None,
     query: options.Query = None,
     weights: options.Weights = None,
     drop: options.Drop = None,
-    calibrate: Calibrate = None,
-    coverage: Coverage = None,
-    test: Test = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")
+    ] = None,
+    coverage: Annotated[float | None, typer.Option(help="Coverage of intervals or sets; 0.9 by default.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Table to evaluate every prefix on.")] = None,
     drop_missing_target: options.DropMissing = False,
     no_moments: Annotated[
         bool, typer.Option("--no-moments", help="Smaller file, without re-sequencing and the policy 'arrived'.")
     ] = False,
     n_jobs: options.Jobs = None,
     seed: options.Seed = 0,
-    checkpoint: CheckpointFile = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File that stores the progress of reading every 30 s: the same command resumes from it."),
+    ] = None,
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
@@ -105,13 +96,13 @@ def train(
         nested=nested,
         family=family,
         epsilon=epsilon,
-        first=tuple(first or ()),
+        first=changes.first or (),
     )
     training.check()
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
-    coverage = COVERAGE if coverage is None else coverage
+    coverage = 0.9 if coverage is None else coverage
     _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
     if validation is not None:
         _check_other_rows({"--test": test}, validation, "chooses where to stop")
@@ -145,11 +136,10 @@ def train(
         with working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
-    opened.done()
-    console = results()
-    console.print(steps_table(model) if evaluation is None else evaluation_table(model, evaluation))
-    console.print(summary(model), markup=False)
-    console.print(f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)", markup=False)
+    if opened.checkpoint is not None:
+        opened.checkpoint.remove()
+    table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
+    print_results(table, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 
 def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:

@@ -1,10 +1,6 @@
 """Distributions of the time that groups take, and the quality at each deadline that follows from them.
 
-A distribution is samples, or the histogram that a service exports. A quantile of a histogram is interpolated linearly
-inside its bucket, as Prometheus' `histogram_quantile` does: in the last bucket, which has no upper end, every quantile
-is its lower end. The mean is exact, because the sum is known; random draws follow the quantiles and not the sum.
-
-Distributions are stored in a JSON file next to the groups file::
+A distribution is samples, or the histogram that a service exports. They are stored in a JSON file::
 
     {"format": 1, "unit": "ms", "source": "anytime profile", "paired": true,
      "groups": {"hog": {"samples": [2.41, 2.38]}, "speed": {"bounds": [0.1, 0.2], "counts": [7, 3, 0], "sum": 0.96}}}
@@ -12,9 +8,9 @@ Distributions are stored in a JSON file next to the groups file::
 Samples are `paired` if samples at the same position belong to the same input: a large picture is slow for every group,
 so random costs must be drawn together. Histograms have no pairs.
 
-`simulate` draws the times of a model's groups. A sequence is computed group by group, so prefix k is complete at T_k,
-the sum of its groups' random times; at the deadline d the answer is that of the last prefix with T_k <= d. The time of
-a row is assumed to be independent of how well it is predicted.
+A sequence is computed group by group, so prefix k is complete at T_k, the sum of its groups' random times; at the
+deadline d the answer is that of the last prefix with T_k <= d. The time of a row is assumed to be independent of how
+well it is predicted.
 """
 
 from __future__ import annotations
@@ -29,13 +25,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from anytime.errors import GroupsError, file_error, listed, suggestion
+from anytime._files import read_text
+from anytime.errors import GroupsError, listed, suggestion
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.types import Float, Index
-
-DIGITS = 4
-"""Significant digits of measured values."""
 
 _MILLISECONDS = {
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
@@ -47,20 +41,14 @@ _CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=Fal
 
 
 class Histogram(BaseModel):
-    """The number of values in each bucket, and their sum.
-
-    Attributes
-    ----------
-    bounds : upper ends of the buckets, increasing; the first bucket begins at 0, and one without an end follows the
-        last.
-    counts : values in each bucket, above the previous bound and up to its own; one more than there are bounds.
-    sum : sum of all values, in the unit of the bounds.
-    """
+    """The number of values in each bucket, and the sum of all values in the unit of the bounds."""
 
     model_config = _CONFIG
 
     bounds: tuple[float, ...] = Field(min_length=1)
+    """Upper ends of the buckets, increasing; the first bucket begins at 0, and one without an end follows the last."""
     counts: tuple[int, ...]
+    """Values in each bucket, above the previous bound and up to its own; one more than there are bounds."""
     sum: float = Field(ge=0)
 
     @model_validator(mode="after")
@@ -75,12 +63,11 @@ class Histogram(BaseModel):
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float:
-        """Mean of the values; it is exact."""
+        """Exact, because the sum is known; random draws follow the quantiles and not the sum."""
         return self.sum / self.count
 
     def bucket(self, q: float) -> tuple[float, float]:
@@ -90,7 +77,10 @@ class Histogram(BaseModel):
         return edges[k], edges[k + 1]
 
     def quantiles(self, q: Float) -> Float:
-        """Return quantiles by linear interpolation inside the buckets, for q from 0 to 1 in any shape."""
+        """Return quantiles for q from 0 to 1 in any shape, as Prometheus' `histogram_quantile`.
+
+        They are interpolated linearly inside a bucket; in the last one every quantile is its lower end.
+        """
         k, counts = self._buckets(q), np.array(self.counts)
         edges = np.array([0.0, *self.bounds, self.bounds[-1]])
         share = (q * self.count - (np.cumsum(counts) - counts)[k]) / counts[k]
@@ -114,17 +104,14 @@ class Samples(BaseModel):
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return len(self.samples)
 
     @property
     def mean(self) -> float:
-        """Mean of the values."""
         return float(self.array.mean())
 
     @cached_property
     def array(self) -> Float:
-        """The values, (count,), in the order of measurement."""
         return np.array(self.samples, dtype=np.float64)
 
     def quantiles(self, q: Float) -> Float:
@@ -142,14 +129,7 @@ _Group = Annotated[Annotated[Samples, Tag("samples")] | Annotated[Histogram, Tag
 
 
 class CostDistributions(BaseModel):
-    """Distributions of the time to compute each group, in milliseconds.
-
-    Attributes
-    ----------
-    source : description of where they come from.
-    paired : whether the samples at one position belong to the same input; see the module docstring.
-    groups : by name.
-    """
+    """Distributions of the time to compute each group, in milliseconds; the module docstring describes the fields."""
 
     model_config = _CONFIG
 
@@ -176,21 +156,9 @@ class CostDistributions(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
-        """Read and validate a file.
-
-        Raises
-        ------
-        GroupsError
-            The file does not exist or has other content.
-        """
+        """Read and validate a file; raise GroupsError if it does not exist or has other content."""
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise GroupsError(f"cannot read {str(path)!r}: it is not text") from error
-        except OSError as error:
-            raise file_error(GroupsError, f"read {str(path)!r}", error) from error
-        try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(read_text(Path(path), repr(str(path)), GroupsError))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -200,7 +168,6 @@ class CostDistributions(BaseModel):
             ) from None
 
     def text(self) -> str:
-        """Return the content of the file."""
         return self.model_dump_json() + "\n"
 
     def draw(self, names: Iterable[str], draws: int, rng: np.random.Generator) -> Float:
@@ -220,7 +187,7 @@ class CostDistributions(BaseModel):
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.4g}")
 
 
 def milliseconds(unit: str) -> float | None:
@@ -229,16 +196,9 @@ def milliseconds(unit: str) -> float | None:
 
 
 def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
-    """Return the groups with costs in milliseconds; other groups keep their costs, converted to milliseconds.
+    """Return the groups with these costs in milliseconds, by name; other groups keep theirs, converted.
 
-    Parameters
-    ----------
-    costs : by name of the group.
-
-    Raises
-    ------
-    GroupsError
-        A cost names no group of these; or a group without a new cost has one that is not a time.
+    Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
     """
     for name in costs:
         if name not in groups.positions:
@@ -265,21 +225,16 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Float) -> Estimate:
-        """Return the estimate from values (draws, ...)."""
         draws = len(values)
         spread = values.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape[1:])
         return cls(np.asarray(values.mean(axis=0)), np.asarray(spread / np.sqrt(draws)))
 
 
 class RandomTimes(NamedTuple):
-    """Times at which each prefix is complete, in random draws.
-
-    Attributes
-    ----------
-    times : (draws, steps + 1) milliseconds; increasing along each row, from 0 for the base rate.
-    """
+    """Times at which each prefix is complete, in random draws."""
 
     times: Float
+    """(draws, steps + 1) milliseconds; increasing along each row, from 0 for the base rate."""
 
     def reached(self, deadlines: Float) -> Index:
         """Return the last prefix that is complete by each deadline, (draws, deadlines)."""
@@ -305,10 +260,7 @@ class RandomTimes(NamedTuple):
 
 
 def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
-    """Return the times at which each prefix is complete.
-
-    `costs` (draws, groups) are milliseconds, 0 or more; `steps` are the columns of them that each step adds.
-    """
+    """Return the times of prefixes, given `costs` (draws, groups) in ms and the columns of them that each step adds."""
     added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
     return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)
 
@@ -316,16 +268,8 @@ def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
 def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator) -> RandomTimes:
     """Draw the times at which each prefix of a model is complete.
 
-    Groups without features are not computed; they take their cost in the model, if that is a time.
-
-    Parameters
-    ----------
-    draws : number of simulated predictions; a standard error falls as 1 / sqrt(draws).
-
-    Raises
-    ------
-    GroupsError
-        A group that has features has no distribution; or the cost of one without features is not a time.
+    Groups without features are not computed; they take their cost in the model. Raises GroupsError if that is not a
+    time, or if a group with features has no distribution. A standard error falls as 1 / sqrt(draws).
     """
     groups = model.groups
     missing = [name for name in groups.featured if name not in distributions.groups]

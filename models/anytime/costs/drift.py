@@ -22,45 +22,32 @@ from anytime.types import Float
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """A sequence at given costs.
-
-    Attributes
-    ----------
-    steps : the groups that each step adds, the chosen one last.
-    costs : (steps + 1,) cumulative cost.
-    explained : (steps + 1,) F of each prefix in training, as a share of the risk of the base rate. Both sequences use
-        the penalty that ordered the groups, so their difference is what the order loses.
-    r2 : (steps + 1,) training R² of each prefix, from the coefficients stored in its model, or None if a response is
-        constant.
-    """
+    """A sequence at given costs, and its curve."""
 
     steps: tuple[tuple[str, ...], ...]
+    """The groups that each step adds, the chosen one last."""
     costs: Float
+    """(steps + 1,) cumulative."""
     explained: Float
+    """(steps + 1,) F of each prefix in training, as a share of the risk of the base rate, at one penalty for all."""
     r2: Float | None
+    """(steps + 1,) training R² by the coefficients stored in the model; None if a response is constant."""
 
     def at(self, budget: float) -> float | None:
-        """Return the training R² within a budget."""
         return None if self.r2 is None else float(self.r2[affordable(self.costs, budget)])
 
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """The current sequence and the one that training would choose now, both at the new costs.
-
-    Attributes
-    ----------
-    staying, moving : the current and the new sequence.
-    estimated : whether `moving` is estimated from the steps' own gains, because moments or rows are missing.
-    """
+    """The current sequence (`staying`) and the one that training would choose now (`moving`), both at the new costs."""
 
     staying: Order
     moving: Order
     estimated: bool
+    """Whether `moving` is estimated from the steps' own gains, because moments or rows are missing."""
 
     @property
     def changes(self) -> bool:
-        """Whether the sequence would change."""
         return self.staying.steps != self.moving.steps
 
     @cached_property
@@ -85,17 +72,10 @@ class Drift:
 
 
 def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) -> Drift:
-    """Compare a model's sequence with the one that it would have at other costs.
+    """Compare a model's sequence with the one that it would have with these groups, its own at other costs.
 
-    Parameters
-    ----------
-    groups : the model's groups at the new costs.
-    data : the rows, for families other than "gaussian"; without them the new curve is estimated.
-
-    Raises
-    ------
-    GroupsError
-        These are not the groups of the model.
+    Families other than "gaussian" need `data`, the rows; without them the new curve is estimated. Raises GroupsError
+    for the groups of another model.
     """
     priced = model.groups.with_costs(groups)
     staying = _order(model, priced)

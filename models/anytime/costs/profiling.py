@@ -29,9 +29,6 @@ from anytime.types import Float
 MIN_BATCHES = 10
 """Minimum number of calls per row count in each repeat, for tables with few rows."""
 
-CLOCK_READINGS = 1001
-"""Number of pairs of clock readings that measure the clock's own duration."""
-
 
 @dataclass(frozen=True)
 class TableInputs:
@@ -48,18 +45,14 @@ class TableInputs:
         batches = list(table.batches(table.columns, limit, stop=limit))
         return cls({name: np.concatenate([batch.columns[name] for batch in batches]) for name in table.columns})
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
+    def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def one(self, row: int) -> dict[str, Any]:
-        """Return a row as Python numbers and strings; NaN or None for a missing value."""
-        return {name: column[row : row + 1].tolist()[0] for name, column in self.columns.items()}
-
-    def batch(self, rows: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Return the columns of several rows, (rows,) each."""
-        return {name: column[np.asarray(rows)] for name, column in self.columns.items()}
+    def __getitem__(self, rows: int | list[int]) -> dict[str, Any]:
+        """Return a row as Python numbers and strings, NaN or None if missing; or the columns of several rows."""
+        if isinstance(rows, int):
+            return {name: column[rows : rows + 1].tolist()[0] for name, column in self.columns.items()}
+        return {name: column[rows] for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -74,13 +67,7 @@ class ModuleInputs:
 
     @classmethod
     def of(cls, found: Any, limit: int, what: str) -> ModuleInputs:
-        """Return the first `limit` items of an iterable, or of the result of a function.
-
-        Raises
-        ------
-        ExtractorError
-            The object is neither, or there are no items.
-        """
+        """Return the first `limit` items of an iterable or of the one that a function returns; at least one."""
         iterable = found() if callable(found) else found
         if isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable):
             raise ExtractorError(f"{what} is {type(iterable).__name__}; expected an iterable of inputs")
@@ -89,18 +76,11 @@ class ModuleInputs:
             raise ExtractorError(f"{what} has no inputs; expected at least one")
         return cls(items)
 
-    @property
-    def count(self) -> int:
-        """Number of inputs."""
+    def __len__(self) -> int:
         return len(self.items)
 
-    def one(self, row: int) -> Any:
-        """Return an input."""
-        return self.items[row]
-
-    def batch(self, rows: Sequence[int]) -> list[Any]:
-        """Return several inputs."""
-        return [self.items[row] for row in rows]
+    def __getitem__(self, rows: int | list[int]) -> Any:
+        return self.items[rows] if isinstance(rows, int) else [self.items[row] for row in rows]
 
 
 Inputs: TypeAlias = TableInputs | ModuleInputs
@@ -140,16 +120,11 @@ class GroupTimes:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measured times of every group that has features.
-
-    Attributes
-    ----------
-    groups : by name, in the order in which they were computed.
-    timer_ms : duration of two clock readings; every measured time includes it.
-    """
+    """Measured times of every group that has features, in the order in which they were computed."""
 
     groups: Mapping[str, GroupTimes]
     timer_ms: float
+    """Duration of two clock readings; every measured time includes it."""
 
     @property
     def times(self) -> dict[str, Float]:
@@ -170,21 +145,16 @@ def profile(
 ) -> Profile:
     """Measure extractors, with one thread of the linear algebra library, as in a worker process.
 
+    Raises ExtractorError, which names the group, if an extractor is missing, superfluous, fails or returns other values
+    than the group's features.
+
     Parameters
     ----------
-    extractors : by group; each is called with `inputs.one` or, if `rows` are given, with `inputs.batch`.
-    rows : row counts of a call; may be empty. The cost of a row is the duration of a call with the last count, divided
-        by that count.
+    rows : row counts of a call; without, a call gets one input. The cost of a row is the duration of a call with the
+        last count, divided by that count.
     warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
-    repeats : number of measurements of each input.
+    repeats : number of measurements of each input; `progress` is called after each.
     clock : returns nanoseconds; only differences are used.
-    progress : called for each measured input.
-
-    Raises
-    ------
-    ExtractorError
-        A group has no extractor, an extractor has no group, fails, or does not return the group's features; the message
-        names the group.
     """
     check_extractors(groups.names, groups.featured, extractors)
     order = required_first(groups)
@@ -194,13 +164,13 @@ def profile(
             batches = list(_batches(inputs, count))
             durations: dict[str, list[float]] = {name: [] for name in order}
             for batch in islice(cycle(batches), max(warm_up, 1)):
-                x = _input(inputs, batch)
+                x = inputs[batch]
                 for name in order:
                     with _naming(name):
                         values = extractors[name](x)
                     _check(groups, name, values, max(count, 1))
             for batch in batches * repeats:
-                x = _input(inputs, batch)
+                x = inputs[batch]
                 for name in order:
                     with _naming(name):
                         begin = clock()
@@ -209,7 +179,7 @@ def profile(
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
-    readings = [-(clock() - clock()) for _ in range(CLOCK_READINGS)]
+    readings = [-(clock() - clock()) for _ in range(1001)]
     return Profile({name: GroupTimes(times[name]) for name in order}, float(np.median(readings)) / 1e6)
 
 
@@ -227,14 +197,10 @@ def required_first(groups: FeatureGroups) -> list[str]:
 def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
     """Yield the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
     if not count:
-        yield from range(inputs.count)
+        yield from range(len(inputs))
         return
-    for number in range(max(-(-inputs.count // count), MIN_BATCHES)):
-        yield [(number * count + row) % inputs.count for row in range(count)]
-
-
-def _input(inputs: Inputs, batch: int | list[int]) -> Any:
-    return inputs.one(batch) if isinstance(batch, int) else inputs.batch(batch)
+    for number in range(max(-(-len(inputs) // count), MIN_BATCHES)):
+        yield [(number * count + row) % len(inputs) for row in range(count)]
 
 
 @contextmanager

@@ -17,16 +17,14 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from anytime._files import read_text
 from anytime.costs.distributions import Histogram
-from anytime.errors import AnytimeError, file_error, listed, suggestion
+from anytime.errors import AnytimeError, listed, suggestion
 
 FAMILY = "anytime_group_seconds"
 
 MARK = "# metrics of "
 """Start of the comment line before the metrics of each service, in a file with several."""
-
-TIMEOUT_S = 30.0
-"""Time limit for a service's reply."""
 
 Tallies = dict[str, dict[str, float]]
 """For each group, the number of values at or below each bound (in seconds, as written); and their "sum"."""
@@ -40,27 +38,12 @@ class Piece(NamedTuple):
 
 
 def scraped(source: str, api_key: str | None = None) -> str:
-    """Return the text of a service's metrics, from its address or from a file.
+    """Return the text of a service's metrics, or raise AnytimeError.
 
-    Parameters
-    ----------
-    source : `http://host:port/metrics`, `https://...` (without a path: `/metrics`), or the path of a file.
-    api_key : sent as `Authorization: Bearer` to an address.
-
-    Raises
-    ------
-    AnytimeError
-        The file is unreadable, the address is invalid, or the service does not send metrics.
+    `source` is `http://host:port/metrics`, `https://...` (without a path: `/metrics`), or the path of a file.
     """
     if "://" not in source:
-        try:
-            return Path(source).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise AnytimeError(f"cannot read {source!r}: it is not text") from error
-        except OSError as error:
-            raise file_error(
-                AnytimeError, f"read {source!r}", error, "; expected an address or a file of metrics"
-            ) from error
+        return read_text(Path(source), repr(source), AnytimeError, "; expected an address or a file of metrics")
     try:
         parts = urlsplit(source)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -73,7 +56,7 @@ def scraped(source: str, api_key: str | None = None) -> str:
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     try:
-        with urlopen(Request(address, headers=headers), timeout=TIMEOUT_S) as response:  # noqa: S310  (http, checked)
+        with urlopen(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
             content: bytes = response.read()
             return content.decode("utf-8")
     except HTTPError as error:
@@ -102,13 +85,7 @@ def joined_text(several: Iterable[Piece]) -> str:
 
 
 def paired(later: Sequence[Piece], earlier: Sequence[Piece]) -> list[Piece | None]:
-    """Return, for each later piece, the earlier piece of the same service: by name, else by position.
-
-    Raises
-    ------
-    AnytimeError
-        The names and the number of the services differ.
-    """
+    """Return the earlier piece of each later piece's service, by name, else by position; raise if neither fits."""
     names = [piece.source for piece in later]
     named = {piece.source: piece for piece in earlier}
     if set(named) <= set(names) and len(set(names)) == len(names) and len(named) == len(earlier):
@@ -122,13 +99,7 @@ def paired(later: Sequence[Piece], earlier: Sequence[Piece]) -> list[Piece | Non
 
 
 def tallies(text: str) -> dict[str, Tallies]:
-    """Return the timings of the groups of each model in a text.
-
-    Raises
-    ------
-    AnytimeError
-        The text is not Prometheus text.
-    """
+    """Return the timings of the groups of each model; raise AnytimeError if the text is not Prometheus text."""
     try:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
     except ImportError as error:
@@ -147,13 +118,7 @@ def tallies(text: str) -> dict[str, Tallies]:
 
 
 def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Tallies]:
-    """Return the timings of one model in the texts of several services, such as replicas.
-
-    Raises
-    ------
-    AnytimeError
-        No text has timings of the model.
-    """
+    """Return the timings of a model in the texts of several services; raise AnytimeError if no text has some."""
     models = sorted({name for each in timings for name in each})
     if model not in models:
         why = suggestion(model, models) if models else "no group of any model was timed yet"
@@ -162,7 +127,6 @@ def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Talli
 
 
 def added(several: Iterable[Tallies]) -> Tallies:
-    """Return the sum of the timings of several services."""
     total: Tallies = {}
     for timings in several:
         for group, values in timings.items():
@@ -191,13 +155,7 @@ def since(later: Tallies, earlier: Tallies) -> Tallies:
 
 
 def histograms(timings: Mapping[str, Mapping[str, float]]) -> dict[str, Histogram]:
-    """Return histograms in milliseconds, for groups with at least one value.
-
-    Raises
-    ------
-    AnytimeError
-        Buckets are missing, or are not counts.
-    """
+    """Return histograms in ms, for groups with values; raise AnytimeError if buckets are missing or not counts."""
     found: dict[str, Histogram] = {}
     for group, values in timings.items():
         keys = sorted(values.keys() - {"sum"}, key=float)

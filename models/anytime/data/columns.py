@@ -21,13 +21,7 @@ GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
 
 
 def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
-    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable, NaN where missing.
-
-    Raises
-    ------
-    TableError
-        A column contains text or infinities. The message names it, with an example and its row, counted from 0.
-    """
+    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable; see `numbers`."""
     X = np.empty((batch.rows, len(features)))
     for j, name in enumerate(features):
         X[:, j] = numbers(batch, name)
@@ -35,15 +29,16 @@ def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
 
 
 def numbers(batch: Batch, name: str) -> Float:
-    """Return one column as (rows,) finite float64, NaN where missing; errors as in `feature_matrix`."""
+    """Return one column as (rows,) float64, NaN where missing; raise TableError if it contains text or infinities."""
     if name not in batch.columns:
         raise TableError(f"column {name!r} was not read; {suggestion(name, tuple(batch.columns))}")
     column = batch.columns[name]
     if column.dtype == object:
         text = batch.culprits.get(name) or _first_text(batch, name)
         if text is not None:
+            shown = text.value if len(text.value) <= 40 else text.value[:37] + "..."
             raise TableError(
-                f"column {name!r} holds text, as {_short(text.value)} in row {text.row} (counted from 0); "
+                f"column {name!r} holds text, as {shown!r} in row {text.row} (counted from 0); "
                 "expected numbers: encode it, fix it, or leave the column out"
             )
         return np.full(batch.rows, np.nan)
@@ -63,19 +58,10 @@ def _first_text(batch: Batch, name: str) -> Text | None:
     return next((Text(row, str(value)) for row, value in cells if value is not None), None)
 
 
-def _short(value: str, limit: int = 40) -> str:
-    return repr(value if len(value) <= limit else value[: limit - 3] + "...")
-
-
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     """Return the columns of a DataFrame that the groups name; return anything else unchanged.
 
-    Raises
-    ------
-    GroupsError
-        A feature of the groups is not a column.
-    TableError
-        A DataFrame column, or an array, has dates, or text that is not a number.
+    Raises GroupsError if the groups name no column, TableError for dates, and for text that is not a number.
     """
     if not hasattr(X, "columns"):
         check_no_times("X", X)
@@ -120,10 +106,7 @@ def _check_numbers(X: Any) -> None:
 def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:
     """Return the groups, and the index of each of their features among columns with these names.
 
-    Raises
-    ------
-    GroupsError
-        The features are not among the names, and their number differs.
+    Raises GroupsError if the features are not among the names, and their number differs.
     """
     settled = singletons(names) if groups is None else groups
     place = {name: j for j, name in enumerate(names)}

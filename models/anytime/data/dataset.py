@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -33,11 +33,6 @@ MAX_CLASSES = 1000
 BLOCK_VALUES = 2**22
 """Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
 
-MIN_ROWS = 1024
-
-END = 2**62
-"""A row number beyond every table."""
-
 Progress: TypeAlias = Callable[[int], None]
 """Callback that receives the number of rows just read."""
 
@@ -48,32 +43,24 @@ def ignored(_rows: int) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """Result of a pass over the target columns of a table.
-
-    Attributes
-    ----------
-    table : its name.  columns : the target columns.
-    rows : number of rows of the table, including those without a target.  missing : number of rows without a target.
-    kinds : dtype kind of each column, as numpy abbreviates it.
-    values : the different values of each column; complete only up to the maximum number of classes.
-    """
+    """Result of a pass over the target columns of a table."""
 
     table: str
     columns: tuple[str, ...]
     rows: int
+    """Number of rows of the table, including `missing` rows without a target."""
     missing: int
     kinds: tuple[str, ...]
+    """Dtype kind of each column, as numpy abbreviates it."""
     values: tuple[frozenset[Any], ...]
+    """The different values of each column; complete only up to the maximum number of classes."""
 
 
 def survey_target(table: Table, columns: Many[str], *, drop_missing: bool = False) -> Survey:
     """Read the target columns.
 
-    Raises
-    ------
-    TableError
-        A column does not exist or is named twice, a value is infinite, or rows have no target (with `drop_missing`: all
-        rows).
+    Raises TableError if a column does not exist or is named twice, a value is infinite, or rows have no target (with
+    `drop_missing`: all rows).
     """
     for name in columns:
         if not table.has(name):
@@ -113,7 +100,6 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    """Return the rows of a batch in which a target is missing, (rows,)."""
     return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
 
 
@@ -130,10 +116,7 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family:
     "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
     other targets are regression. Floats count as two values only where they are whole numbers with gaps.
 
-    Raises
-    ------
-    TableError
-        The target has one value only, or does not fit the task.
+    Raises TableError if the target has one value only, or does not fit the task.
     """
     columns, several = survey.columns, len(survey.columns) > 1
     if task == "auto" and family in FAMILY_TASKS:
@@ -179,20 +162,14 @@ def _class_target(survey: Survey, task: Task) -> Target:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset.
-
-    Attributes
-    ----------
-    X, Y : features (rows, D) and responses (rows, P).
-    weights, query : (rows,), or None.
-    end : number of the table's row after the last of them.
-    """
+    """Rows of a dataset: features X (rows, D), responses Y (rows, P), weights and queries (rows,)."""
 
     X: Float
     Y: Float
     weights: Float | None
     query: NDArray[Any] | None
     end: int
+    """Number of the table's row after the last of them."""
 
     @property
     def row_weights(self) -> Float:
@@ -202,21 +179,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table whose columns have a meaning.
-
-    Attributes
-    ----------
-    table, groups, target : the rows, the features among their columns, and the prediction target.
-    query : column whose rows belong together, or None.  weights : column of row weights, or None.
-    drop_missing : skip rows without a target (otherwise they are an error).
-    """
+    """A table whose columns have a meaning."""
 
     table: Table
     groups: FeatureGroups
     target: Target
     query: str | None = None
+    """Column whose equal values mark rows that belong together."""
     weights: str | None = None
     drop_missing: bool = False
+    """Whether to skip rows without a target; otherwise they are an error."""
 
     @cached_property
     def terms(self) -> Expansion:
@@ -224,13 +196,7 @@ class Dataset:
         return Expansion.of(self.groups).plain
 
     def check(self) -> list[str]:
-        """Return the columns of the table that nothing uses.
-
-        Raises
-        ------
-        GroupsError
-            The table lacks a feature, or a feature is also target, query or weight.
-        """
+        """Return the columns that nothing uses; raise if the table lacks a column, or a feature has another use."""
         others = [*self.target.columns, *(name for name in (self.query, self.weights) if name is not None)]
         for name in others:
             if not self.table.has(name):
@@ -259,7 +225,6 @@ class Dataset:
         return assigner.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
 
     def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
-        """Yield rows with some of the features."""
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
@@ -324,13 +289,9 @@ class Dataset:
         progress: Progress = ignored,
         checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
-        """Return the moments of each fold of the table, in one pass; rows of one query share a fold.
+        """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch.
 
-        Parameters
-        ----------
-        stratified : stratify the folds by class, where rows have no query.
-        progress : called with the number of rows of each batch as it is read.
-        checkpoint : file that records the state of the pass; the pass resumes from an earlier, interrupted one.
+        With a `checkpoint`, the pass resumes from an earlier, interrupted one.
         """
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         if checkpoint is None:
@@ -345,12 +306,12 @@ class Dataset:
             progress(skipped.rows)
         blocks = self.blocks(assigner, start=row, progress=progress)
         parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
-        checkpoint.save(END, parts)
+        checkpoint.save(2**62, parts)  # a row beyond every table
         return parts
 
     def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
         identity = {
-            "table": fingerprint(self.table.name),
+            "table": fingerprint(self.table.path),
             "features": self.groups.features,
             "bases": {name: basis.model_dump(mode="json") for name, basis in self.groups.bases.items()},
             "target": [*self.target.columns, self.target.task, self.target.classes],
@@ -364,7 +325,6 @@ class Dataset:
         return checkpoint.begin(identity, self.terms.size, len(self.target.responses))
 
     def no_moments(self) -> Moments:
-        """Return the moments of no rows."""
         features = self.terms.size
         return Moments.empty(features, len(self.target.responses), np.zeros(features))
 
@@ -387,13 +347,8 @@ class Dataset:
     def blocks(
         self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
     ) -> Iterator[Block]:
-        """Yield the rows, with their folds, as blocks for the trainer: from row `start` to before row `stop`.
-
-        Parameters
-        ----------
-        assigner : fold assigner positioned at the first of these rows; it advances with them.
-        """
-        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), MIN_ROWS), ROWS)
+        """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
+        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), 1024), ROWS)
         expansion = None if self.terms.is_identity else self.terms
 
         def block(rows: Rows) -> Block:
@@ -403,25 +358,10 @@ class Dataset:
         return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
 
 
-def checked_dataset(
-    table: Table,
-    groups: FeatureGroups,
-    target: Target,
-    query: str | None = None,
-    weights: str | None = None,
-    drop_missing: bool = False,
-) -> tuple[Dataset, int]:
-    """Return a checked dataset for a known target, and the number of its rows with a target.
-
-    The query is left out if the table has no such column.
-
-    Raises
-    ------
-    TableError, GroupsError
-        The table lacks a column or a target.
-    """
-    survey = survey_target(table, target.columns, drop_missing=drop_missing)
-    query = query if query is not None and table.has(query) else None
-    dataset = Dataset(table, groups, target, query, weights, drop_missing)
+def checked_dataset(dataset: Dataset) -> tuple[Dataset, int]:
+    """Check a dataset; return it, without the query if the table lacks it, and its number of rows with a target."""
+    survey = survey_target(dataset.table, dataset.target.columns, drop_missing=dataset.drop_missing)
+    if dataset.query is not None and not dataset.table.has(dataset.query):
+        dataset = replace(dataset, query=None)
     dataset.check()
     return dataset, survey.rows - survey.missing

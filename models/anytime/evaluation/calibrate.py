@@ -42,7 +42,7 @@ def held_out(
     """
     manifest = model.manifest
     target = Target(manifest.task, manifest.target, manifest.classes)
-    return checked_dataset(table, model.groups, target, manifest.query, weights, drop_missing)
+    return checked_dataset(Dataset(table, model.groups, target, manifest.query, weights, drop_missing))
 
 
 @dataclass(frozen=True, eq=False)

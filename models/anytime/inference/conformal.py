@@ -1,20 +1,18 @@
 """Split-conformal calibration of every prefix: intervals and label sets with the requested coverage.
 
-Each row of a calibration table, which took no part in training, is scored by its distance from the prediction. The
-threshold is an order statistic of those scores. If a new row is exchangeable with the m rows of calibration, and no two
-scores tie, then
+Each row of a calibration table, which took no part in training, is scored by its distance from the prediction. If a new
+row is exchangeable with the m rows of calibration, and no two scores tie, then their order statistic `threshold` has
 
     P(score <= threshold) = ceil((m + 1) coverage) / (m + 1),
 
 which is at least `coverage` and less than 1/(m + 1) above it; ties only add to it (Vovk, Gammerman & Shafer 2005; Lei,
-G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section 2.2). Every prefix has its own threshold and its own guarantee.
-The guarantee is marginal: it covers the average row, not every subset of rows, and not all prefixes at once. It applies
-to whichever prefix answers, provided that the interruption does not depend on the row.
+G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section 2.2). Every prefix has its own threshold. The guarantee is
+marginal: it covers the average row, not every subset of rows, and not all prefixes at once. It applies to whichever
+prefix answers, provided that the interruption does not depend on the row.
 
-This module also defines the conformity scores of each task and the intervals and sets that a threshold gives. Numbers
-are scored in training standard deviations, counts in Poisson standard deviations, and classes by one minus the
-probability of the true class. Calibration, inference and evaluation all use these definitions. `predicted` is what a
-model outputs: probabilities (rows, classes), or expected responses (rows, P).
+Numbers are scored in training standard deviations, counts in Poisson standard deviations, and classes by one minus the
+probability of the true class. `predicted` is what a model outputs: probabilities (rows, classes), or expected
+responses (rows, P).
 """
 
 from __future__ import annotations
@@ -43,10 +41,7 @@ batch. Where many rows tie, as classes and counts do at the base rate, the last 
 def conformal_rank(rows: int, coverage: float) -> int:
     """Return the rank of the threshold among the sorted scores, counted from 1: ceil((rows + 1) coverage).
 
-    Raises
-    ------
-    TrainingError
-        The coverage is not between 0 and 1, or there are too few rows for a finite threshold.
+    Raises TrainingError if the coverage is invalid, or there are too few rows for a finite threshold.
     """
     if not 0 < coverage < 1:
         raise TrainingError(f"coverage is {coverage}; expected a share between 0 and 1, such as 0.9")
@@ -69,10 +64,7 @@ def conformal_level(rows: int, coverage: float) -> float:
 def conformal_threshold(scores: Float, coverage: float) -> float:
     """Return the ceil((m + 1) coverage)-th smallest of a prefix's scores (m,) (Lei et al. 2018, algorithm 2), in O(m).
 
-    Raises
-    ------
-    TrainingError
-        As by `conformal_rank`; or the threshold is not finite. NaN counts as infinity.
+    Raises TrainingError as `conformal_rank`, or if the threshold is not finite. NaN counts as infinity.
     """
     rank = conformal_rank(len(scores), coverage)
     threshold = float(np.partition(scores, rank - 1)[rank - 1])
@@ -116,10 +108,7 @@ def pearson_intervals(mean: Float, threshold: float) -> Float:
 
 
 def class_scores(probabilities: Float, codes: Index) -> Float:
-    """Return scores (m,) for classes: 1 - p_y, as for the least ambiguous sets (LAC; Sadinle, Lei & Wasserman 2019).
-
-    `probabilities` is (m, classes); `codes` (m,) is the index of each row's true class.
-    """
+    """Return scores (m,) for classes: 1 - p_y, as for the least ambiguous sets (LAC; Sadinle, Lei & Wasserman 2019)."""
     return (1.0 - probabilities)[np.arange(len(codes)), codes]
 
 
@@ -133,19 +122,17 @@ def class_members(probabilities: Float, threshold: float) -> Bool:
     return 1.0 - probabilities <= threshold + ROUNDING
 
 
-def label_sets(members: Bool, labels: Sequence[Label]) -> list[tuple[Label, ...]]:
-    """Return the set of each row as a tuple of labels, in the order of `labels`; `members` is (rows, classes)."""
-    return [tuple(compress(labels, row)) for row in members.tolist()]
+def label_sets(members: Bool, labels: Sequence[Label]) -> list[list[Label]]:
+    """Return the labels in the set of each row, in the order of `labels`; `members` is (rows, classes)."""
+    return [list(compress(labels, row)) for row in members.tolist()]
 
 
 def expected_calibration_error(probabilities: Float, codes: Index, bins: int = 15) -> float:
     """Return the mean over bins, weighted by rows, of |accuracy - mean confidence| (Guo et al. 2017, section 2).
 
-    It is in [0, 1]. Confidence is the probability of the most likely class, and accuracy the share of rows where that
-    class is the true one. Of two classes, confidence is the probability of the second. Bins have equal mass, not equal
-    width: some bins of equal width would hold too few rows.
-
-    `probabilities` is (rows, classes); `codes` (rows,) is the index of each row's true class.
+    Confidence is the probability of the most likely class (of two classes, of the second), and accuracy the share of
+    rows where that class is the true one. Bins have equal mass, not equal width: some bins of equal width would hold
+    too few rows. `probabilities` is (rows, classes); `codes` (rows,) is the index of each row's true class.
     """
     rows, classes = probabilities.shape
     chosen = np.ones(rows, dtype=np.intp) if classes == 2 else probabilities.argmax(axis=1)

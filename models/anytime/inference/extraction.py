@@ -30,30 +30,19 @@ STALL_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The result of one group.
-
-    Attributes
-    ----------
-    group : name of the group.
-    values : what the extractor returned; None if it failed.
-    took_ms : duration of the extractor's call, in milliseconds.
-    error : why there are no values, in one line; None if there are values.
-    """
+    """The result of one group."""
 
     group: str
     values: Any
+    """What the extractor returned; None if it failed."""
     took_ms: float
+    """Duration of the extractor's call."""
     error: str | None = None
+    """Why there are no values, in one line."""
 
 
 class Extraction:
-    """Groups of one input in progress.
-
-    Parameters
-    ----------
-    order : the groups, in the order in which they are computed.
-    x : input of the extractors, in the form that the worker accepts.
-    """
+    """Groups of one input in progress, computed in `order`; `x` is in the form that the worker accepts."""
 
     def __init__(self, order: Sequence[str], x: Any) -> None:
         self.order = tuple(order)
@@ -68,7 +57,6 @@ class Extraction:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
         return self.cancelled_at is not None
 
     @property
@@ -84,9 +72,9 @@ class Extraction:
     def arrivals(self, until: float) -> Iterator[Arrival]:
         """Yield groups as they arrive, until all have arrived or the deadline (`time.perf_counter`, in s) expires.
 
-        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall of
-        this process they are in the queue, in the pipe of a worker process, or about to be returned by a thread that
-        was stalled as well. A second call with a later deadline continues.
+        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall
+        they are in the queue, in the pipe of a worker process, or about to be returned by a stalled thread. A second
+        call with a later deadline continues.
         """
         while (arrival := self._next(until, until)) is not None:
             yield arrival
@@ -138,7 +126,6 @@ class Extraction:
             late(arrival)
 
     def finish(self) -> None:
-        """Mark the extraction as ended: no more groups follow."""
         with self._changed:
             self._ended = True
             self._stop = self._pending = None

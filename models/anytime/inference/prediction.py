@@ -24,6 +24,7 @@ from scipy.linalg.blas import dasum
 from anytime.errors import ValuesError, listed, suggestion, summary
 from anytime.features.categories import Categories
 from anytime.features.expansion import Expansion
+from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.file import read_model
@@ -251,15 +252,12 @@ class Prediction:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._nulls)
-        groups = self.model.groups
-        selected: set[str] = set()
-        paid: set[int] = set()
+        groups, selected, paid = self.model.groups, set[str](), set[int]()
         for name in self.received:
             index = groups.position(name)
-            with_this = paid | {index, *groups.prerequisites[index]}
-            if groups.costs[list(with_this)].sum() > budget * (1 + 1e-9):
+            paid.update((index, *groups.prerequisites[index]))
+            if groups.costs[list(paid)].sum() > budget * (1 + COST_TOLERANCE):
                 break
-            paid = with_this
             selected.add(name)
         return frozenset(selected)
 
@@ -349,7 +347,6 @@ class Prediction:
         return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
     def _prefix_scores(self, prefix: int) -> Float:
-        """Return the linear predictor (rows, P) of a complete prefix."""
         if self._ready is None or self._ready[0] != prefix:
             coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
             self._ready = prefix, self._scores(slice(len(coef)), coef, intercept)
@@ -369,7 +366,6 @@ class Prediction:
         return rows if self.rows > 1 else rows[0]
 
     def _prediction(self, outputs: Float) -> tuple[Any, Any]:
-        """Return prediction and probabilities in the form of an answer."""
         classes = self.model.manifest.classes
         if classes is None:
             return self._by_row((outputs[:, 0] if outputs.shape[1] == 1 else outputs).tolist()), None
@@ -383,7 +379,7 @@ class Prediction:
         threshold = manifest.calibration.thresholds[prefix]
         if manifest.classes is not None:
             sets = label_sets(class_members(outputs, threshold), manifest.classes)
-            return None, self._by_row([list(labels) for labels in sets])
+            return None, self._by_row(sets)
         ends = covering_intervals(self.model, outputs, threshold)
         return self._by_row((ends[:, 0] if ends.shape[1] == 1 else ends).tolist()), None
 
@@ -409,29 +405,27 @@ class Prediction:
 _NUMBERS = (type(None), int, float, np.integer, np.floating)
 
 
-def _expected(rows: int, features: tuple[str, ...]) -> str:
-    return f"expected {rows} x {len(features)} numbers (rows x features)"
-
-
 def _checked(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> Float:
     """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
+
+    def refused(what: str) -> ValuesError:
+        shape = f"{rows or 1} x {len(features)}"
+        return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
+
     try:
         values = np.asarray(values)
     except ValueError as error:  # rows of unequal lengths
-        raise ValuesError(f"values of group {group!r} are ragged; {_expected(rows or 1, features)}") from error
+        raise refused("ragged") from error
     except Exception as error:  # a foreign object may raise anything when converted
-        raise ValuesError(
-            f"values of group {group!r} are not an array ({summary(error)}); {_expected(rows or 1, features)}"
-        ) from error
+        raise refused(f"not an array ({summary(error)})") from error
     if values.ndim == 1 and rows in (1, None):
         values = values[np.newaxis, :]
     rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)
     if values.shape != (rows, len(features)):
-        shape = " x ".join(map(str, values.shape)) or "a single value"
-        raise ValuesError(f"values of group {group!r} are {shape}; {_expected(rows, features)}")
+        raise refused(" x ".join(map(str, values.shape)) or "a single value")
     if values.dtype != np.float64:
         if values.dtype.kind not in "biufO":
-            raise ValuesError(f"values of group {group!r} are not numbers; {_expected(rows, features)}")
+            raise refused("not numbers")
         if values.dtype == object:
             _check_numbers(group, features, values)
         try:  # None becomes NaN
@@ -440,9 +434,7 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
         except (TypeError, ValueError) as error:
-            raise ValuesError(
-                f"values of group {group!r} are not all numbers ({summary(error)}); {_expected(rows, features)}"
-            ) from error
+            raise refused(f"not all numbers ({summary(error)})") from error
     # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
     if not dasum(values.ravel(order="K")) <= LARGEST:
         # Signalling NaNs, which raw bytes may contain, become quiet NaNs.
@@ -463,7 +455,7 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
         if not isinstance(item, _NUMBERS):
             raise ValuesError(
                 f"values of group {group!r} are not all numbers: column {features[j]!r} has {reprlib.repr(item)}; "
-                f"{_expected(len(values), features)}"
+                f"expected {len(values)} x {len(features)} numbers (rows x features)"
             )
 
 

@@ -3,15 +3,6 @@
 A worker computes the groups. The calling thread collects them, makes a new answer after each arrival, and returns the
 latest one when the deadline expires, whatever the running extractor does. There is always an answer on time: at least
 the base rate.
-
-A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" cannot use the
-groups after the failed one. A model that stores its moments therefore continues and answers from the groups received;
-a model without moments answers at once.
-
-A wait ends some tens of microseconds after the requested time, more on a busy machine. The runner therefore wakes
-earlier, by a margin that is a running quantile of that delay (Robbins and Monro, 1951): it grows by `step * share`
-after a late answer and shrinks by `step * (1 - share)` after any other answer, so it settles where `share` of the
-answers are on time. A single stall of the machine changes it by only one step.
 """
 
 from __future__ import annotations
@@ -33,7 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from anytime.errors import ExtractorError, ValuesError, listed, suggestion
+from anytime.errors import ExtractorError, ValuesError, listed, suggestion, summary
 from anytime.inference.extraction import Arrival, Extraction
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.workers import Worker, Workers
@@ -54,12 +45,9 @@ SHARE_IN_TIME = 0.98
 
 @dataclass(frozen=True)
 class Lateness:
-    """Time of the answer minus the deadline, in milliseconds; negative is early.
+    """Time of `count` answers minus their deadline, in ms; negative is early.
 
-    Attributes
-    ----------
-    count : number of answers measured.
-    p50, p99, max : over the last 4096 of them; 0 if there are no answers yet.
+    The percentiles and the maximum are over the last 4096; 0 if there are no answers yet.
     """
 
     count: int
@@ -69,7 +57,13 @@ class Lateness:
 
 
 class LatenessRecord:
-    """Lateness of answers, and the margin learned from it; bounded and thread-safe."""
+    """Lateness of answers, and the margin learned from it; bounded and thread-safe.
+
+    A wait ends some tens of microseconds after the requested time, more on a busy machine. The runner therefore wakes
+    earlier, by a margin that is a running quantile of that delay (Robbins and Monro, 1951): it grows by `step * share`
+    after a late answer and shrinks by `step * (1 - share)` after any other, so it settles where `share` of the answers
+    are on time. A single stall of the machine changes it by only one step.
+    """
 
     def __init__(self) -> None:
         self.margin_ms = MARGIN_MS
@@ -78,7 +72,6 @@ class LatenessRecord:
         self._lock = Lock()
 
     def add(self, late_ms: float) -> None:
-        """Add the lateness of one answer and update the margin."""
         step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
         with self._lock:
             self._count += 1
@@ -86,7 +79,6 @@ class LatenessRecord:
             self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
 
     def summary(self) -> Lateness:
-        """Return the count and the percentiles."""
         with self._lock:
             count, latest = self._count, list(self._latest)
         if not latest:
@@ -129,8 +121,9 @@ class Runner:
 
     Notes
     -----
-    The docstring of `anytime.inference.runner` states what happens when a group fails. If the model supports the policy
-    "arrived", the constructor measures the time of an answer without a failed group: it solves once for nearly all
+    A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" cannot use the
+    groups after it. A model that supports the policy "arrived" therefore continues and answers from the groups
+    received; others answer at once. The constructor measures the time of such an answer: it solves once for nearly all
     features.
 
     A forked child process may use a runner of its parent: its first run, or `warm_up`, starts workers there. Processes
@@ -291,7 +284,6 @@ class Runner:
 
 
 def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
-    """Set the reason and the times of an answer."""
     if answer.complete:
         reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
     else:
@@ -301,13 +293,7 @@ def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tu
 
 
 def checked_seconds(deadline_ms: float) -> float:
-    """Return a deadline in seconds.
-
-    Raises
-    ------
-    ValuesError
-        The deadline is not a finite number of milliseconds, 0 or more.
-    """
+    """Return a deadline in seconds; raise ValuesError unless it is a finite number, 0 or more."""
     if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
         raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
     return float(deadline_ms) / 1e3
@@ -327,17 +313,7 @@ def _solve_seconds(model: Model) -> float:
 
 
 def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Mapping[str, object]) -> None:
-    """Check that every group with features has a callable extractor, and no other group has one.
-
-    Parameters
-    ----------
-    names : all groups.  featured : groups with features.  extractors : by group.
-
-    Raises
-    ------
-    ExtractorError
-        A group with features has no extractor, an extractor belongs to no group with features, or is not callable.
-    """
+    """Raise ExtractorError unless every group with features, and no other group, has a callable extractor."""
     for name, extractor in extractors.items():
         if name not in names:
             raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
@@ -351,13 +327,7 @@ def check_extractors(names: Collection[str], featured: Sequence[str], extractors
 
 
 def imported(reference: str) -> Any:
-    """Return the object that `MODULE:NAME` names; the module is also searched for in the working directory.
-
-    Raises
-    ------
-    ExtractorError
-        The reference does not have that form, the module fails to import, or it does not define the name.
-    """
+    """Return the object that `MODULE:NAME` names, or raise ExtractorError; the working directory is searched too."""
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
         raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
@@ -367,8 +337,7 @@ def imported(reference: str) -> Any:
     try:
         found = import_module(module)
     except Exception as error:  # the module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ExtractorError(f"cannot import {module!r} ({reason}); run this where Python finds it") from error
+        raise ExtractorError(f"cannot import {module!r} ({summary(error)}); run this where Python finds it") from error
     try:
         return reduce(getattr, name.split("."), found)
     except AttributeError as error:
@@ -379,10 +348,7 @@ def imported(reference: str) -> Any:
 def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
     """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
 
-    Raises
-    ------
-    ExtractorError
-        As `imported`; or the object is not a mapping, or an empty one.
+    Raises ExtractorError if it is something else, or empty.
     """
     found = imported(reference)
     if callable(found) and not isinstance(found, Mapping):

@@ -29,20 +29,18 @@ MAX_SETS = 256
 
 @dataclass(frozen=True)
 class ArrivedModel:
-    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality.
-
-    `columns` are numbered in the order of the sequence, as in a `Prediction`. `approximate` is true if the model is not
-    the exact optimum; `prefix` is the number of the prefix that the set equals, or None.
-    """
+    """Linear model of one set of groups: `intercept + centred[columns] @ coef`, with its cost and expected quality."""
 
     groups: frozenset[str]
     columns: Index
+    """Numbered in the order of the sequence, as in a `Prediction`."""
     coef: Float
     cost: float
     expected: Expected
     intercept: Float
     approximate: bool = False
     prefix: int | None = None
+    """The prefix that the set equals, if any."""
 
 
 class _Solved:
@@ -77,14 +75,9 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
-    """Return the best linear model of a set of groups that have features, from the data stored in `model`.
+    """Return the best linear model of a set of groups that have features, by D_A^3 / 3 operations.
 
-    It costs D_A^3 / 3 operations.
-
-    Raises
-    ------
-    ValuesError
-        The model only supports prefixes, see `Model.fallback_reason`.
+    Raises ValuesError if the model only supports prefixes, see `Model.fallback_reason`.
     """
     found = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
@@ -101,7 +94,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
     if found is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
         coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-        cost, expected = _cost(model, groups), model.expected(prefix)
+        cost, expected = _joint_cost(model, groups), model.expected(prefix)
         found = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
         solved.store(found)
     return found
@@ -115,7 +108,6 @@ def _solved(model: Model) -> _Solved:
 
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
-    """Return the least-squares optimum of a set."""
     here, columns = _columns(model, groups)
     alpha = _alpha(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
     C, q = gram.penalised(alpha, columns)
@@ -126,7 +118,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     expected = Expected(None, explained, r2)
-    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, model.prefixes.intercept)
+    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, model.prefixes.intercept)
 
 
 def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -142,7 +134,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    return ArrivedModel(groups, here, coef, _cost(model, groups), expected, theta[0], approximate=True)
+    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
 
 
 def _alpha(model: Model, prefix: int) -> float:
@@ -156,8 +148,7 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     return here, model.prefixes.columns[here]
 
 
-def _cost(model: Model, groups: frozenset[str]) -> float:
-    """Return the joint cost of groups and their prerequisites."""
-    every = model.groups
-    paid = {p for name in groups for p in (every.positions[name], *every.prerequisites[every.positions[name]])}
-    return float(every.costs[sorted(paid)].sum())
+def _joint_cost(model: Model, names: frozenset[str]) -> float:
+    groups = model.groups
+    paid = {p for i in map(groups.position, names) for p in (i, *groups.prerequisites[i])}
+    return float(groups.costs[sorted(paid)].sum())

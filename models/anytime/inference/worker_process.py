@@ -38,12 +38,10 @@ END_SECONDS = 2.0
 
 
 def packed(message: object) -> bytes:
-    """Return a pickled message, in the newest protocol."""
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
-    """Return the extractors pickled, by reference; raise ExtractorError for the first that is not picklable."""
     for group, extractor in extractors.items():
         try:
             packed(extractor)
@@ -119,15 +117,8 @@ def disown_processes() -> None:
 class ProcessWorker:
     """The parent's side of a worker process, which is started by spawn and ready when the constructor returns.
 
-    Parameters
-    ----------
-    extractors : pickled by `packed_extractors`.
-    patience_ms : milliseconds that a cancelled extractor may continue before its process is killed.
-
-    Raises
-    ------
-    ExtractorError
-        The process ended or failed to import the extractors.
+    A cancelled extractor may continue for `patience_ms` before its process is killed. Raises ExtractorError if the
+    process ended or failed to import the extractors.
     """
 
     def __init__(self, extractors: bytes, patience_ms: float) -> None:
@@ -168,17 +159,13 @@ class ProcessWorker:
             )
 
     def alive(self) -> bool:
-        """Return whether the process is running."""
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction) -> None:
         """Send the job and put each arriving group.
 
-        Raises
-        ------
-        WorkerLostError
-            The process died, and the group that it was computing has been put as failed; or it stays busy too long
-            after a cancellation, and the caller must close it.
+        Raises WorkerLostError if the process died, and the group that it was computing has been put as failed; or if it
+        stays busy too long after a cancellation, and the caller must close it.
         """
         self._job += 1
         job = self._job

@@ -5,9 +5,6 @@ arrive. Workers know no model: the runner turns arrivals into an answer, and a c
 
 Every worker has a daemon thread. An extraction goes to an idle worker. If all are busy, the pool starts a new one in
 the background, up to `max_workers`, and the extraction waits in the queue for the first free worker.
-
-A forked child process inherits the pools of its parent, but neither their threads nor their processes: it starts its
-own when it has work for them. Processes take most of a second to start, so a child should create its own pools.
 """
 
 from __future__ import annotations
@@ -67,23 +64,11 @@ class _ThreadWorker:
 
 
 class Workers:
-    """Threads or processes that compute feature groups; a context manager.
+    """Threads or processes that compute feature groups; a context manager. The arguments are those of `Runner`.
 
-    Parameters
-    ----------
-    extractors : for each group, a callable that receives the input and returns the group's values. It must not change
-        the input.
-    worker : "thread" calls extractors in threads of this process. Nothing can kill a thread: a hanging extractor
-        occupies its thread. An extractor that blocks the interpreter delays the whole process, including the answer:
-        loops in Python by the interpreter's switch interval (5 ms by default), C code that keeps the GIL by its full
-        duration. "process" has neither weakness, but extractors and inputs must be picklable.
-    max_workers : maximum number of threads or processes; also the number of hanging extractors that are tolerated.
-    patience_ms : milliseconds after its cancellation before a busy process is killed and replaced.
-
-    Raises
-    ------
-    ExtractorError
-        An extractor is not picklable, a process does not start, or an option is invalid.
+    A hanging extractor occupies its thread. An extractor that blocks the interpreter delays the whole process,
+    including the answer: loops in Python by the interpreter's switch interval (5 ms by default), C code that keeps the
+    GIL by its full duration.
     """
 
     def __init__(
@@ -146,10 +131,7 @@ class Workers:
     def start(self, order: Sequence[str], x: Any) -> Extraction:
         """Queue the groups of `x` for computation in order and return at once. Cancel the extraction to abandon it.
 
-        Raises
-        ------
-        ExtractorError
-            The workers are closed, or `x` is not picklable for a process.
+        Raises ExtractorError if the workers are closed, or `x` is not picklable for a process.
         """
         extraction = Extraction(order, self._pack(x))
         with self._changed:

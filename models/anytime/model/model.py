@@ -15,7 +15,7 @@ import numpy as np
 from anytime.errors import ValuesError
 from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
-from anytime.groups import FeatureGroups
+from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest
 from anytime.model.prefixes import PrefixModels
@@ -67,9 +67,11 @@ def checked_budget(budget: Any, cost_unit: str) -> float | None:
 def affordable(costs: Float, budget: float | None) -> int:
     """Return the longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
 
-    Costs are sums, so a budget that is below a cost by rounding (relative 1e-9) still pays for it.
+    A budget that is below a cost by rounding still pays for it.
     """
-    return len(costs) - 1 if budget is None else int(np.searchsorted(costs, budget * (1 + 1e-9), side="right")) - 1
+    if budget is None:
+        return len(costs) - 1
+    return int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), side="right")) - 1
 
 
 class GroupPosition(NamedTuple):

@@ -204,7 +204,7 @@ class InferBody:
         self._exchange.reply(oip_problem_reply(error))
 
 
-def _merged(head: PredictionRequest, request: InferRequest, tensors: tuple[Tensor, ...]) -> PredictionRequest:
+def _merged(head: PredictionRequest, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionRequest:
     """Return the options of the JSON, completed by those of the head; the shortest deadline applies."""
     parameters = request.parameters or InferParameters()
     rows = tensors[0].rows if tensors else parameters.rows or head.rows

@@ -91,10 +91,10 @@ def table() -> TableInputs:
 
 def test_a_row_of_a_table_is_a_dict_of_pythons_own_values_and_a_batch_one_of_arrays() -> None:
     inputs = table()
-    assert inputs.one(0) == {"n": 0, "w": None}
-    assert type(inputs.one(3)["n"]) is int
-    assert inputs.one(0) is not inputs.one(0)
-    batch = inputs.batch([4, 0])
+    assert inputs[0] == {"n": 0, "w": None}
+    assert type(inputs[3]["n"]) is int
+    assert inputs[0] is not inputs[0]
+    batch = inputs[[4, 0]]
     assert batch["n"].tolist() == [4, 0]
     assert batch["w"].tolist() == ["d", None]
 
@@ -123,9 +123,9 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
 
 
 def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_last() -> None:
-    assert ModuleInputs((1, 2, 3)).batch([2, 0]) == [3, 1]
+    assert ModuleInputs((1, 2, 3))[[2, 0]] == [3, 1]
     assert ModuleInputs.of(lambda: iter(range(9)), 4, "m:make").items == (0, 1, 2, 3)
-    assert ModuleInputs.of([7], 4, "m:make").one(0) == 7
+    assert ModuleInputs.of([7], 4, "m:make")[0] == 7
     with pytest.raises(ExtractorError, match="m:make is int; expected an iterable of inputs"):
         ModuleInputs.of(3, 4, "m:make")
     with pytest.raises(ExtractorError, match="m:make is dict; expected an iterable"):
@@ -139,9 +139,9 @@ def test_rows_are_collected_from_as_many_row_groups_as_needed(limit: int, count:
     frame = pd.DataFrame({"n": np.arange(40), "s": ["a", None, "b", "c"] * 10})
     frame.to_parquet(tmp_path / "t.parquet", row_group_size=4)
     found = TableInputs.of(open_table(tmp_path / "t.parquet"), limit)
-    assert found.count == count
+    assert len(found) == count
     assert found.columns["n"].tolist() == list(range(count))
-    assert found.one(count - 1) == {"n": count - 1, "s": ["a", None, "b", "c"][(count - 1) % 4]}
+    assert found[count - 1] == {"n": count - 1, "s": ["a", None, "b", "c"][(count - 1) % 4]}
 
 
 def broken(_: Any) -> Any:

@@ -17,16 +17,9 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate.certify import CertifiedPrefix, certify_prefixes
-from anytime.evaluation.certificate.relaxation import (
-    COST_TOLERANCE,
-    SelectionProblem,
-    Split,
-    first_split,
-    knapsack_bound,
-    relax,
-)
+from anytime.evaluation.certificate.relaxation import SelectionProblem, Split, first_split, knapsack_bound, relax
 from anytime.evaluation.certificate.search import Search, filled, improved
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.target import Target

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
 from anytime.data.formats.csv import CsvTable
@@ -18,22 +17,13 @@ from anytime.errors import TableError
 
 __all__ = ["ROWS", "SUFFIXES", "Batch", "Table", "Text", "fingerprint", "open_table"]
 
-SUFFIXES: Mapping[str, Callable[[Path], Table]] = MappingProxyType(
-    {
-        ".parquet": ParquetTable,
-        ".csv": CsvTable,
-        ".csv.gz": CsvTable,
-        ".arrow": ArrowFileTable,
-        ".feather": ArrowFileTable,
-        ".svm": SvmlightTable,
-        ".svm.gz": SvmlightTable,
-        ".svmlight": SvmlightTable,
-        ".svmlight.gz": SvmlightTable,
-        ".libsvm": SvmlightTable,
-        ".libsvm.gz": SvmlightTable,
-        ".npz": NpzTable,
-    }
-)
+SUFFIXES: Mapping[str, Callable[[Path], Table]] = {
+    ".parquet": ParquetTable,
+    **dict.fromkeys((".csv", ".csv.gz"), CsvTable),
+    **dict.fromkeys((".arrow", ".feather"), ArrowFileTable),
+    **dict.fromkeys((".svm", ".svm.gz", ".svmlight", ".svmlight.gz", ".libsvm", ".libsvm.gz"), SvmlightTable),
+    ".npz": NpzTable,
+}
 """Readers by suffix."""
 
 
@@ -60,13 +50,7 @@ def open_table(path: str | Path) -> Table:
     return reader(path)
 
 
-def fingerprint(name: str) -> list[tuple[str, int, int]]:
-    """Return name, size in bytes and modification time (ns) of each file of a table, to detect changes.
-
-    Parameters
-    ----------
-    name : path of a table that was opened before.
-    """
-    path = Path(name)
+def fingerprint(path: Path) -> list[tuple[str, int, int]]:
+    """Return name, size in bytes and modification time (ns) of each file of an open table, to detect changes."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -58,7 +58,6 @@ def kind_of(arrow_type: pa.DataType) -> ColumnKind | None:
 
 
 def decoded(column: pa.Array) -> pa.Array:
-    """Return the values of a dictionary-encoded column; other columns unchanged."""
     is_coded = required("pyarrow").types.is_dictionary(column.type)
     return column.dictionary_decode() if is_coded else column
 
@@ -102,7 +101,6 @@ class ArrowTable(Table):
                     begin += part.num_rows
 
     def _kind(self, name: str, numeric: frozenset[str]) -> ColumnKind:
-        """Return the kind in which a prepared column is returned."""
         kind = self._kinds.get(name, ColumnKind.FLOAT)
         return ColumnKind.FLOAT if name in numeric and kind is not ColumnKind.TEXT else kind
 
@@ -215,7 +213,6 @@ class ParquetTable(ArrowTable):
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Return the first row of each row group."""
         return self._starts
 
     def _open(self) -> dict[str, pa.DataType]:

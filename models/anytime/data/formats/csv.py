@@ -1,9 +1,8 @@
 """CSV files, plain or gzipped, and the inference of their column types.
 
-A CSV file does not declare the types of its columns, and its first thousand rows may mislead: a column of integers has
-decimals later, a column of numbers contains one word. So types are not guessed from the start of the file. The first
+The first rows may mislead: a column of integers has decimals later, a column of numbers contains one word. So the first
 request for a column reads all of it once and infers its type; a second pass then returns it. Both passes parse cells as
-text and convert them with the same code, so they cannot disagree, and the file is never in memory as a whole.
+text and convert them with the same code, so they agree, and the file is never in memory as a whole.
 
 A column is int64 if every cell is an integer, float64 if every cell is a number, bool if every cell is `true` or
 `false` (in any case), and text otherwise. Empty cells and the usual spellings (NA, N/A, NaN, null, NULL ...) are
@@ -39,12 +38,10 @@ class Evidence:
 
     @property
     def text(self) -> bool:
-        """Return whether the column is definitely text."""
         return self.words or (self.booleans and (self.integers or self.decimals))
 
     @property
     def kind(self) -> ColumnKind:
-        """Return the kind of the cells."""
         if self.text:
             return ColumnKind.TEXT
         if self.booleans:
@@ -53,7 +50,7 @@ class Evidence:
 
     def add(self, cells: pa.Array, start: int) -> None:
         """Add a piece of a column; `start` is the row of its first cell."""
-        pa = required("pyarrow")
+        pa, pc = required("pyarrow"), required("pyarrow.compute")
         if self.text:
             return
         self.gaps |= cells.null_count > 0
@@ -64,7 +61,8 @@ class Evidence:
                 self.first_text = Text(start + row, cells[row].as_py())
             present = _trimmed(cells).drop_null()
             self.gaps |= len(present) < len(cells)
-            are_booleans = _are_booleans(present)
+            words = pc.is_in(pc.utf8_lower(present), value_set=pa.array(["true", "false"]))
+            are_booleans = bool(pc.all(words).as_py())
             self.booleans |= are_booleans
             self.words |= not are_booleans
             return
@@ -102,11 +100,6 @@ def _trimmed(cells: pa.Array) -> pa.Array:
     cells = pc.utf8_trim_whitespace(cells)
     missing = pc.is_in(cells, value_set=pa.array(csv.ConvertOptions().null_values, pa.string()))
     return pc.if_else(missing, pa.scalar(None, pa.string()), cells)
-
-
-def _are_booleans(cells: pa.Array) -> bool:
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
-    return bool(pc.all(pc.is_in(pc.utf8_lower(cells), value_set=pa.array(["true", "false"]))).as_py())
 
 
 def _first_text(cells: pa.Array) -> int:

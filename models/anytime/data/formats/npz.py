@@ -13,10 +13,9 @@ import zipfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -33,8 +32,7 @@ _NO_HEADER = (ArithmeticError, AttributeError, LookupError, MemoryError, SyntaxE
 """Exceptions besides ValueError that numpy lets through for an invalid header; MemoryError for a deeply nested one."""
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]

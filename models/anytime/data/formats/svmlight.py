@@ -52,7 +52,6 @@ class SvmlightTable(Table):
         self._columns = {**self._labels, **self._places}
 
     def has(self, name: str) -> bool:
-        """Return whether a column is readable: any feature is."""
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
     def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:

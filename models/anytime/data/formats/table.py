@@ -9,8 +9,7 @@ float64    all other numbers; NaN where missing
 object     text, as `str`; None where missing
 =========  ==============================================================
 
-Rows are counted from 0, without the header. `required` imports the packages that only training needs, when a file first
-needs them.
+Rows are counted from 0, without the header.
 """
 
 from __future__ import annotations
@@ -28,22 +27,13 @@ from numpy.typing import NDArray
 
 from anytime.errors import TableError, environmental, listed, suggestion
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-
 
 def required(module: str) -> Any:
-    """Import a module of the `train` extra.
-
-    Raises
-    ------
-    TableError
-        The module is not installed; the message names the package to install.
-    """
+    """Import a module of the `train` extra, or raise TableError with the package to install."""
     try:
         return import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        name = _DISTRIBUTIONS.get(package, package)
+        name = module.partition(".")[0].replace("sklearn", "scikit-learn")
         raise TableError(
             f"reading this file needs {name}; install it with: pip install 'anytime-linear[train]'"
         ) from error
@@ -62,26 +52,16 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of some columns.
-
-    Attributes
-    ----------
-    start
-        Index of the first row in the table.
-    columns
-        The requested columns, in the requested order, each (rows,).
-    culprits
-        For a text column whose other cells are numbers: the first cell that is text, if the format records it. It may
-        lie outside this batch.
-    """
+    """Consecutive rows of some columns, each (rows,), in the requested order."""
 
     start: int
+    """Index of the first row in the table."""
     columns: Mapping[str, NDArray[Any]]
     culprits: Mapping[str, Text] = field(default_factory=dict)
+    """For a text column whose other cells are numbers: the first cell that is text, perhaps outside this batch."""
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     def between(self, start: int, stop: int | None) -> Batch:
@@ -103,12 +83,10 @@ class Table(ABC):
 
     @property
     def name(self) -> str:
-        """Return the path, for messages."""
         return str(self.path)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the file."""
         return tuple(self._columns)
 
     def has(self, name: str) -> bool:
@@ -129,19 +107,11 @@ class Table(ABC):
         stop: int | None = None,
         numeric: Collection[str] = (),
     ) -> Iterator[Batch]:
-        """Read some columns (at least one), at most `rows` rows at a time.
+        """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
-        Parameters
-        ----------
-        start, stop : the range of rows to read, possibly empty; None reads to the end.
-        numeric : columns to return as float64 unless they are text. Then a format need not read a whole column of
-            integers first to find out whether values are missing.
-
-        Raises
-        ------
-        TableError
-            At the call: a column does not exist, or has a type that is neither number nor text, such as dates. Later:
-            the file is damaged.
+        Columns in `numeric` are float64 unless they are text. Then a format need not read a whole column of integers
+        first to find out whether values are missing. Raises TableError: at the call, if a column does not exist or its
+        type is neither number nor text, such as dates; later, if the file is damaged.
         """
         names = tuple(dict.fromkeys(columns))
         if not names:

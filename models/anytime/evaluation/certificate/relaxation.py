@@ -44,9 +44,6 @@ from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-COST_TOLERANCE = 1e-9
-"""Relative tolerance of a budget: costs are sums with rounding errors."""
-
 SETTLED = 0.3
 """A Newton step this small, in the barrier's own measure, ends the work at one mu."""
 

@@ -21,15 +21,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anytime.evaluation.certificate.relaxation import (
-    COST_TOLERANCE,
-    Conditional,
-    Relaxed,
-    SelectionProblem,
-    Split,
-    first_split,
-    relax,
-)
+from anytime.evaluation.certificate.relaxation import Conditional, Relaxed, SelectionProblem, Split, first_split, relax
+from anytime.groups import COST_TOLERANCE
 from anytime.types import Bool, Float, Index
 
 Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
