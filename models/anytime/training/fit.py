@@ -31,7 +31,7 @@ from anytime.selection import FactoredSequence, Sequence, given_sequence, sequen
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, check_steps, cross_validated, shortened, split
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, cross_validated, shortened, split
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
@@ -66,7 +66,6 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        """Return cost, explained variance and error of every prefix."""
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
@@ -212,17 +211,14 @@ def fit(
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
+    Raise TrainingError if the options conflict or need more rows, or no step remains.
+
     Parameters
     ----------
     parts : moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
     groups : the groups, whose features are the columns of the moments in order.
     observed : the rows, for families other than "gaussian".
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
-
-    Raises
-    ------
-    TrainingError
-        The options conflict or need more rows, or no step remains.
     """
     options.check()
     moments = Moments.merged(parts)
@@ -262,8 +258,6 @@ def fit(
 def _fit_least_squares(
     parts: Many[Moments], gram: Gram, groups: FeatureGroups, options: Options, hold_out: HoldOut | None
 ) -> tuple[Choice[FactoredSequence], PrefixModels, HeldBest | None]:
-    """Learn the order and the coefficients of every prefix, from moments only."""
-
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(
             gram,
@@ -277,7 +271,6 @@ def _fit_least_squares(
 
     folds = [] if len(parts) == 1 else split(parts)
     choice = cross_validated(gram, folds, orders, options, horizon=options.horizon(groups))
-    check_steps(choice.sequence, options.epsilon)
     return shortened(choice, _prefixes(gram, choice), hold_out)
 
 
@@ -294,7 +287,6 @@ def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    """Return the provenance of a fit."""
     features, selected = fitted.groups.features, set(fitted.selected[0].features)
     return Provenance(
         created=now(),
