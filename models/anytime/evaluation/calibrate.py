@@ -8,7 +8,7 @@ reliability of the probabilities. `anytime.inference.conformal` states the guara
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,33 +33,10 @@ from anytime.types import Float
 def held_out(
     model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False
 ) -> tuple[Dataset, int]:
-    """Return a checked dataset of a table with the model's columns, and the number of its rows with a target.
-
-    Raises
-    ------
-    TableError, GroupsError
-        The table lacks a column of the model, or a target.
-    """
+    """Return a checked dataset of a table with the model's columns, and the number of its rows with a target."""
     manifest = model.manifest
     target = Target(manifest.task, manifest.target, manifest.classes)
     return checked_dataset(Dataset(table, model.groups, target, manifest.query, weights, drop_missing))
-
-
-@dataclass(frozen=True, eq=False)
-class CoverageCurve:
-    """Coverage and size of the intervals or sets of every prefix on a table; element 0 is the base rate.
-
-    Attributes
-    ----------
-    coverage : (steps + 1,) share of the rows whose interval or set contains the truth; of several responses, all of
-        them.
-    size : (steps + 1,) mean width, over rows and responses and in target units, or mean number of classes.
-
-    If rows have weights, share and mean are weighted.
-    """
-
-    coverage: Float
-    size: Float
 
 
 def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
@@ -93,15 +70,19 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
         rows=rows,
         data=Path(dataset.table.name).name,
         thresholds=thresholds,
-        sizes=tuple(measured(model, dataset, thresholds).size.tolist()),
+        sizes=tuple(measured(model, dataset, thresholds)[1].tolist()),
         reliability=None if model.manifest.classes is None else _reliability(model, dataset),
     )
     changes = {"format": FORMAT, "version": "", "calibration": calibration}
     return replace(model, manifest=model.manifest.model_copy(update=changes))
 
 
-def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> CoverageCurve:
-    """Return the coverage and size on a checked dataset, given the threshold of each prefix (steps + 1,)."""
+def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> tuple[Float, Float]:
+    """Return coverage and size (steps + 1,) of intervals or sets with these thresholds, weighted as the rows.
+
+    The coverage is the share of the rows whose interval or set contains the truth; of several responses, all of them.
+    The size is the mean width, over rows and responses and in target units, or the mean number of classes.
+    """
     covered, size, finite, total = (np.zeros(model.steps + 1) for _ in range(4))
     for rows, by_prefix in _outputs(model, dataset):
         w = rows.row_weights
@@ -112,11 +93,10 @@ def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> Cov
             size[prefix] += w[known] @ sizes[known]
             finite[prefix] += w[known].sum()
             total[prefix] += w.sum()
-    return CoverageCurve(covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0))
+    return covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0)
 
 
 def _thresholds(model: Model, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
-    """Return the number of rows, and the threshold of each prefix."""
     scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
     return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
 
@@ -151,7 +131,6 @@ def _collected(model: Model, dataset: Dataset, of: Callable[[Float, Float], Floa
 
 
 def _outputs(model: Model, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Float]]]:
-    """Yield batches of rows, each with the outputs of every prefix."""
     for rows in dataset.rows_for(model.prefixes.scores):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.prefixes.predict_all(rows.X)

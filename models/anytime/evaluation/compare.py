@@ -63,14 +63,10 @@ class MethodCurve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All variants on the training table and, if given, on a test table.
+    """All variants on the training table and, if given, on a test table, by variant name.
 
-    Attributes
-    ----------
-    alpha : the penalty of every variant.
-    level, stop : the plateau of CS-G-OMP in training, and the cost at which it is reached; timeliness is measured up to
-        there.
-    train, test : curves by variant name; `test` is empty without a test table.
+    `level` is the plateau of CS-G-OMP in training, and `stop` the cost at which it is reached; timeliness is measured
+    up to there.
     """
 
     alpha: float
@@ -83,17 +79,9 @@ class Comparison:
 def compare(
     gram: Gram, groups: FeatureGroups, alpha: float, held: HeldOutMoments | None = None, level: float | None = None
 ) -> Comparison:
-    """Order the groups by every variant and evaluate the curves.
+    """Order the groups by every variant and evaluate the curves, in training and on `held`, a test table.
 
-    Parameters
-    ----------
-    gram : the training problem.  held : a test table's second moments in its units (`Gram.held_out_moments`).
-    level : where the curves stop, as a share of the final F of CS-G-OMP in training; None uses its plateau.
-
-    Raises
-    ------
-    TrainingError
-        As `sparse_entries`.
+    The curves stop at `level`, a share of the final F of CS-G-OMP in training; None uses its plateau.
     """
     entries = sparse_entries(gram, groups)
     keys = dict.fromkeys((variant.method, variant.cost_blind, variant.doubling) for variant in VARIANTS)

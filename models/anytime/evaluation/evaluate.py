@@ -87,7 +87,6 @@ def evaluate(
 
 
 def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
-    """Evaluate every prefix on a checked dataset, with the model's features and target."""
     manifest, query = model.manifest, dataset.query
     deviance = None
     if manifest.family == "gaussian":
@@ -98,7 +97,8 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = None if null is None else 1.0 - deviance / null
-    covered = None if manifest.calibration is None else measured(model, dataset, manifest.calibration.thresholds)
+    calibration = manifest.calibration
+    coverage, size = (None, None) if calibration is None else measured(model, dataset, calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
     with np.errstate(invalid="ignore"):  # a deviance may be infinite
@@ -113,8 +113,8 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         deviance=deviance,
         accuracy=None if manifest.classes is None else _accuracy(model, dataset),
         ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
-        coverage=None if covered is None else covered.coverage,
-        size=None if covered is None else covered.size,
+        coverage=coverage,
+        size=size,
         stop=stop,
         timeliness=area,
         timeliness_step=area_step,
@@ -190,7 +190,6 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
 
 
 def _accuracy(model: Model, dataset: Dataset) -> Float:
-    """Return the share of rows whose most likely class is the true one."""
     right, total = np.zeros(model.steps + 1), 0.0
     for rows in dataset.rows_for(model.prefixes.scores):
         truth = class_codes(rows.Y)
@@ -213,15 +212,12 @@ def _ndcg(model: Model, dataset: Dataset) -> Float | None:
 def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float | None:
     """Return the mean NDCG@5 over queries, for each column of the scores, by scikit-learn's `ndcg_score`.
 
-    It is None if a relevance is negative or no query has two rows.
+    Ties share their gain. A query of one row has no order and is left out; a query without a relevant row counts 0. The
+    result is None if a relevance is negative or no query has two rows.
 
     Parameters
     ----------
-    truth : (n,) relevances, 0 or more.  scores : (n, models).  keys : (n,) the query of each row.
-
-    Notes
-    -----
-    Ties share their gain. A query of one row has no order and is left out; a query without a relevant row counts 0.
+    truth : (n,) relevances.  scores : (n, models).  keys : (n,) the query of each row.
     """
     from sklearn.metrics import ndcg_score  # noqa: PLC0415
 

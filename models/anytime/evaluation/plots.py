@@ -21,10 +21,7 @@ LINES = ("-", "--", "-.", ":", *((0, dashes) for dashes in DASHES))
 def plot_model(model: Model, path: Path) -> None:
     """Draw a model's curve: explained variance and error of each prefix, against its cost.
 
-    Raises
-    ------
-    AnytimeError
-        matplotlib is not installed, or the file name has no suffix of a picture.
+    Raise AnytimeError if matplotlib is not installed, or the file name has no suffix of a picture.
     """
     figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
     steps = model.manifest.steps
@@ -32,15 +29,14 @@ def plot_model(model: Model, path: Path) -> None:
     unit = model.groups.cost_unit
     gaussian = model.manifest.family == "gaussian"
     label = "R² (training)" if gaussian else "deviance explained (training)"
-    axes[0].step(model.costs, explained, where="post", color="black")
-    axes[0].plot(model.costs, explained, "o", markersize=3, color="black")
+    style = {"where": "post", "color": "black", "marker": "o", "markersize": 3}
+    axes[0].step(model.costs, explained, **style)
     _draw_bound(axes[0], model)
     axes[0].set(ylabel=label, title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
         errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
-        axes[1].step(model.costs, errors, where="post", color="black", linestyle="--")
-        axes[1].plot(model.costs, errors, "o", markersize=3, color="black")
+        axes[1].step(model.costs, errors, linestyle="--", **style)
         axes[1].set(ylabel=f"cross-validated {'error' if gaussian else 'deviance'}", ylim=(0, None))
     axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
     write_figure(figure, path)

@@ -22,13 +22,10 @@ Predictors: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The mean loss at some coefficients, without penalty, and its derivatives.
+    """The mean over the rows of phi(eta) - y'eta at some coefficients, without penalty, and its derivatives.
 
-    Attributes
-    ----------
-    loss : mean over the rows of phi(eta) - y'eta.
-    score : (d + 1, Q) the negative gradient, the intercept's first.
-    hessian : ((d + 1) Q, same) second derivatives, coefficient (j, q) at j Q + q; None if not requested.
+    `score` (d + 1, Q) is the negative gradient, the intercept's first. `hessian` ((d + 1) Q, same) has coefficient
+    (j, q) at j Q + q; it is None if not requested.
     """
 
     loss: float
@@ -40,11 +37,7 @@ class Evaluation:
 class Totals:
     """Sums over all rows, including held-out ones.
 
-    Attributes
-    ----------
-    rows : number of rows.
-    responses : (P,) sums of the responses, without weights.
-    saturated : weighted sum of the smallest possible losses.
+    `responses` (P,) are sums without weights. `saturated` is the weighted sum of the smallest possible losses.
     """
 
     rows: int
@@ -59,7 +52,6 @@ class Design(ABC):
     Attributes
     ----------
     gram : normal equations of the training rows, in standard units of their own.
-    family : the likelihood.
     weight : sum of the weights of the training rows.
     ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
     held : the held-out fold, or None.
@@ -117,10 +109,6 @@ class View(ABC):
     @abstractmethod
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         """Return predictors of this view moved by `share` times the directions."""
-
-    @abstractmethod
-    def loss(self, etas: Predictors) -> float:
-        """Return the mean loss at some predictors."""
 
     @abstractmethod
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:

@@ -11,9 +11,6 @@ an unpenalised intercept, plus alpha/2 |W|^2.
 The scores s of the classes of a multinomial are known only up to a constant. With a penalty their coefficients sum to 0
 over the classes. K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice:
 s = B eta, and |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
-
-To add a family, write a class like `_Poisson`, add its name to `anytime.types.FamilyName` and to `FAMILIES`, and the
-tasks that it fits to `FAMILY_TASKS` in `anytime.target`.
 """
 
 from __future__ import annotations
@@ -72,8 +69,6 @@ class Family(ABC):
 
 
 class _Gaussian(Family):
-    """Real responses with errors of equal variance."""
-
     name = "gaussian"
     link = "identity"
 
@@ -81,8 +76,7 @@ class _Gaussian(Family):
         return mean
 
     def saturated(self, Y: Float) -> Float:
-        smallest: Float = -0.5 * np.square(Y).sum(axis=1)
-        return smallest
+        return np.asarray(-0.5 * np.square(Y).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         return (eta * (0.5 * eta - Y)).sum(axis=1), Y - eta
@@ -119,32 +113,27 @@ class _Binomial(_OneResponse):
     link = "logit"
 
     def start(self, mean: Float) -> Float:
-        odds: Float = logit(mean)
-        return odds
+        return np.asarray(logit(mean))
 
     def saturated(self, Y: Float) -> Float:
         """Return -(y log y + (1 - y) log(1 - y)); 0 for classes."""
-        smallest: Float = -(xlogy(Y, Y) + xlogy(1.0 - Y, 1.0 - Y)).sum(axis=1)
-        return smallest
+        return np.asarray(-(xlogy(Y, Y) + xlogy(1.0 - Y, 1.0 - Y)).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         return (np.logaddexp(0.0, eta) - Y * eta).sum(axis=1), Y - expit(eta)
 
     def curvature(self, eta: Float) -> Float:
         """Return p (1 - p), without the cancellation in 1 - p."""
-        weight: Float = expit(eta) * expit(-eta)
-        return weight
+        return np.asarray(expit(eta) * expit(-eta))
 
     def mean(self, scores: Float) -> Float:
-        probability: Float = expit(scores)
-        return probability
+        return np.asarray(expit(scores))
 
 
 @cache
 def _basis(classes: int) -> Float:
     """Return the (K - 1, K) rows of a Helmert matrix: orthonormal, each with sum 0."""
-    rows: Float = helmert(classes)
-    return rows
+    return np.asarray(helmert(classes))
 
 
 class _Multinomial(Family):
@@ -158,13 +147,11 @@ class _Multinomial(Family):
 
     def start(self, mean: Float) -> Float:
         """Return the logarithms of the shares in the basis B, which removes their common constant."""
-        predictors: Float = _basis(len(mean)) @ np.log(mean)
-        return predictors
+        return np.asarray(_basis(len(mean)) @ np.log(mean))
 
     def saturated(self, Y: Float) -> Float:
         """Return 0 for classes, and the entropy for shares."""
-        smallest: Float = -xlogy(Y, Y).sum(axis=1)
-        return smallest
+        return np.asarray(-xlogy(Y, Y).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         """Return log sum exp s - y's, and B'(y - p)."""
@@ -182,24 +169,19 @@ class _Multinomial(Family):
         p = self.mean(self.scores(eta))
         squares = (B[:, np.newaxis] * B).reshape(Q * Q, Q + 1)
         mean = p @ B.T
-        curvature: Float = (p @ squares.T).reshape(rows, Q, Q) - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
-        return curvature
+        return np.asarray((p @ squares.T).reshape(rows, Q, Q) - mean[:, :, np.newaxis] * mean[:, np.newaxis, :])
 
     def bend(self, eta: Float, direction: Float) -> Float:
         p = self.mean(self.scores(eta))
         s = self.scores(direction)
-        curved: Float = (p * (s - np.einsum("ik,ik->i", p, s)[:, np.newaxis])) @ _basis(p.shape[1]).T
-        return curved
+        return np.asarray((p * (s - np.einsum("ik,ik->i", p, s)[:, np.newaxis])) @ _basis(p.shape[1]).T)
 
     def scores(self, eta: Float) -> Float:
-        """Return B eta."""
-        scores: Float = eta @ _basis(eta.shape[1] + 1)
-        return scores
+        return np.asarray(eta @ _basis(eta.shape[1] + 1))
 
     def mean(self, scores: Float) -> Float:
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities: Float = powers / powers.sum(axis=1, keepdims=True)
-        return probabilities
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 MAX_SCORE = 500.0
@@ -217,8 +199,7 @@ class _Poisson(_OneResponse):
 
     def saturated(self, Y: Float) -> Float:
         """Return y - y log y."""
-        smallest: Float = (Y - xlogy(Y, Y)).sum(axis=1)
-        return smallest
+        return np.asarray((Y - xlogy(Y, Y)).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         mean = np.exp(eta)
@@ -246,5 +227,4 @@ def deviances(family: Family, scores: Float, Y: Float) -> Float:
     # The basis is orthonormal, so its transpose maps scores to the free predictors.
     with np.errstate(over="ignore", invalid="ignore"):
         loss, _ = family.loss(scores @ basis.T, Y)
-    found: Float = 2.0 * (loss - family.saturated(Y))
-    return found
+    return 2.0 * (loss - family.saturated(Y))

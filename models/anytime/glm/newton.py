@@ -42,19 +42,14 @@ FAST = 0.1
 class Stop:
     """Stopping criterion of the optimisation.
 
-    Attributes
-    ----------
-    gradient : largest component of the gradient, as a share of that of the base rate.
-    step : largest component of the next Newton step, as a share of the largest coefficient or of 1.
-    decrement : predicted decrease of the loss by the next step, as a share of the loss; sufficient by itself.
+    `gradient` is its largest component, as a share of that of the base rate; `step` the largest component of the next
+    Newton step, as a share of the largest coefficient or of 1; `decrement` the decrease of the loss predicted for that
+    step, as a share of the loss, and sufficient by itself.
     """
 
     gradient: float = 1e-8
     step: float = 1e-7
     decrement: float = 0.0
-
-
-EXACT = Stop()
 
 
 class SeparatedError(TrainingError):
@@ -63,14 +58,9 @@ class SeparatedError(TrainingError):
 
 @dataclass(frozen=True)
 class Optimum:
-    """Result of the optimisation.
+    """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty.
 
-    Attributes
-    ----------
-    theta : coefficients (d + 1, Q) in the units of the design.
-    loss, objective : the mean loss there, without and with the penalty.
-    iterations : number of Newton steps.
-    near : the last evaluation with second derivatives, close to the optimum, or None.
+    `near` is the last evaluation with second derivatives, close to the optimum, or None.
     """
 
     theta: Float
@@ -88,22 +78,17 @@ def optimum(
     *,
     known: Evaluation | None = None,
     near: Evaluation | None = None,
-    stop: Stop = EXACT,
+    stop: Stop = Stop(),
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
+
+    Raise SeparatedError if the coefficients grow without bound at alpha 0, and TrainingError without convergence.
 
     Parameters
     ----------
     start : initial coefficients.  known : the evaluation there, if available.
     near : an evaluation with second derivatives close to the start, used for the first steps.
     scale : reference size of the gradient, that of the base rate.
-
-    Raises
-    ------
-    SeparatedError
-        At alpha 0 the coefficients grow without bound.
-    TrainingError
-        The optimisation did not converge.
     """
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
     theta = start.copy()

@@ -40,14 +40,11 @@ HELD_BYTES = 3 * 2**27
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Consecutive rows of a table.
+    """Consecutive rows of a table; `Y`, `weights` and `folds` as in `Block`.
 
     Attributes
     ----------
     Z : (D + 1, rows) ones, then the features in standard units, 0 where missing.
-    Y : (rows, P) responses.
-    weights : (rows,), or None for weight 1.
-    folds : (rows,) fold of each row, or None with one fold.
     gaps : for each feature with missing values, (rows,) marks them.
     mapped : the part of the temporary file that stores Z, or None.
     """
@@ -76,10 +73,7 @@ def row_blocks_of(
 ) -> tuple[RowBlock, ...]:
     """Return the terms of the rows of some blocks, read once, in the units of their normal equations.
 
-    Raises
-    ------
-    TableError
-        The disk has too little space for the temporary file.
+    Raise TableError if the disk has too little space for the temporary file.
     """
     stored, width = 0, len(gram.x_mean) + 1
     store: _Store | None = None
@@ -90,7 +84,7 @@ def row_blocks_of(
             if stored > held_bytes and store is None:
                 store = _Store()
             mapped = None if store is None else store.append(8 * width * len(part.Y))
-            Z = np.empty((width, len(part.Y))) if mapped is None else _array(mapped, width, len(part.Y))
+            Z: Float = np.ndarray((width, len(part.Y)), buffer=mapped)
             gaps = _fill(Z, part, gram, expansion)
             Y = np.ascontiguousarray(part.Y, dtype=np.float64)
             row_blocks.append(RowBlock(Z, Y, part.weights, part.folds, gaps, mapped))
@@ -101,13 +95,7 @@ def row_blocks_of(
     return tuple(row_blocks)
 
 
-def _array(mapped: mmap.mmap, width: int, rows: int) -> Float:
-    """Return the numbers at the start of a part of the file."""
-    return np.frombuffer(mapped, dtype=np.float64, count=width * rows).reshape(width, rows)
-
-
 def _cut(block: Block) -> Iterator[Block]:
-    """Yield pieces of at most `ROWS` rows."""
     for start in range(0, len(block.Y), ROWS):
         rows = slice(start, start + ROWS)
         weights = None if block.weights is None else block.weights[rows]
@@ -152,7 +140,6 @@ class _Store:
         return mapped
 
     def close(self) -> None:
-        """Close the file; its maps remain valid."""
         self._file.close()
 
 
@@ -167,13 +154,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class BlockDesign(Design):
-    """Rows stored in this process.
-
-    Attributes
-    ----------
-    row_blocks : the row blocks, in the standard units of the whole table.
-    n_jobs : threads, as joblib counts them.
-    """
+    """Rows stored in this process, in the standard units of the whole table."""
 
     row_blocks: tuple[RowBlock, ...] = ()
     n_jobs: int | None = None
@@ -185,7 +166,6 @@ class BlockDesign(Design):
 
     @cached_property
     def totals(self) -> Totals:
-        """Return the sums over all rows."""
         saturated = 0.0
         for row_block in self.row_blocks:
             losses = self.family.saturated(row_block.Y)
@@ -194,7 +174,6 @@ class BlockDesign(Design):
         return Totals(sum(len(row_block.Y) for row_block in self.row_blocks), responses, saturated)
 
     def view(self, columns: Index) -> BlockView:
-        """Return the same rows with some columns only, in that order."""
         return BlockView(self, columns)
 
     @cached_property
@@ -228,19 +207,19 @@ class BlockView(View):
         return list(self._map(of_block))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
-        """Return predictors moved by `share` times the directions, without a pass."""
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
 
-    def loss(self, etas: Predictors) -> float:
-        """Return the mean loss at some predictors."""
-        return self._along(etas, None)[0]
-
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
-        """Return the mean loss at some predictors, and its derivative in a direction."""
-        return self._along(etas, directions)
+        loss, slope = 0.0, 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i, (row_block, w) in enumerate(zip(self.design.row_blocks, self.design.weights, strict=True)):
+                losses, residual = self.design.family.loss(etas[i], row_block.Y)
+                along = (residual * directions[i]).sum(axis=1)
+                loss += float(losses.sum() if w is None else w @ losses)
+                slope -= float(along.sum() if w is None else w @ along)
+        return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        """Return loss and score, and optionally the second derivatives, n (d Q)^2 operations: one pass."""
         n, Q = self.design.weight, self.design.predictors
         loss, score, curvature = 0.0, np.zeros((self.width, Q)), None
         for own_loss, own_score, own_curvature in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
@@ -251,8 +230,6 @@ class BlockView(View):
         return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
-        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
-
         def of_block(i: int) -> Float:
             curved, w = self.design.family.bend(etas[i], self._predictors(i, direction)), self.design.weights[i]
             return self._score(i, curved if w is None else curved * w[:, np.newaxis])
@@ -260,8 +237,6 @@ class BlockView(View):
         return self._mean(of_block)
 
     def weighted_gram(self, etas: Predictors) -> Float:
-        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
-
         def of_block(i: int) -> Float:
             total = np.zeros((self.width, 1, self.width, 1))
             for Z, rows in self._chunks(i):
@@ -273,7 +248,6 @@ class BlockView(View):
         return self._mean(of_block)
 
     def held_deviance(self, theta: Float) -> float:
-        """Return the sum of weight times deviance over the rows of the held-out fold."""
         family = self.design.family
 
         def of_block(i: int) -> float:
@@ -287,9 +261,7 @@ class BlockView(View):
         return sum(self._map(of_block))
 
     def _mean(self, of_block: Callable[[int], Float]) -> Float:
-        """Return the sum over the blocks, divided by the weight of all rows."""
-        total: Float = reduce(iadd, self._map(of_block))
-        return total / self.design.weight
+        return np.asarray(reduce(iadd, self._map(of_block)) / self.design.weight)
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
@@ -354,17 +326,6 @@ class BlockView(View):
         for row, missing, mean in self._gaps(number):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
-
-    def _along(self, etas: Predictors, directions: Predictors | None) -> tuple[float, float]:
-        loss, slope = 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for i, (row_block, w) in enumerate(zip(self.design.row_blocks, self.design.weights, strict=True)):
-                losses, residual = self.design.family.loss(etas[i], row_block.Y)
-                loss += float(losses.sum() if w is None else w @ losses)
-                if directions is not None:
-                    own = (residual * directions[i]).sum(axis=1)
-                    slope -= float(own.sum() if w is None else w @ own)
-        return loss / self.design.weight, slope / self.design.weight
 
     def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
         row_block, w, family = self.design.row_blocks[number], self.design.weights[number], self.design.family

@@ -19,7 +19,7 @@ import numpy as np
 
 from anytime._linalg import factorise, factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
-from anytime.glm.design import Design, Evaluation, Predictors
+from anytime.glm.design import Design, Evaluation
 from anytime.glm.newton import Optimum, SeparatedError, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
@@ -49,11 +49,7 @@ def with_more_columns(theta: Float, columns: int) -> Float:
 class QuadraticModel:
     """Normal equations of all columns at one fit, in standard units, intercepts first.
 
-    Attributes
-    ----------
-    H : ((D + 1) Q, same) second derivatives.
-    r : ((D + 1) Q,) H theta + u.
-    predictors : Q.
+    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q.
     """
 
     H: Float
@@ -109,23 +105,14 @@ class QuadraticModel:
 
 @dataclass(frozen=True, eq=False)
 class QuadraticModels:
-    """Second-order models at some prefixes of a sequence, for one predictor, as they are stored.
+    """Second-order models at some prefixes (m,) of a sequence, ascending, for one predictor, as they are stored.
 
-    Attributes
-    ----------
-    prefixes : (m,) the prefixes, ascending.
-    packed : (m, (D + 1)(D + 2)/2) lower triangles of H, row by row.
-    r : (m, D + 1) right-hand sides.
+    `packed` (m, (D + 1)(D + 2)/2) are the lower triangles of H, row by row; r is (m, D + 1).
     """
 
     prefixes: Index
     packed: Float
     r: Float
-
-    @staticmethod
-    def all_fit(columns: int, prefixes: int) -> bool:
-        """Return whether the models of that many prefixes all fit the limit."""
-        return prefixes * ((columns + 1) * (columns + 2) // 2) <= MAX_VALUES
 
     @staticmethod
     def stored_prefixes(ends: Index) -> Index:
@@ -139,7 +126,6 @@ class QuadraticModels:
 
     @staticmethod
     def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
-        """Return the packed models of some prefixes."""
         lower = np.tril_indices(len(found[0].r))
         return QuadraticModels(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
 
@@ -159,19 +145,16 @@ BOUND = 0.5
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodSequence(Sequence):
-    """A sequence of a generalised linear model, with the optimum of each prefix.
+    """A sequence of a generalised linear model, with the optimum of each prefix at the penalty that ordered the groups.
 
-    Attributes
-    ----------
-    optima : the optimum of each prefix at the penalty that ordered the groups, theta (ends + 1, Q), intercept first.
-    curvatures : second-order models at these optima, by prefix, if the search needed them and they are small.
+    theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
+    prefix, if the search needed them and they are small.
     """
 
     optima: tuple[Optimum, ...]
     curvatures: dict[int, QuadraticModel]
 
     def upto(self, steps: int) -> Self:
-        """Return the sequence of the first steps only, with their optima."""
         curvatures = {prefix: found for prefix, found in self.curvatures.items() if prefix <= steps}
         return replace(super().upto(steps), optima=self.optima[: steps + 1], curvatures=curvatures)
 
@@ -189,12 +172,8 @@ def likelihood_sequence(
 ) -> LikelihoodSequence:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
-    F of a prefix is the reduction of its penalised mean loss below that of the base rate.
-
-    Raises
-    ------
-    TrainingError
-        At alpha 0 there is no finite optimum: the groups separate the classes.
+    F of a prefix is the reduction of its penalised mean loss below that of the base rate. Raise TrainingError if there
+    is no finite optimum at alpha 0, because the groups separate the classes.
     """
     with single_blas_thread():
         search = _Fitted(design, groups, method, alpha, cost_blind)
@@ -214,7 +193,7 @@ def base_rate(design: Design) -> Optimum:
     """Return the optimum of the empty prefix, (1, Q): the link of the mean responses."""
     theta = design.family.start(design.gram.y_mean)[np.newaxis]
     view = design.view(np.empty(0, dtype=np.intp))
-    loss = view.loss(view.predictors(theta))
+    loss = view.evaluate(view.predictors(theta)).loss
     return Optimum(theta, loss, loss)
 
 
@@ -242,9 +221,8 @@ class _Fitted:
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
-        self._store_curvatures = design.predictors == 1 and QuadraticModels.all_fit(
-            len(design.gram.x_mean), len(groups) + 1
-        )
+        values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
+        self._store_curvatures = design.predictors == 1 and values <= MAX_VALUES
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -252,11 +230,8 @@ class _Fitted:
         """Fit the next prefix; return its F."""
         new = [j for g in adds for j in range(self._groups.slices[g].start, self._groups.slices[g].stop)]
         self._order += adds
-        if new:
-            self.columns += new
-            self.optima.append(self._fitted(adds))
-        else:
-            self.optima.append(self.optima[-1])
+        self.columns += new
+        self.optima.append(self._fitted(adds) if new else self.optima[-1])
         if len(self._order) < len(self._groups):
             self.candidates = self._candidates()
         else:
@@ -282,12 +257,7 @@ class _Fitted:
         return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._all_columns.width - 1)
 
     def _fitted_columns(self) -> Index:
-        """Return the columns of the last optimum."""
         return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
-
-    def _predictors(self) -> Predictors:
-        """Return the predictors of all rows at the last optimum."""
-        return self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
 
     def _candidates(self) -> Candidates:
         return Candidates(self._groups, self._state(), self._criterion, self._cost_blind)
@@ -295,7 +265,8 @@ class _Fitted:
     def _state(self) -> SelectionState:
         """Return the remaining groups, with their gradients at the last optimum."""
         theta = self._padded()
-        at = self._all_columns.evaluate(self._predictors(), hessian=self._curved)
+        etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
+        at = self._all_columns.evaluate(etas, hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)

@@ -36,10 +36,7 @@ PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)
 def stopping_cost(costs: Float, explained: Float, level: float) -> float:
     """Return the cost of the first prefix that reaches `level` of the final F: the alpha-stopping cost, alpha = level.
 
-    Parameters
-    ----------
-    costs, explained : (steps + 1,) cumulative cost and F of each prefix; element 0 is the empty prefix.
-    level : share of the final F, in [0, 1].
+    `costs` and `explained` (steps + 1,) are the cumulative cost and F of each prefix, the empty prefix first.
     """
     reached = np.flatnonzero(explained >= level * explained[-1] * (1 - 1e-12))
     return float(costs[reached[0]])
@@ -67,7 +64,7 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
 
     Parameters
     ----------
-    costs, explained : (steps + 1,) cumulative cost and F of each prefix; element 0 is the empty prefix.
+    costs, explained : as in `stopping_cost`.
     stop : cost at which the curve ends: for every method compared, the `stopping_cost` of CS-G-OMP on the training
         data.
     risk : R(empty) on the same table, half the responses' variance.
@@ -83,11 +80,6 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
     else:
         # The curve is vertical at a free step; just before the stop it has the value of the first prefix at that cost.
         k = int(before.sum())
-        if k < len(costs):
-            end = explained[k - 1] + (explained[k] - explained[k - 1]) * (stop - costs[k - 1]) / (
-                costs[k] - costs[k - 1]
-            )
-        else:
-            end = explained[-1]
+        end = np.interp(stop, costs[k - 1 : k + 1], explained[k - 1 : k + 1])
         area = float(np.trapezoid(np.append(explained[before], end), edges))
     return area / (stop * risk)

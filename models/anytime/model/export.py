@@ -30,9 +30,6 @@ from anytime.errors import ArtifactError
 from anytime.model.model import Model
 from anytime.types import Float, Label
 
-EXPORT = 1
-"""Version of the document's form."""
-
 WIDTH = 118
 """Maximum length of the lines of numbers in C."""
 
@@ -58,7 +55,7 @@ def document(model: Model) -> dict[str, Any]:
             groups.append({"name": name, "cost": group.cost, "requires": list(group.requires), **place})
             start += len(group.features)
     return {
-        "export": EXPORT,
+        "export": 1,  # version of this form
         "model": model.name,
         "version": model.version,
         "task": manifest.task,
@@ -83,19 +80,13 @@ def document(model: Model) -> dict[str, Any]:
 
 
 def c_source(model: Model) -> str:
-    """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier.
-
-    Raises
-    ------
-    ArtifactError
-        The model's name contains no letter or digit.
-    """
+    """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier."""
     manifest, prefixes = model.manifest, model.prefixes
-    if not _word(model.name):
+    if not (word := _word(model.name)):
         raise ArtifactError(
             f"model {model.name!r} has no name in C; expected at least one letter from A to Z or digit: rename it"
         )
-    name = f"anytime_{_word(model.name).lower()}"
+    name = f"anytime_{word.lower()}"
     constants = _constants(group.name for group in model.groups.groups if group.features)
     labels = manifest.classes or manifest.responses
     scores = len(prefixes.intercept)

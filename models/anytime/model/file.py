@@ -39,10 +39,7 @@ def write_model(
 ) -> Manifest:
     """Write a model file; return the manifest with the version of its content.
 
-    Raises
-    ------
-    ArtifactError
-        The file is not writable, or a number is not finite.
+    Raise ArtifactError if the file is not writable, or a number is not finite.
     """
     arrays: Arrays = {
         "mean": prefixes.mean,
@@ -72,10 +69,7 @@ def write_model(
 def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, QuadraticModels | None]:
     """Read a model file and check everything in it.
 
-    Raises
-    ------
-    ArtifactError
-        The file does not exist, is not a model file, has another format, is truncated or was changed.
+    Raise ArtifactError if it does not exist, is not a model file, has another format, is truncated or was changed.
     """
     text, arrays = read(path, MODEL)
     try:

@@ -49,13 +49,7 @@ UNLIMITED = 1e300
 
 
 def checked_budget(budget: Any, cost_unit: str) -> float | None:
-    """Return a budget as a number, or None if it is no limit.
-
-    Raises
-    ------
-    ValuesError
-        The budget is negative or not a number.
-    """
+    """Return a budget as a number, or None if it is no limit; raise ValuesError if it is negative or not a number."""
     if budget is None:
         return None
     number = budget.item() if isinstance(budget, np.number) else budget

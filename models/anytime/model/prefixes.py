@@ -57,7 +57,6 @@ class PrefixModels:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of the sequence."""
         return len(self.ends) - 1
 
     @property
@@ -75,7 +74,6 @@ class PrefixModels:
         return self.packed[self.offsets[prefix] : self.offsets[prefix + 1]]
 
     def intercept_of(self, prefix: int) -> Float:
-        """Return the intercept (P,) of a prefix."""
         return self.intercept if self.own_intercepts is None else self.own_intercepts[prefix]
 
     def centred(self, X: Float, prefix: int) -> Float:
@@ -100,7 +98,6 @@ class PrefixModels:
         return intercepts + scores.reshape(len(X), self.steps + 1, P).transpose(1, 0, 2)
 
     def upto(self, steps: int) -> PrefixModels:
-        """Return the models of the first steps only."""
         return replace(
             self,
             columns=self.columns[: self.ends[steps]],
@@ -153,11 +150,10 @@ def prefix_models(gram: Gram, columns: Index, ends: Index, W: Float) -> PrefixMo
 
 
 def explained_variances(models: PrefixModels, held: HeldOutMoments) -> Float:
-    """Return the explained variance of every prefix and response on a table, without penalty.
+    """Return q'w - 1/2 w'S w (steps + 1, P) of the coefficients w of least-squares models, in training scales.
 
-    It is q'w - 1/2 w'S w of the stored coefficients w, in training scales: half of the reduction of the mean squared
-    error below that of the base rate. `models` are least-squares models, and `held` the moments of the table about the
-    training means. The result is (steps + 1, P).
+    It is the explained variance on a table without penalty: half of the reduction of the mean squared error below that
+    of the base rate.
     """
     columns, P = models.columns, len(models.intercept)
     S, q = held.S[np.ix_(columns, columns)], held.q[columns]
@@ -191,8 +187,7 @@ def class_probabilities(scores: Float, family: FamilyName = "gaussian") -> Float
     total = positive.sum(axis=1, keepdims=True)
     # One-hot estimates sum to 1, so at least one is positive unless rounding of extremely large values removes it.
     even = np.full_like(positive, 1.0 / scores.shape[1])
-    shares: Float = np.divide(positive, total, out=even, where=total > 0)
-    return shares
+    return np.asarray(np.divide(positive, total, out=even, where=total > 0))
 
 
 def expected_responses(scores: Float, family: FamilyName = "gaussian") -> Float:

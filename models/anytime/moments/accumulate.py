@@ -84,20 +84,9 @@ class Block:
 def moments_of(
     X: Any, Y: Any, weights: Any = None, *, n_jobs: int | None = None, chunk_rows: int | None = None
 ) -> Moments:
-    """Return the moments of a table in memory, which is not changed.
+    """Return the moments of a table in memory; X, Y ((n,) or (n, P)) and weights otherwise as in `Block`.
 
-    Parameters
-    ----------
-    X : (n, D) array of any numeric dtype, or scipy sparse matrix; NaN where missing.
-    Y : (n,) or (n, P).
-    weights : (n,) weights of the rows, or None.
-    n_jobs : threads, as joblib counts them; None is one, unless a `joblib.parallel_config` says otherwise.
-    chunk_rows : rows in a chunk; None fits the cache.
-
-    Raises
-    ------
-    TableError
-        A value is infinite, or too large to square.
+    By default, a chunk of `chunk_rows` fits the cache. Raise TableError if a value is infinite, or too large to square.
     """
     return fold_moments_of(X, Y, weights, n_jobs=n_jobs, chunk_rows=chunk_rows)[0]
 
@@ -139,12 +128,8 @@ def accumulate(
 ) -> list[Moments]:
     """Return the moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
 
-    The next blocks are read while earlier ones are summed, a few ahead at most.
-
-    Parameters
-    ----------
-    before : moments of each fold of earlier rows; without them there must be at least one block.
-    reached : called with the `end` of each block and the moments so far.
+    The next blocks are read while earlier ones are summed, a few ahead at most. `before` are the moments of each fold
+    of earlier rows; without them there must be at least one block.
     """
     total = before
     for end, part in _parts(blocks, count, n_jobs, chunk_rows):
@@ -159,7 +144,6 @@ def accumulate(
 def _parts(
     blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
 ) -> Iterator[tuple[int, list[Moments]]]:
-    """Yield end and moments of each block, in order."""
     jobs = effective_n_jobs(n_jobs)
     if jobs == 1:
         yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
@@ -181,13 +165,11 @@ def dense(X: Any) -> NDArray[Any]:
 
 
 def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[int, list[Moments]]:
-    """Return end and moments of each fold of one block."""
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
         return block.end, [_fold(block, fold, count, chunk_rows) for fold in range(count)]
 
 
 def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:
-    """Return the moments of one fold of a block."""
     rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
     size = block.Y.shape[0] if rows is None else len(rows)
     features, responses = block.features, block.Y.shape[1]
@@ -251,7 +233,6 @@ class _Sums:
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
     def add(self, block: Block, rows: slice | Index) -> None:
-        """Add a chunk of the block's rows, at most `chunk_rows` of them."""
         X, Y = dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
@@ -306,7 +287,6 @@ class _Sums:
         return B
 
     def moments(self) -> Moments:
-        """Return the centred moments of all rows added."""
         mean = self.total / self.weight if self.weight > 0 else self.total
         scatter = self.scatter - np.outer(self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
@@ -331,13 +311,7 @@ class _Sums:
 
 
 class MomentStream:
-    """Moments of the rows seen so far.
-
-    Parameters
-    ----------
-    folds : number of folds, 1 without cross-validation.
-    seed : seed of the fold assignment.
-    """
+    """Moments of the rows seen so far, in each fold; one fold without cross-validation."""
 
     def __init__(self, folds: int, seed: int) -> None:
         self._folds = folds
@@ -347,20 +321,7 @@ class MomentStream:
     def add(
         self, X: Any, Y: Float, weights: Float | None = None, *, decay: float = 1.0, n_jobs: int | None = None
     ) -> None:
-        """Add rows.
-
-        Parameters
-        ----------
-        X : (n, D) features, NaN where missing.  Y : (n, P) responses.  weights : (n,) or None.
-        decay : factor for the weight of all earlier rows, 0 to 1.
-
-        Raises
-        ------
-        TrainingError
-            The decay is not between 0 and 1.
-        TableError
-            A value is infinite or too large; nothing changes.
-        """
+        """Add rows, after multiplying the weight of all earlier rows by `decay`, 0 to 1. Errors change nothing."""
         if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
         assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds

@@ -33,7 +33,6 @@ from anytime.types import Label, Task
 
 
 def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of moments, with a prefix of their names."""
     arrays = {
         "rows": np.array([moments.rows], dtype=np.int64),
         "weight": np.array([moments.weight]),
@@ -80,18 +79,11 @@ def _ascending(spans: Sequence[tuple[int, int]], features: int) -> bool:
 
 
 def _folds_packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the moments of each fold."""
     return {name: array for fold, part in enumerate(parts) for name, array in packed(part, f"{fold}.").items()}
 
 
 def _folds_unpacked(arrays: Arrays, folds: int, features: int, responses: int) -> tuple[Moments, ...]:
-    """Return the moments of each fold.
-
-    Raises
-    ------
-    ArtifactError
-        Arrays are missing or invalid, or their shapes do not fit the numbers of features and responses.
-    """
+    """Return the moments of each fold; raise ArtifactError for arrays that are missing or invalid."""
     parts = []
     for fold in range(folds):
         prefix = f"{fold}."
@@ -143,22 +135,14 @@ class StoredMoments:
 
     @property
     def target(self) -> Target:
-        """Return the target."""
         return Target(self.record.task, self.record.target, self.record.classes)
 
     @cached_property
     def total(self) -> Moments:
-        """Return the moments of all rows."""
         return Moments.merged(self.parts)
 
     def merge(self, other: StoredMoments) -> StoredMoments:
-        """Return the moments of the rows of both, fold by fold.
-
-        Raises
-        ------
-        TableError
-            The columns of `other` have another meaning.
-        """
+        """Return the moments of the rows of both, fold by fold; raise TableError if their columns differ."""
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
         data = (*self.record.data, *other.record.data)
@@ -168,12 +152,7 @@ class StoredMoments:
         """Return the moments of the rows that are not among those of `other`.
 
         If the tables of `other` are among ours, this undoes `merge`, fold by fold. Otherwise its rows may be in any
-        fold, and the result has one fold.
-
-        Raises
-        ------
-        TableError
-            The columns of `other` have another meaning, or its rows are not all among ours.
+        fold, and the result has one fold. Raise TableError if the columns differ, or its rows are not all among ours.
         """
         added = not Counter(other.record.data) - Counter(self.record.data)
         if added and len(self.parts) > 1:
@@ -193,28 +172,14 @@ class StoredMoments:
         return StoredMoments(self.record.model_copy(update=update), parts)
 
     def decayed(self, factor: float) -> StoredMoments:
-        """Return the moments with every row's weight multiplied by `factor`."""
         return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
 
     def save(self, path: str | Path) -> None:
-        """Write a file.
-
-        Raises
-        ------
-        ArtifactError
-            The file is not writable.
-        """
         write(Path(path), KIND, self.record.model_dump_json(), _folds_packed(self.parts))
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMoments:
-        """Read and check a file.
-
-        Raises
-        ------
-        ArtifactError
-            The file does not exist, is of another kind or a newer format, or is truncated.
-        """
+        """Read and check a file; raise ArtifactError if it is missing, invalid, or of another kind or newer format."""
         text, arrays = read(Path(path), KIND)
         try:
             record = _record(text)
@@ -225,17 +190,12 @@ class StoredMoments:
         return cls(record, parts)
 
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
-        """Raise for moments of other columns, or in other folds."""
         ours, theirs = self.record, other.record
-        for what, a, b in (
-            ("features", ours.groups.features, theirs.groups.features),
-            ("target", ours.target, theirs.target),
-            ("classes", ours.classes, theirs.classes),
-            ("query", ours.query, theirs.query),
-            ("weights", ours.weights, theirs.weights),
-            ("folds", ours.folds, theirs.folds),
-        ):
-            if a != b and (folds or what != "folds"):
+        pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
+        for name in ("target", "classes", "query", "weights", *(["folds"] if folds else [])):
+            pairs[name] = getattr(ours, name), getattr(theirs, name)
+        for what, (a, b) in pairs.items():
+            if a != b:
                 raise TableError(
                     f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
                     f"{_shown(b)}, expected {_shown(a)}; make both with the same groups file and options"
@@ -243,7 +203,6 @@ class StoredMoments:
 
 
 def are_moments(path: Path) -> bool:
-    """Return whether the header of a file marks it as a moments file."""
     return has_kind(path, KIND)
 
 
@@ -273,7 +232,6 @@ def _record(text: str) -> MomentsRecord:
 EVERY_S = 30.0
 """Seconds between two writes; at most this much reading is repeated after an interruption."""
 
-
 CHECKPOINT = FileKind("anytime.checkpoint", "checkpoint", "anytime train --checkpoint", "remove it to start again")
 
 
@@ -285,13 +243,7 @@ class CheckpointState(NamedTuple):
 
 
 class Checkpoint:
-    """A file that records the state of a pass.
-
-    Parameters
-    ----------
-    path : the file; it need not exist.
-    every_s : seconds between two writes.
-    """
+    """A file that records the state of a pass; it need not exist."""
 
     def __init__(self, path: Path, every_s: float = EVERY_S) -> None:
         self.path, self._every_s = path, every_s
@@ -301,14 +253,8 @@ class Checkpoint:
     def begin(self, identity: Mapping[str, Any], features: int, responses: int) -> CheckpointState | None:
         """Start a pass; return the state of an earlier identical pass, or None.
 
-        Parameters
-        ----------
-        identity : everything that determines the result, by name, as JSON values; includes `folds`.
-
-        Raises
-        ------
-        ArtifactError
-            The file belongs to another pass, or is damaged.
+        `identity` is everything that determines the result, by name, as JSON values; it includes `folds`. Raise
+        ArtifactError if the file belongs to another pass, or is damaged.
         """
         self._identity = json.loads(json.dumps(identity))
         self._saved = time.monotonic()
@@ -340,16 +286,14 @@ class Checkpoint:
         return ArtifactError(f"{str(self.path)!r} has a damaged record; {CHECKPOINT.remedy}")
 
     def reached(self, row: int, parts: list[Moments]) -> None:
-        """Record the state; write it at most every `every_s` seconds."""
+        """Write the state, at most every `every_s` seconds."""
         if time.monotonic() - self._saved >= self._every_s:
             self.save(row, parts)
 
     def save(self, row: int, parts: list[Moments]) -> None:
-        """Write the state."""
         record = json.dumps({"format": FORMAT, "identity": self._identity, "row": row})
         write(self.path, CHECKPOINT, record, _folds_packed(parts))
         self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Delete the file once the pass is complete."""
         self.path.unlink(missing_ok=True)

@@ -59,13 +59,12 @@ class Moments:
 
     @staticmethod
     def empty(features: int, responses: int, fill: Float) -> Moments:
-        """Return the moments of no rows."""
         width = features + responses
         return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
 
     @staticmethod
     def merged(parts: Iterable[Moments]) -> Moments:
-        """Return the moments of all rows of the parts (at least one), merged in the given order."""
+        """Return the moments of all rows of the parts, of which there is at least one."""
         return reduce(Moments.merge, parts)
 
     def merge(self, other: Moments) -> Moments:
@@ -96,12 +95,8 @@ class Moments:
 
             mean_1 = mean - (n_2/n_1) delta,  scatter_1 = scatter - scatter_2 - (n n_2/n_1) delta delta'.
 
-        Digits are lost where few of many rows remain: values within rounding of zero become zero.
-
-        Raises
-        ------
-        TableError
-            `other` has more rows, or more spread, than these moments.
+        Digits are lost where few of many rows remain: values within rounding of zero become zero. Raise TableError if
+        `other` has more rows, or more spread, than these moments.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
         a = self.with_indicators(both)
@@ -137,7 +132,6 @@ class Moments:
         return remaining._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:
-        """Return the moments with every row's weight multiplied by `factor` (0 to 1), so that a stream forgets."""
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
 
     def with_indicators(self, missing: tuple[tuple[int, int], ...]) -> Moments:
@@ -258,13 +252,9 @@ CONSTANT_TOLERANCE = 1e-14
 
 @dataclass(frozen=True, eq=False)
 class HeldOutMoments:
-    """Second moments of a table about the training means, in the training scales.
+    """Second moments S (D, D), q (D, P), yy (P,) of a table about the training means, in the training scales.
 
-    Attributes
-    ----------
-    S : (D, D), q : (D, P), yy : (P,) as in `Gram`, but about the training means instead of the table's own.
-    variance : (P,) variances of the scaled responses about the table's own means; 0 where a response is constant.
-    weight : the sum of the row weights.
+    `variance` (P,) are those of the scaled responses about the table's own means; 0 where a response is constant.
     """
 
     S: Float
@@ -287,29 +277,17 @@ class HeldOutMoments:
         return HeldOutMoments(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), own, other.weight)
 
     def explained(self, columns: Index, w: Float) -> Float:
-        """Return the explained variance (P,), without penalty, of coefficients w (d, P) of some columns.
-
-        It is q'w - 1/2 w'S w.
-        """
-        fitted: Float = np.sum(w * (self.q[columns] - 0.5 * self.S[np.ix_(columns, columns)] @ w), axis=0)
-        return fitted
+        """Return q'w - 1/2 w'S w (P,): the F, without penalty, of coefficients w (d, P) of some columns."""
+        return np.asarray(np.sum(w * (self.q[columns] - 0.5 * self.S[np.ix_(columns, columns)] @ w), axis=0))
 
     def r2(self, explained: Float) -> Float | None:
-        """Return R², the mean over the responses of 1 - SSE/SST, as scikit-learn's `r2_score` of the table's rows.
+        """Return R² (...), the mean over the responses of 1 - SSE/SST, as scikit-learn's `r2_score` of the rows.
 
-        Parameters
-        ----------
-        explained : (..., P) explained variance of each response, without penalty.
-
-        Returns
-        -------
-        Float or None
-            (...); None where a response does not vary in the table, so that its SST is 0.
+        `explained` (..., P) is without penalty. None if a response does not vary in the table, so that its SST is 0.
         """
         if not (self.variance > 0).all():
             return None
-        r2: Float = np.mean(1.0 - (self.yy - 2 * explained) / self.variance, axis=-1)
-        return r2
+        return np.asarray(np.mean(1.0 - (self.yy - 2 * explained) / self.variance, axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +359,6 @@ class Gram:
         return C, q
 
     def restricted(self, columns: Index) -> Gram:
-        """Return the problem of some columns, in the given order."""
         return replace(
             self,
             S=self.S[np.ix_(columns, columns)],

@@ -29,8 +29,7 @@ def whitening(S: Float) -> Float:
     values, vectors = np.linalg.eigh(S)
     positive = values > NULL_EIGENVALUE * np.maximum(values[..., -1:], 0.0)
     root = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
-    T: Float = vectors * root[..., np.newaxis, :]
-    return T
+    return np.asarray(vectors * root[..., np.newaxis, :])
 
 
 class Criterion(ABC):
@@ -52,8 +51,7 @@ class Criterion(ABC):
 
         For orthonormal groups the length of "omp", sqrt(tr(b_g' S_g^+ b_g)), is |X_g'r|_2.
         """
-        lengths: Float = np.sqrt(scores)
-        return lengths
+        return np.sqrt(scores)
 
 
 class MatchingPursuit(Criterion):
@@ -62,10 +60,9 @@ class MatchingPursuit(Criterion):
     def __init__(self, gram: Gram) -> None:
         self._S = gram.S
         self._whitening: dict[int, tuple[Index, Float]] = {}
-        self._unions: dict[bytes, Float] = {}
+        self._unions: dict[bytes, Float] = {}  # unions recur between steps
 
     def scores(self, state: SelectionState) -> Float:
-        """Return the scores of all groups: one stacked product for each group size."""
         scores = np.zeros(len(state.sizes))
         for stack in state.classes:
             whitened = self._stacked(state, stack.groups, stack.rows).transpose(0, 2, 1) @ state.b[stack.rows]
@@ -84,7 +81,6 @@ class MatchingPursuit(Criterion):
         return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
-        """Return the score of several groups together; unions recur between steps, so their whitening is cached."""
         columns = state.columns[rows]
         key = columns.tobytes()
         if key not in self._unions:
@@ -98,21 +94,18 @@ class ForwardRegression(Criterion):
     needs_blocks = True
 
     def scores(self, state: SelectionState) -> Float:
-        """Return the gains of all groups: one stacked factorisation for each group size."""
         gains = np.zeros(len(state.sizes))
         for stack in state.classes:
             gains[stack.groups] = _gains(stack, state.b[stack.rows], state.reference[stack.rows])
         return gains
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
-        """Return the joint gain of several groups."""
         z = factorise(state.conditional(rows), state.reference[rows]).forward(state.b[rows])
         return 0.5 * float(np.sum(z * z))
 
     def lengths(self, scores: Float) -> Float:
         """Return the lengths of the projections, sqrt(tr(b_g' C_{g|G}^-1 b_g)): a gain is half of the square."""
-        lengths: Float = np.sqrt(2.0 * scores)
-        return lengths
+        return np.sqrt(2.0 * scores)
 
 
 def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
@@ -127,8 +120,7 @@ def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
         pivot = C[:, :, 0]
         positive = pivot > RANK_TOLERANCE * reference
         squares = np.square(b[:, 0, :]).sum(axis=1, keepdims=True)
-        single: Float = 0.5 * np.divide(squares, pivot, out=np.zeros_like(pivot), where=positive)[:, 0]
-        return single
+        return np.asarray(0.5 * np.divide(squares, pivot, out=np.zeros_like(pivot), where=positive)[:, 0])
     bordered = np.zeros((k, d + P, d + P))
     bordered[:, :d, :d] = C
     bordered[:, d:, :d] = b.transpose(0, 2, 1)
@@ -141,8 +133,7 @@ def _gains(stack: SizeClass, b: Float, reference: Float) -> Float:
     if not (pivots > RANK_TOLERANCE * reference).all():
         return _gains_with_rank_loss(C, b, reference)
     z = L[:, d:, :d].reshape(k, -1)
-    gains: Float = 0.5 * np.einsum("kz,kz->k", z, z)
-    return gains
+    return np.asarray(0.5 * np.einsum("kz,kz->k", z, z))
 
 
 def _gains_with_rank_loss(C: Float, b: Float, reference: Float) -> Float:
@@ -162,14 +153,12 @@ class GradientNorm(Criterion):
     combine: np.ufunc
 
     def scores(self, state: SelectionState) -> Float:
-        """Return the scores of all groups."""
         scores = np.zeros(len(state.sizes))
         remaining = state.remaining_groups
         scores[remaining] = self.combine.reduceat(np.square(state.b).sum(axis=1), state.starts[remaining])
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
-        """Return the score of several groups together."""
         return float(self.combine.reduce(np.square(state.b[rows]).sum(axis=1), initial=0.0))
 
 

@@ -21,14 +21,7 @@ from anytime.types import Bool, Float, Index
 
 @dataclass(frozen=True)
 class Step:
-    """A selected group together with its requirements that earlier steps do not include.
-
-    Attributes
-    ----------
-    adds : groups in order of computation, the selected one last.
-    cost : their total cost.
-    explained_variance : F of all steps up to this one.
-    """
+    """A selected group after its requirements that earlier steps do not include; F is that of all steps so far."""
 
     adds: tuple[int, ...]
     cost: float
@@ -58,7 +51,6 @@ class Sequence:
     def of(
         steps: Many[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
     ) -> Sequence:
-        """Return the sequence of some steps."""
         slices = [groups.slices[group] for step in steps for group in step.adds]
         columns = np.concatenate([np.empty(0, dtype=np.intp), *(np.arange(s.start, s.stop) for s in slices)])
         sizes = [sum(len(groups.groups[group].features) for group in step.adds) for step in steps]
@@ -75,19 +67,13 @@ class Sequence:
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
 
     def upto(self, steps: int) -> Self:
-        """Return the sequence of the first steps only."""
         capable = None if self.doubling_until is None else min(self.doubling_until, steps)
         columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
         return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:
-    """Return the order of steps by decreasing gain per cost, ties in the given order: a reference curve, not a model.
-
-    Parameters
-    ----------
-    gains, costs : (steps,) gain and cost of each step of a sequence; free steps come first.
-    """
+    """Return the order of steps by decreasing gain per cost, free steps first and ties as given: a reference curve."""
     density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
     return np.argsort(-density, kind="stable")
 
@@ -112,21 +98,12 @@ def with_prerequisites(groups: FeatureGroups, group: int, selected: Bool) -> tup
 
 
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
-    """Return the total cost of some groups."""
     return float(groups.costs[list(adds)].sum())
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The remaining groups at one step of a sequence.
-
-    Attributes
-    ----------
-    groups : all groups.
-    state : the remaining groups, with their gradients given the selection.
-    criterion : scores groups.
-    cost_blind : ignore the costs in selection.
-    """
+    """The remaining groups at one step of a sequence; `groups` are all groups."""
 
     groups: FeatureGroups
     state: SelectionState
@@ -134,11 +111,9 @@ class Candidates:
     cost_blind: bool
 
     def adds(self, group: int) -> tuple[int, ...]:
-        """Return the group after its unpaid prerequisites."""
         return with_prerequisites(self.groups, group, self.state.selected)
 
     def remaining(self) -> Index:
-        """Return the groups not yet selected."""
         return np.flatnonzero(~self.state.selected)
 
     def step_costs(self) -> Float:
@@ -151,9 +126,7 @@ class Candidates:
     def scores(self, among: Bool) -> Float:
         """Return the score of each group's step, (groups,), for the group's columns and those that it must add.
 
-        Parameters
-        ----------
-        among : (groups,) the remaining groups to score so; the scores of the others are undefined.
+        Only the scores of remaining groups `among` (groups,) are defined.
         """
         scores = self.criterion.scores(self.state)
         for group in self._locked():
@@ -163,17 +136,12 @@ class Candidates:
         return scores
 
     def longest(self, scores: Float) -> float:
-        """Return the length of the residual's longest projection on the step of any remaining group."""
         return float(self.criterion.lengths(scores[self.remaining()]).max(initial=0.0))
 
     def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
         """Return the best step: groups in order of computation, the selected one last.
 
-        Parameters
-        ----------
-        allowed : (groups,) the groups whose steps are allowed; at least one.
-        costs : (groups,) the `step_costs`.
-        scores : (groups,) the `scores`, at least of the allowed groups.
+        At least one group is `allowed` (groups,); `costs` are the `step_costs`, and `scores` cover the allowed groups.
         """
         among = np.flatnonzero(allowed)
         free = among[costs[among] == 0]
@@ -200,19 +168,14 @@ class Candidates:
 
     @cached_property
     def _any_requires(self) -> bool:
-        """Return whether any group requires another; cached because every step needs it."""
         return any(self.groups.prerequisites)
 
     def _union(self, groups: tuple[int, ...]) -> float:
-        """Return the score of several groups together."""
         rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
         return self.criterion.union_score(self.state, np.concatenate(rows)) if rows else 0.0
 
     def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
-        """Return the groups that maximise the density with `group` and its prerequisites, and that density.
-
-        The first group of the bundle is `group` itself.
-        """
+        """Return `group` and the groups that maximise the density with it and its prerequisites, and that density."""
         union = self.adds(group)
         score, cost = self._union(union), cost_of(self.groups, union)
         opened = set(union[:-1])
@@ -254,13 +217,8 @@ def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool,
     """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 
     While nothing is spent the limit is c_min, the smallest positive cost of a step. If no step is within the limit,
-    only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends.
-
-    Parameters
-    ----------
-    costs : (groups,) cost of each group's step.
-    remaining : groups not yet selected, at least one.
-    spent : cost of the sequence so far.
+    only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs` (groups,)
+    are those of the groups' steps; at least one group is `remaining`.
     """
     paid = costs[remaining]
     limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
@@ -274,8 +232,7 @@ class Search(Protocol):
     """A problem whose groups are selected step by step."""
 
     @property
-    def candidates(self) -> Candidates:
-        """Return the candidates for the next step."""
+    def candidates(self) -> Candidates: ...
 
     def select(self, adds: tuple[int, ...]) -> float:
         """Select the groups of a step; return the explained variance F of all selected groups."""
@@ -297,8 +254,7 @@ def greedy(
     epsilon : stop before the step at which no remaining group has a projection of the residual longer than this
         (Group-OMP, Figure 1). Costs do not affect this rule; while one group's projection is longer, the densest group
         goes first.
-    first : groups selected before all others, in this order, each after its requirements; no rule applies to their
-        steps.
+    first : groups selected before all others, each after its requirements; no rule applies to their steps.
     """
     steps: list[Step] = []
     spent = 0.0
@@ -321,8 +277,8 @@ def greedy(
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
             scores = candidates.scores(allowed if epsilon is None else remaining)
-            if epsilon is not None and candidates.longest(scores) <= epsilon:
-                longest = candidates.longest(scores)
+            if epsilon is not None and (length := candidates.longest(scores)) <= epsilon:
+                longest = length
                 break
             adds = candidates.choose(allowed, costs, scores)
         explained = search.select(adds)

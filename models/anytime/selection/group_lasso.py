@@ -122,7 +122,6 @@ class Problem:
         return full
 
     def norms(self, w: Float) -> Float:
-        """Return the Frobenius norm of each group's rows, (k,)."""
         return np.sqrt(self.sums(np.square(w)))
 
     def largest(self) -> float:
@@ -139,8 +138,7 @@ class Problem:
 
     def sums(self, values: Float) -> Float:
         """Return the sum of values (d, P) over the rows of each group and over responses, (k,)."""
-        sums: Float = np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
-        return sums
+        return np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
 
 
 STEPS = 100
@@ -169,8 +167,7 @@ class BlockUpdate:
         if length <= k:
             return np.zeros_like(z)
         rho = self._norm(a, k, max(rho, (length - k) / float(self.values[-1])))
-        w: Float = self.vectors @ (along / (self.values + k / rho)[:, np.newaxis])
-        return w
+        return np.asarray(self.vectors @ (along / (self.values + k / rho)[:, np.newaxis]))
 
     def _norm(self, a: Float, k: float, rho: float) -> float:
         """Return the root of the secular equation; the iteration ends when a Newton step no longer rises."""
@@ -267,19 +264,15 @@ DIRECTION_TOLERANCE = 1e-6
 """Tolerance of conjugate gradients; six digits suffice for the full speed of Newton's method."""
 
 MAX_CONJUGATE_STEPS = 200
-"""Maximum number of conjugate-gradient steps; truncated, they still give a direction of descent."""
+"""Maximum number of conjugate-gradient steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curved:
-    """Second derivatives at some point.
+    """Second derivatives at some point, for the columns of the groups that are not zero.
 
-    Attributes
-    ----------
-    S : (d, d) covariance of the columns of the groups that are not zero.
-    owner : (d,) their group, ascending.
-    unit : (d, P) the coefficients, each group divided by its norm.
-    kappa : (d,) the penalty of each column's group divided by the group's norm.
+    `owner` (d,) is the group of each column, ascending. `unit` (d, P) are the coefficients, each group divided by its
+    norm; `kappa` (d,) is the penalty of each column's group divided by that norm.
     """
 
     S: Float
@@ -328,8 +321,7 @@ class Curved:
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         radial = np.add.reduceat(np.sum(self.unit * x, axis=1), starts)
         along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * self.unit
-        product: Float = self.S @ x + self.kappa[:, np.newaxis] * (x - along)
-        return product
+        return np.asarray(self.S @ x + self.kappa[:, np.newaxis] * (x - along))
 
 
 SHARP = 1e-6
@@ -355,7 +347,6 @@ class Descent:
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
     def start(self, w: Float) -> None:
-        """Start from some coefficients."""
         self.w = w.copy()
         self._refresh()
 

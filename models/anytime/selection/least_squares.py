@@ -23,20 +23,13 @@ from anytime.types import Float, Method
 
 @dataclass(frozen=True, eq=False)
 class FactoredSequence(Sequence):
-    """A sequence for least squares, with the factor of C in its order.
-
-    Attributes
-    ----------
-    factor : Cholesky factor of C in selection order, of `columns`.
-    z : (columns, P) L^-1 q; its first rows are shared by all longer prefixes.
-    """
+    """A sequence for least squares, with the Cholesky factor of C in its order, and z = L^-1 q (columns, P)."""
 
     factor: Factor
     z: Float
 
     @staticmethod
     def with_factor(found: Sequence, factor: Factor, z: Float) -> FactoredSequence:
-        """Return a sequence with its factor and z."""
         return FactoredSequence(
             found.steps, found.doubling_until, found.columns, found.ends, factor, z, longest=found.longest
         )
@@ -59,27 +52,13 @@ def sequence(
     epsilon: float | None = None,
     first: Many[int] = (),
 ) -> FactoredSequence:
-    """Order the groups so that each prefix explains as much as its cost allows.
+    """Order the groups so that each prefix explains as much as its cost allows. Steps that cost nothing go first.
 
-    Parameters
-    ----------
-    gram : standardised normal equations, columns in the order of the groups file.
-    groups : the groups and their costs.
-    method : the criterion: "omp", "fr", "single" or "no-whiten"; or "sparse", by entry on the Group Lasso path.
-    alpha : the penalty.
-    cost_blind : ignore the costs in selection (G-OMP is "omp" cost-blind).
-    doubling : select no step that costs more than all before it together (Algorithm 2).
-    epsilon : stop if no remaining group has a projection of the residual longer than this; None selects all groups.
-    first : groups selected before all others, in this order.
+    About D^3 operations for D columns, for "fr" as for "omp". "sparse" does not support doubling or epsilon, and raises
+    TrainingError if its path does not converge.
 
-    Raises
-    ------
-    TrainingError
-        "sparse" with doubling or epsilon, or its path did not converge.
-
-    Notes
-    -----
-    About D^3 operations for D columns, for "fr" as for "omp". Steps that cost nothing go first.
+    `method` is a criterion ("omp", "fr", "single" or "no-whiten"), or "sparse": by entry on the Group Lasso path. G-OMP
+    is "omp" cost-blind. `doubling`, `epsilon` and `first` are as in `greedy`.
     """
     order = sequencer(gram, groups, method, cost_blind=cost_blind, doubling=doubling, epsilon=epsilon, first=first)
     return order(alpha)
@@ -128,13 +107,7 @@ class _SweepSearch:
 
 
 def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...]], alpha: float) -> FactoredSequence:
-    """Sweep the groups in the order of some steps, at the penalty alpha. About D^3/3 operations.
-
-    Parameters
-    ----------
-    gram : standardised normal equations, columns in the order of the groups file.
-    order : the groups that each step adds, in order of computation; together every group at most once.
-    """
+    """Sweep the groups in the order of some steps, which add every group at most once. About D^3/3 operations."""
     steps: list[Step] = []
     explained = 0.0
     with single_blas_thread():

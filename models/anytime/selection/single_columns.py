@@ -29,7 +29,6 @@ from anytime.types import Float, Index
 
 
 def are_single_columns(groups: FeatureGroups) -> bool:
-    """Return whether every group is one column, and none requires another."""
     return all(len(group.features) == 1 for group in groups.groups) and not any(groups.prerequisites)
 
 
@@ -38,11 +37,7 @@ def single_columns(
 ) -> tuple[Sequence, Factor, Float]:
     """Return the sequence of all groups by forward regression, the factor of C in its order, and z = L^-1 q (D, P).
 
-    The caller limits BLAS to one thread.
-
-    Parameters
-    ----------
-    groups : groups that satisfy `are_single_columns`, so that group g is column g.
+    The caller limits BLAS to one thread. The groups satisfy `are_single_columns`, so that group g is column g.
     """
     costs = groups.costs
     columns = _Columns(gram, costs, alpha)
@@ -58,12 +53,7 @@ def single_columns(
 
 
 class _Columns:
-    """The remaining columns, in the order of the table, with their gradients and variances given the selection.
-
-    Attributes
-    ----------
-    z : (D, P) L^-1 q of the columns selected so far, in their order.
-    """
+    """The remaining columns, in the order of the table, with their gradients and variances given the selection."""
 
     def __init__(self, gram: Gram, costs: Float, alpha: float) -> None:
         C, b = gram.penalised(alpha)
@@ -76,17 +66,12 @@ class _Columns:
         self._V, self._width = np.empty((min(PANEL, size), size)), 0
         self._L = np.zeros((size, size), order="F")
         self._dropped = np.zeros(size, dtype=np.bool_)
-        self.z = np.zeros((size, responses))
+        self.z = np.zeros((size, responses))  # L^-1 q of the selected columns, in their order
         self._selected_rows: list[int] = []
         self._done = 0
 
     def select_among(self, columns: Index, prices: Float) -> list[int]:
-        """Select some columns one by one, the one with the largest gain times price first; return their order.
-
-        Parameters
-        ----------
-        columns : the columns to select, ascending.  prices : (D,) price of every column of the table.
-        """
+        """Select some columns one by one, the one with the largest gain times price (D,) first; return their order."""
         order: list[int] = []
         requested = np.zeros(len(prices), dtype=np.bool_)
         requested[columns] = True
@@ -148,7 +133,6 @@ class _Columns:
         return squares
 
     def _select(self, row: int) -> None:
-        """Select a column and update the others."""
         V, width = self._V, self._width
         u = V[width]
         np.subtract(self._C[row], V[:width, row] @ V[:width], out=u)

@@ -8,8 +8,8 @@ divided by 2n this is, in the scale of the mean loss that this library uses ever
 
     1/2 tr(w'Sw) - tr(q'w) + 1/2 sum(yy) + mu sum_j c(G_j) |w_j|_F,   mu = lambda/(2n).
 
-The code computes with `mu`, the penalty per unit of cost; `lambdas` has the paper's scale. The weight does not include
-the root of the group's size. Each penalty of the path is solved to a duality gap.
+The code computes with `mu`, the penalty per unit of cost. The weight does not include the root of the group's size.
+Each penalty of the path is solved to a duality gap.
 
 The path is computed once per problem; it has no alpha. Its order is then refitted: the coefficients of every prefix are
 those of ridge regression at alpha, as for every other method. The paper uses the shrunken weights of the path instead:
@@ -65,10 +65,8 @@ class GroupLassoPath:
     ----------
     mu : (L,) penalties per unit of cost, in the scale of the mean loss, decreasing.
     coef : (L, D, P) coefficients in standard units.
-    gaps : (L,) duality gap reached at each, an upper bound of the distance to the optimum.
+    gaps : (L,) duality gap reached at each, an upper bound of the distance to the optimum; `target` is the target.
     active : (L, groups) marks nonzero groups; groups of weight 0 that have columns are always active.
-    target : the target gap.
-    weight : the sum of the row weights, n.
     """
 
     mu: Float
@@ -76,12 +74,6 @@ class GroupLassoPath:
     gaps: Float
     active: Bool
     target: float
-    weight: float
-
-    @property
-    def lambdas(self) -> Float:
-        """Return the penalties in the paper's scale, 2 n mu, (L,)."""
-        return 2.0 * self.weight * self.mu
 
     @property
     def reached(self) -> Bool:
@@ -102,49 +94,32 @@ def group_lasso_path(
 ) -> GroupLassoPath:
     """Return the optima along a decreasing geometric grid; each solve starts from the previous optimum.
 
+    Where columns are collinear the optimum is one of several; predictions and the norms' weighted sum are unique.
+    A penalty costs a few times d^3/3 + d D P operations for d columns that are not zero. Where no column explains
+    anything, the path is the single penalty 0.
+
     Parameters
     ----------
-    gram : standardised normal equations; not changed.
-    slices : columns of each group.
     weights : (groups,) weight of each group's norm, its cost; a group of weight 0 is not penalised and always active.
     count, smallest : number of penalties, from the smallest at which all penalised groups are zero, down to this share
         of it.
     mu : explicit penalties instead of the grid, decreasing.
     tolerance : target duality gap, as a share of 1/2 sum(yy).
     rounds : maximum number of rounds at one penalty; `GroupLassoPath.reached` marks where they sufficed.
-
-    Raises
-    ------
-    TrainingError
-        Weights or penalties are invalid.
-
-    Notes
-    -----
-    Where columns are collinear the optimum is one of several; predictions and the norms' weighted sum are unique.
-    A penalty costs a few times d^3/3 + d D P operations for d columns that are not zero. Where no column explains
-    anything, the path is the single penalty 0.
     """
     with single_blas_thread():
         tracer = Tracer(gram, slices, weights, tolerance, rounds)
-        grid = tracer.grid(count, smallest) if mu is None else _checked(mu)
+        grid = tracer.grid(count, smallest) if mu is None else np.array(mu, dtype=np.float64)
+        if mu is not None and not (len(grid) and np.isfinite(grid).all() and (grid > 0).all()):
+            raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
         return tracer.path(tracer.trace(grid))
-
-
-def _checked(mu: Sequence[float]) -> Float:
-    grid = np.array(mu, dtype=np.float64)
-    if len(grid) == 0 or not (np.isfinite(grid) & (grid > 0)).all():
-        raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
-    return grid
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The optimum at one penalty, for the penalised groups that have columns (`Problem`).
+    """The optimum w (d, P) at one penalty, for the penalised groups that have columns (`Problem`).
 
-    Attributes
-    ----------
-    mu, gap : the penalty and the duality gap reached.
-    w, ratios, active : coefficients (d, P); |b_g|_F/c_g of each group (k,); which groups are not zero (k,).
+    `ratios` are |b_g|_F/c_g of each group (k,), and `active` marks the groups that are not zero (k,).
     """
 
     mu: float
@@ -155,17 +130,7 @@ class Point:
 
 
 class Tracer:
-    """Solver of one problem at any penalty, from any point. Use it with one BLAS thread.
-
-    Parameters
-    ----------
-    gram, slices, weights, tolerance, rounds : as in `group_lasso_path`.
-
-    Raises
-    ------
-    TrainingError
-        The weights are negative, not finite, or not one for each group.
-    """
+    """Solver of one problem at any penalty, from any point. Use it with one BLAS thread."""
 
     def __init__(
         self, gram: Gram, slices: Sequence[slice], weights: Float, tolerance: float = TOLERANCE, rounds: int = ROUNDS
@@ -173,7 +138,7 @@ class Tracer:
         if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
         self.problem = Problem.of(gram, slices, weights)
-        self._gram, self._slices = gram, slices
+        self._slices = slices
         self._free = [s.stop > s.start and weight == 0 for s, weight in zip(slices, weights, strict=True)]
         self.target = tolerance * 0.5 * float(gram.yy.sum())
         self._rounds = rounds
@@ -185,7 +150,6 @@ class Tracer:
         return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
 
     def trace(self, grid: Float) -> list[Point]:
-        """Return the optima at decreasing penalties."""
         points: list[Point] = []
         for mu in grid.tolist():
             points.append(self.at(mu, points[-1] if points else None))
@@ -200,7 +164,6 @@ class Tracer:
         return Point(mu, gap, descent.w.copy(), ratios, problem.norms(descent.w) > 0)
 
     def path(self, points: Sequence[Point]) -> GroupLassoPath:
-        """Return the same points in all columns and groups."""
         active = np.zeros((len(points), len(self._slices)), dtype=np.bool_)
         active[:, self._free] = True
         for k, point in enumerate(points):
@@ -211,7 +174,6 @@ class Tracer:
             gaps=np.array([point.gap for point in points]),
             active=active,
             target=self.target,
-            weight=self._gram.weight,
         )
 
 
@@ -224,56 +186,39 @@ SUFFICIENT = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """A path and its order of entry.
-
-    Attributes
-    ----------
-    path : the optima on the grid of penalties, without the intermediate ones that only separated entries.
-    steps : groups that each step adds, in order of computation; together every group once.
-    """
+    """A path on the grid of penalties, and the groups that each step adds, in order of computation."""
 
     path: GroupLassoPath
     steps: tuple[tuple[int, ...], ...]
 
 
 def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None) -> None:
-    """Raise for options that do not fit the method "sparse".
-
-    Raises
-    ------
-    TrainingError
-        Doubling or a precision, which restrict a greedy search, or a family that needs more than moments.
-    """
-    if method == "sparse" and doubling:
+    """Raise for "sparse" with doubling or a precision, which restrict a greedy search, or without least squares."""
+    if method != "sparse":
+        return
+    if doubling:
         raise TrainingError(
             "method 'sparse' follows a path and does not support doubling; turn doubling off, or choose 'fr'"
         )
-    if method == "sparse" and epsilon is not None:
+    if epsilon is not None:
         raise TrainingError(
             "method 'sparse' follows a path and does not support epsilon; remove epsilon, or choose 'omp'"
         )
-    if method == "sparse" and family != "gaussian":
+    if family != "gaussian":
         raise TrainingError(
             f"method 'sparse' supports family gaussian, not {family}; choose method 'fr' or family gaussian"
         )
 
 
-def _weights(groups: FeatureGroups, cost_blind: bool = False) -> Float:
-    """Return the weight of each group in the path, (groups,), see the module docstring; all 1 if cost-blind."""
-    if cost_blind:
-        return np.ones(len(groups))
-    return np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
-
-
 def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> Entries:
     """Return the path and its order of entry, which do not depend on the penalty alpha.
 
-    Raises
-    ------
-    TrainingError
-        At some penalty the duality gap stayed too large for a reliable order.
+    Raise TrainingError if the duality gap stayed too large for a reliable order at some penalty.
     """
-    weights = _weights(groups, cost_blind)
+    if cost_blind:
+        weights = np.ones(len(groups))
+    else:
+        weights = np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
     with single_blas_thread():
         tracer = Tracer(gram, groups.slices, weights)
         points = tracer.trace(tracer.grid())
@@ -301,7 +246,6 @@ class _Entering:
         self.order: list[int] = np.flatnonzero(weights == 0).tolist()
 
     def between(self, before: Point, after: Point, halvings: int) -> None:
-        """Add the groups that enter between two points."""
         new = after.active & ~self._entered
         if new.sum() > 1 and halvings > 0:
             middle = self._tracer.at(math.sqrt(before.mu * after.mu), before)
@@ -354,12 +298,7 @@ def shrunken_curve(path: GroupLassoPath, groups: FeatureGroups, held: HeldOutMom
     After the empty prefix ordered is one point for each penalty: F of each response, without penalty, on a table's
     moments, and the cost of all groups that were active at this or a larger penalty, with their requirements. A group
     that leaves the path has been computed nevertheless, so costs never fall. Between two entries they are constant
-    while F changes with the shrinkage.
-
-    Parameters
-    ----------
-    path : optima of the training problem.
-    held : the moments of the table to measure on, in training units; `gram.own` is training itself.
+    while F changes with the shrinkage. `held` is the table to measure on; `gram.own` is training itself.
     """
     costs, explained = [0.0], [np.zeros(len(held.yy))]
     paid = np.zeros(len(groups), dtype=np.bool_)

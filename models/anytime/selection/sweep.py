@@ -28,14 +28,10 @@ from anytime.types import Float, Index
 
 @dataclass
 class SizeClass:
-    """The remaining groups with the same number of columns, stacked.
+    """The remaining groups with the same number of columns, stacked: indices (k,), rows (k, d) and blocks (k, d, d).
 
-    Attributes
-    ----------
-    groups : (k,) indices of the groups.
-    rows : (k, d) their rows.
-    blocks : (k, d, d) their conditional covariances, or empty where the criterion does not need them. The block of a
-        group selected since the last flush is the identity, and its gradient is zero.
+    The blocks are the conditional covariances, or empty where the criterion does not need them. The block of a group
+    selected since the last flush is the identity, and its gradient is zero.
     """
 
     groups: Index
@@ -44,14 +40,7 @@ class SizeClass:
 
 
 class SelectionState:
-    """The remaining groups, with their gradients.
-
-    Parameters
-    ----------
-    slices : columns of each group.
-    b : (D, P) the gradient of the explained variance in each column.
-    reference : (D,) the diagonal with which pivots are compared.
-    """
+    """The remaining groups, with the gradient b (D, P) and the diagonal (D,) with which pivots are compared."""
 
     def __init__(self, slices: Sequence[slice], b: Float, reference: Float) -> None:
         self.b, self.reference = b, reference
@@ -62,7 +51,6 @@ class SelectionState:
         self.stack()
 
     def rows(self, group: int) -> slice:
-        """Return the rows of a remaining group."""
         return slice(int(self.starts[group]), int(self.starts[group] + self.sizes[group]))
 
     def stack(self) -> None:
@@ -91,12 +79,7 @@ PANEL = 128
 class Sweep(SelectionState):
     """Groups selected one by one, and the remaining groups given the selection. Use it with one BLAS thread.
 
-    Parameters
-    ----------
-    gram : the standardised normal equations; not changed.
-    slices : columns of each group.
-    alpha : the penalty.
-    blocks : whether to store the conditional blocks of the remaining groups.
+    `blocks` states whether the conditional blocks of the remaining groups are stored.
     """
 
     def __init__(self, gram: Gram, slices: Sequence[slice], alpha: float, *, blocks: bool) -> None:
@@ -112,11 +95,9 @@ class Sweep(SelectionState):
         self._selected_rows = np.zeros(D, dtype=np.bool_)
 
     def conditional(self, rows: Index | slice) -> Float:
-        """Return the conditional covariance of some rows given the selection, (d, d)."""
         V = self._V[rows, : self._width]
         block = self._C[rows, rows] if isinstance(rows, slice) else self._C[np.ix_(rows, rows)]
-        conditional: Float = block - V @ V.T
-        return conditional
+        return np.asarray(block - V @ V.T)
 
     def select(self, group: int) -> float:
         """Select a group; return its gain in explained variance F."""
@@ -158,7 +139,7 @@ class Sweep(SelectionState):
                 stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _store(self) -> None:
-        """Copy the panel, which consists of columns of the factor, into L."""
+        """Copy the panel, columns of the factor, into L."""
         done = len(self._order)
         self._L[self.columns, done - self._width : done] = self._V[:, : self._width]
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,18 +53,12 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of all workers."""
         return int(sum(self._client.nthreads().values()))
 
     def moments(
         self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
     ) -> list[Moments]:
-        """Return the moments of each fold of a table, as `Dataset.moments`; workers merge them.
-
-        Parameters
-        ----------
-        progress : called with the number of rows of each completed part.
-        """
+        """Return the moments of each fold, as `Dataset.moments`; `progress` gets the number of rows of each part."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
         sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
@@ -79,7 +74,6 @@ class Cluster:
         return found
 
     def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
-        """Return the rows of a table, in the same folds, for a likelihood."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
         return ClusterObserved(self._client, full, dataset.target)
@@ -87,7 +81,6 @@ class Cluster:
     def _parts(
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
     ) -> tuple[list[Part], list[FoldCounts]]:
-        """Return the parts of a table, and their fold counts."""
         if not self.threads:
             raise TrainingError(
                 "the cluster has no workers; start workers, or train with --backend local", environment=True
@@ -95,15 +88,15 @@ class Cluster:
         if dataset.query is not None:
             dataset.table.batches([dataset.query])  # determines its kind once, here, and not in every task
         assigner = FoldAssigner(folds, seed, stratified=stratified)
-        ranges: list[Span] = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
+        ranges = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
         submit = self._client.submit
-        futures = [submit(dataset.tally, assigner, start=s.start, stop=s.stop, pure=False) for s in ranges]
+        futures = [submit(dataset.tally, assigner, start=start, stop=stop, pure=False) for start, stop in ranges]
         with cluster_errors():
             tallies: list[FoldCounts] = self._client.gather(futures)
         if not any(tally.rows for tally in tallies):
             raise TableError("there are no rows to learn from; expected at least one with a target")
         assigners = assigner.split(tallies)
-        return [Part(dataset, span, own) for span, own in zip(ranges, assigners, strict=True)], tallies
+        return [Part(dataset, *span, own) for span, own in zip(ranges, assigners, strict=True)], tallies
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +108,6 @@ class ClusterObserved:
     target: Target
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
-        """Let the workers read the rows."""
         units = light(gram)
         rows = tuple(self.client.submit(StoredRows, part, units, expansion, pure=False) for part in self.parts)
         return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
@@ -123,13 +115,7 @@ class ClusterObserved:
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """Connect to a cluster by the address of its scheduler, such as `tcp://host:8786`.
-
-    Raises
-    ------
-    TrainingError
-        Dask is not installed, or no scheduler answers.
-    """
+    """Connect to the scheduler at an address; raise TrainingError if none answers, or Dask is not installed."""
     module = distributed()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     try:
@@ -145,47 +131,32 @@ def connected(address: str) -> Iterator[Cluster]:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Rows `start` to `stop` of a table, to its end if None."""
-
-    start: int
-    stop: int | None
-
-
-@dataclass(frozen=True)
 class Part:
-    """Rows of a dataset.
-
-    Attributes
-    ----------
-    assigner : fold assigner positioned at the first row; not changed.
-    """
+    """Rows of a dataset; the fold assigner is positioned at the first of them, and not changed."""
 
     dataset: Dataset
-    span: Span
+    start: int
+    stop: int | None
     assigner: FoldAssigner
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows that have a target, possibly none."""
-        return self.dataset.blocks(self.assigner.copy(), start=self.span.start, stop=self.span.stop)
+        return self.dataset.blocks(self.assigner.copy(), start=self.start, stop=self.stop)
 
 
-def spans(starts: Sequence[int], limit: int) -> list[Span]:
-    """Return at most `limit` consecutive ranges of rows, each starting at one of the readable `starts`."""
+def spans(starts: Sequence[int], limit: int) -> list[tuple[int, int | None]]:
+    """Return at most `limit` consecutive ranges of rows, from one of the readable `starts` each; None is the end."""
     count = min(limit, len(starts))
     edges = [starts[round(i * len(starts) / count)] for i in range(count)]
-    return [Span(start, stop) for start, stop in zip(edges, [*edges[1:], None], strict=True)]
+    return list(zip(edges, [*edges[1:], None], strict=True))
 
 
 def moments_of_part(part: Part) -> list[Moments]:
-    """Return the moments of each fold of a part."""
     use_one_blas_thread()
     folds = part.assigner.folds
     return part.dataset.summed(part.blocks(), folds, n_jobs=1, before=[part.dataset.no_moments()] * folds)
 
 
 def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
-    """Return the moments of each fold of the rows of both."""
     use_one_blas_thread()
     return [a.merge(b) for a, b in zip(one, other, strict=True)]
 
@@ -214,13 +185,6 @@ class StoredRows:
 
 
 def distributed() -> Any:
-    """Return Dask's package.
-
-    Raises
-    ------
-    TrainingError
-        The package is not installed.
-    """
     try:
         return import_module("distributed")
     except ImportError as error:
@@ -231,13 +195,7 @@ def distributed() -> Any:
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Translate failures of the cluster while the caller waits for tasks; pass on errors in the rows.
-
-    Raises
-    ------
-    TrainingError
-        Workers lack a package or memory, or the scheduler is not reachable.
-    """
+    """Translate failures of the cluster while the caller waits for tasks; pass on errors in the rows."""
     module = distributed()
     try:
         yield
@@ -269,31 +227,23 @@ class _At:
     theta: Float
 
     def of(self, design: BlockDesign) -> Predictors:
-        """Return the predictors of the rows of a part."""
         return design.view(self.columns).predictors(self.theta)
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterDesign(Design):
-    """Rows that workers store.
-
-    Attributes
-    ----------
-    client : the `distributed.Client`.  rows : futures of `StoredRows`, in the order of the table.
-    """
+    """Rows that workers store: futures of `StoredRows`, in the order of the table."""
 
     client: Any = None
     rows: tuple[Any, ...] = ()
 
     @property
     def fold_jobs(self) -> int:
-        """Return 1: one pass keeps all workers busy."""
-        return 1
+        return 1  # one pass keeps all workers busy
 
     @cached_property
     def totals(self) -> Totals:
-        """Return the sums over all rows."""
-        found = list(self.over(_totals))
+        found = list(self.over(attrgetter("totals")))
         return Totals(
             sum(each.rows for each in found),
             np.sum([each.responses for each in found], axis=0),
@@ -301,22 +251,16 @@ class ClusterDesign(Design):
         )
 
     def view(self, columns: Index) -> ClusterView:
-        """Return the same rows with some columns only, in that order."""
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         """Yield the results of a function of a part's design, in the order of the table."""
-        submit, design = self.client.submit, self._without_rows
-        futures = [submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
+        gram = light(self.gram)
+        design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, n_jobs=1)
+        futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             found: list[Any] = self.client.gather(futures)
         yield from found
-
-    @cached_property
-    def _without_rows(self) -> BlockDesign:
-        """Return what a worker needs in addition to its rows."""
-        gram = light(self.gram)
-        return BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, n_jobs=1)
 
 
 class ClusterView(View):
@@ -331,20 +275,13 @@ class ClusterView(View):
         return _At(self.columns, theta)
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
-        """Return predictors moved by `share` times the directions."""
         return _At(etas.columns, etas.theta + share * directions.theta)
 
-    def loss(self, etas: Predictors) -> float:
-        """Return the mean loss at some predictors: one pass."""
-        return float(sum(self._over(BlockView.loss, etas)))
-
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
-        """Return the mean loss at some predictors, and its derivative in a direction: one pass."""
         losses, slopes = zip(*self._over(BlockView.slope, etas, directions), strict=True)
         return float(sum(losses)), float(sum(slopes))
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        """Return loss and score at some predictors, and optionally the second derivatives: one pass."""
         found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
         score, curvature = np.zeros_like(found[0].score), None
         for each in found:
@@ -354,18 +291,16 @@ class ClusterView(View):
         return Evaluation(sum(each.loss for each in found), score, curvature)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
-        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass."""
-        total: Float = np.sum(list(self._over(BlockView.product, etas, direction)), axis=0)
-        return total
+        return self._sum(BlockView.product, etas, direction)
 
     def weighted_gram(self, etas: Predictors) -> Float:
-        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors: one pass."""
-        total: Float = np.sum(list(self._over(BlockView.weighted_gram, etas)), axis=0)
-        return total
+        return self._sum(BlockView.weighted_gram, etas)
 
     def held_deviance(self, theta: Float) -> float:
-        """Return the sum of weight times deviance over the rows of the held-out fold: one pass."""
         return float(sum(self._over(BlockView.held_deviance, theta)))
+
+    def _sum(self, method: Callable[..., Float], *arguments: Any) -> Float:
+        return np.asarray(np.sum(list(self._over(method, *arguments)), axis=0))
 
     def _over(self, method: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         """Yield the results of a method of the parts' views."""
@@ -373,13 +308,8 @@ class ClusterView(View):
 
 
 def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Run a task on the design of a part, on the worker."""
     use_one_blas_thread()
     return task(replace(design, row_blocks=rows.row_blocks), *arguments)
-
-
-def _totals(design: BlockDesign) -> Totals:
-    return design.totals
 
 
 def _in_view(design: BlockDesign, columns: Index, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ from anytime.selection import FactoredSequence, Sequence, given_sequence, sequen
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, check_steps, cross_validated, shortened, split
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, cross_validated, shortened, split
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
@@ -69,12 +69,10 @@ class Fit:
 
     @property
     def groups(self) -> FeatureGroups:
-        """Return the groups with their terms as features."""
         return self.expansion.terms
 
     @property
     def curve(self) -> Curve:
-        """Return cost, explained variance and error of every prefix."""
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
     @cached_property
@@ -222,6 +220,8 @@ def fit(
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
+    Raise TrainingError if the options conflict or need more rows, or no step remains.
+
     Parameters
     ----------
     parts : moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
@@ -229,11 +229,6 @@ def fit(
     observed : the rows, for families other than "gaussian".
     expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
-
-    Raises
-    ------
-    TrainingError
-        The options conflict or need more rows, or no step remains.
     """
     options.check()
     moments = Moments.merged(parts)
@@ -295,7 +290,6 @@ def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
 def _fit_least_squares(
     parts: Many[Moments], gram: Gram, expansion: Expansion, options: Options, hold_out: HoldOut | None
 ) -> tuple[Choice[FactoredSequence], PrefixModels, HeldBest | None]:
-    """Learn the order and the coefficients of every prefix, from moments only."""
     groups = expansion.terms
 
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
@@ -311,7 +305,6 @@ def _fit_least_squares(
 
     folds = [] if len(parts) == 1 else split(parts)
     choice = cross_validated(gram, folds, orders, options, horizon=options.horizon(groups))
-    check_steps(choice.sequence, options.epsilon)
     return shortened(choice, replace(_prefixes(gram, choice), expansion=expansion), hold_out)
 
 
@@ -328,7 +321,6 @@ def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    """Return the provenance of a fit."""
     columns = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
     selected = set(fitted.selected[0].features)
     imputed = (columns[start].name for start, _ in fitted.moments.missing)

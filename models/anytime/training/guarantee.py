@@ -64,10 +64,8 @@ def guarantee(
     if method != "fr":
         return Guarantee(why="the theorem on doubling is proved for fr only", doubling_until=doubling_until)
     if len(groups) > ENUMERATED:
-        why = (
-            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
-        )
-        return Guarantee(why=why, doubling_until=doubling_until)
+        limit = f"it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
+        return Guarantee(why=f"gamma of Eq. 9 is unknown: {limit}", doubling_until=doubling_until)
     return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
 
 

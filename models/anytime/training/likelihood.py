@@ -36,15 +36,7 @@ from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training.model_selection import (
-    Choice,
-    HeldBest,
-    HoldOut,
-    check_steps,
-    cross_validated,
-    shortened,
-    with_rows,
-)
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
@@ -62,8 +54,7 @@ class Observations(Protocol):
     """Rows to fit a likelihood on."""
 
     @property
-    def target(self) -> Target:
-        """Return the target of their responses."""
+    def target(self) -> Target: ...
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
         """Return the terms of the rows in the units of their normal equations, ready for passes."""
@@ -71,21 +62,13 @@ class Observations(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Rows received block by block and stored in this process.
-
-    Attributes
-    ----------
-    blocks : the rows, read once; their responses are those of `target`.
-    target : the target of the responses.
-    n_jobs : threads of the passes, as joblib counts them.
-    """
+    """Rows received block by block, read once and stored in this process."""
 
     blocks: Iterable[Block]
     target: Target
     n_jobs: int | None = None
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
-        """Read the rows."""
         ridge = np.ones(len(gram.x_mean))
         blocks = row_blocks_of(self.blocks, gram, expansion)
         return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
@@ -93,16 +76,14 @@ class Observed:
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodFit:
-    """Result of a likelihood fit.
+    """Result of a likelihood fit; if there was a hold-out, it covers only the steps that this selected.
 
     Attributes
     ----------
     choice : sequence and penalties; errors are mean deviances.
-    prefixes : the model of each prefix.
     deviance : (steps + 1,) mean deviance of each prefix on the training rows.
     curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
         there are too many coefficients.
-    held : result of a hold-out; all other attributes cover only the steps that it selected.
     """
 
     choice: Choice[LikelihoodSequence]
@@ -121,7 +102,6 @@ class _HeldOut:
 
     @property
     def n_jobs(self) -> int | None:
-        """Return the number of threads for the folds, as joblib counts them."""
         return self.train.fold_jobs
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
@@ -141,9 +121,8 @@ class _HeldOut:
             for i in falling:
                 if risen < RISEN:
                     if end > 0:
-                        start, near = (
-                            (with_more_columns(begin[i], int(end)), None) if last is None else (last.theta, last.near)
-                        )
+                        start = with_more_columns(begin[i], int(end)) if last is None else last.theta
+                        near = None if last is None else last.near
                         last = optimum(view, float(alphas[i]), start, scale, near=near, stop=ROUGH)
                     theta = base.theta if last is None else last.theta
                     found[i, prefix] = view.held_deviance(theta) / self.weight
@@ -162,16 +141,10 @@ def fit_likelihood(
     observed: Observations,
     hold_out: HoldOut | None,
 ) -> LikelihoodFit:
-    """Learn the order and the optimum of every prefix; the caller limits BLAS to one thread.
+    """Learn the order and the optimum of every prefix, given the moments of each fold and the equations of all rows.
 
-    Parameters
-    ----------
-    parts : moments of each fold.  gram : normal equations of all rows together.
-
-    Raises
-    ------
-    TrainingError
-        The responses do not fit the family, or there is no finite optimum.
+    The caller limits BLAS to one thread. Raise TrainingError if the responses do not fit the family, or there is no
+    finite optimum.
     """
     weight = sum(part.weight for part in parts)
     groups = expansion.terms
@@ -192,7 +165,6 @@ def fit_likelihood(
 
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     choice = cross_validated(design, folds, orders, options, every=ORDERED, rises=2, horizon=options.horizon(groups))
-    check_steps(choice.sequence, options.epsilon)
     optima = _refitted(design, choice, groups)
     prefixes = replace(_prefixes(design, choice.sequence, optima), expansion=expansion)
     choice, prefixes, held = shortened(choice, prefixes, hold_out)
@@ -247,7 +219,6 @@ def _scale(design: Design, base: Optimum) -> float:
 
 
 def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: FeatureGroups) -> list[Optimum]:
-    """Return the optimum of each prefix at its own penalty."""
     sequence = choice.sequence
     optima = list(sequence.optima)
     scale = _scale(design, optima[0])
@@ -262,7 +233,6 @@ def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: Featur
 
 
 def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
-    """Return prefix models in raw units."""
     gram, family = design.gram, design.family
     scores = [family.scores(o.theta) for o in optima]
     coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
@@ -280,7 +250,6 @@ def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum
 
 
 def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> QuadraticModels | None:
-    """Return second-order models at the prefixes that are stored."""
     if design.predictors > 1:
         return None
     selected = np.sort(sequence.columns)

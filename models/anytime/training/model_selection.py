@@ -41,8 +41,7 @@ class HeldOut(Protocol[T_co]):
         """Return the problem of the other folds."""
 
     @property
-    def weight(self) -> float:
-        """Return the sum of the row weights of the fold."""
+    def weight(self) -> float: ...
 
     @property
     def n_jobs(self) -> int | None:
@@ -61,7 +60,6 @@ class Fold:
 
     @property
     def weight(self) -> float:
-        """Return the sum of the row weights of the fold."""
         return self.held.weight
 
     @property
@@ -84,19 +82,14 @@ class Fold:
         slope = (S @ flat).reshape(D, steps, P) - 2 * held_q[:, np.newaxis, :]
         errors = self.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
         # A mean of squares is negative only by rounding.
-        per_response: Float = np.maximum(errors, 0.0) * np.square(self.train.y_scale)
-        mean: Float = per_response.mean(axis=1)
-        return mean
+        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=1))
 
 
 @dataclass(frozen=True)
 class Errors:
     """Errors on held-out rows: mean squares in target units, averaged over the responses; or mean deviances.
 
-    Attributes
-    ----------
-    folds : (K, ...) error on each fold.
-    weights : (K,) sum of the row weights of each fold.
+    `folds` (K, ...) are the errors on each fold, and `weights` (K,) the sums of their row weights.
     """
 
     folds: Float
@@ -104,9 +97,7 @@ class Errors:
 
     @property
     def mean(self) -> Float:
-        """Return the error over all held-out rows, (...)."""
-        mean: Float = np.average(self.folds, axis=0, weights=self.weights)
-        return mean
+        return np.asarray(np.average(self.folds, axis=0, weights=self.weights))
 
     @property
     def standard_error(self) -> Float:
@@ -127,13 +118,7 @@ def with_rows(parts: Many[Moments]) -> list[int]:
 
 
 def split(parts: Many[Moments]) -> list[Fold]:
-    """Hold out each of the parts in turn; skip parts without rows.
-
-    Raises
-    ------
-    TrainingError
-        Fewer than two parts have rows of positive weight.
-    """
+    """Hold out each of the parts in turn; skip parts without rows."""
     full = [parts[f] for f in with_rows(parts)]
     folds = []
     for f, part in enumerate(full):
@@ -143,12 +128,7 @@ def split(parts: Many[Moments]) -> list[Fold]:
 
 
 def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
-    """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1).
-
-    Parameters
-    ----------
-    columns, ends : the order, as in `anytime.selection.Sequence`.
-    """
+    """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1)."""
     run = Parallel(n_jobs=folds[0].n_jobs, prefer="threads")
     errors = run(delayed(fold.errors)(columns, ends, alphas) for fold in folds)
     return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
@@ -156,14 +136,9 @@ def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alp
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[S]):
-    """Result of the cross-validation.
+    """The penalty that ordered the groups, and the sequence; the penalty of each prefix, and its error there.
 
-    Attributes
-    ----------
-    alpha : the penalty that ordered the groups.
-    sequence : the order at that penalty.
-    alphas : (steps + 1,) the penalty of each prefix.
-    errors : (steps + 1,) cross-validated error of each prefix at its penalty; None without folds.
+    `alphas` and `errors` are (steps + 1,); without folds there are no errors.
     """
 
     alpha: float
@@ -172,13 +147,8 @@ class Choice(Generic[S]):
     errors: Float | None
 
     def upto(self, steps: int) -> Choice[S]:
-        """Return the choice for the first steps only."""
-        return Choice(
-            self.alpha,
-            self.sequence.upto(steps),
-            self.alphas[: steps + 1],
-            None if self.errors is None else self.errors[: steps + 1],
-        )
+        errors = None if self.errors is None else self.errors[: steps + 1]
+        return Choice(self.alpha, self.sequence.upto(steps), self.alphas[: steps + 1], errors)
 
 
 def cross_validated(
@@ -193,18 +163,21 @@ def cross_validated(
 ) -> Choice[S]:
     """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
 
-    Parameters
-    ----------
-    orders : given a problem, how to learn its sequence at a penalty.
-    every, rises, horizon : as in `choose`.
+    `orders` returns, given a problem, how to learn its sequence at a penalty. For the others see `choose`.
     """
     order = orders(problem)
-    if not folds:
+    if folds:
+        choice = choose(folds, options.grid, order, one_se=options.one_se, every=every, rises=rises, horizon=horizon)
+    else:
         alpha = options.grid[0]
         sequence = order(alpha)
-        return Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
-    choice = choose(folds, options.grid, order, one_se=options.one_se, every=every, rises=rises, horizon=horizon)
-    if not options.nested:
+        choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
+    if not choice.sequence.steps:
+        raise TrainingError(
+            f"epsilon is {options.epsilon:g}, and no group's projection of the responses is longer: the longest is "
+            f"{choice.sequence.longest:.4g}; choose a smaller epsilon"
+        )
+    if not (folds and options.nested):
         return choice
     errors = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
     return replace(choice, errors=errors)
@@ -230,11 +203,6 @@ def choose(
         stop after the area has risen `rises` times in a row.
     horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
         with the error of its last prefix. By default each order counts up to its end.
-
-    Raises
-    ------
-    TrainingError
-        A prefix has an infinite error at every penalty.
     """
     weights = np.array([fold.weight for fold in folds])
     known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
@@ -277,8 +245,7 @@ def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
     seen = widths > 0  # errors of zero width do not count, even infinite ones
     if not seen.any():
         return errors[:, -1]
-    area: Float = errors[:, seen] @ widths[seen] / widths.sum()
-    return area
+    return np.asarray(errors[:, seen] @ widths[seen] / widths.sum())
 
 
 def _pick(errors: Errors, one_se: bool) -> Index:
@@ -302,7 +269,7 @@ def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], seque
     total = np.zeros(len(alphas))
     for fold in folds:
         own = order(fold.train)
-        errors = prefix_errors([fold], own.columns, own.ends, values.tolist()).folds[0]
+        errors = fold.errors(own.columns, own.ends, values.tolist())
         reached = np.searchsorted(own.costs, sequence.costs * (1 + COST_TOLERANCE), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate excludes them
         total += fold.weight * errors[place, reached]
@@ -320,29 +287,13 @@ def _finite(errors: Float) -> Float:
     return errors
 
 
-def check_steps(sequence: Sequence, epsilon: float | None) -> None:
-    """Raise TrainingError if a sequence stopped before its first step."""
-    if not sequence.steps:
-        raise TrainingError(
-            f"epsilon is {epsilon:g}, and no group's projection of the responses is longer: the longest is "
-            f"{sequence.longest:.4g}; choose a smaller epsilon"
-        )
-
-
 EQUAL = 1e-12
 """Errors that differ by less than this share of the base rate's are equal, and the shorter prefix is chosen."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldBest:
-    """Result on a validation table.
-
-    Attributes
-    ----------
-    name : name of the table.
-    errors : (steps + 1,) error of every prefix of the complete sequence.
-    steps : number of steps selected.
-    """
+    """The error (steps + 1,) of every prefix of a complete sequence on a validation table, and the steps selected."""
 
     name: str
     errors: Float
@@ -351,25 +302,13 @@ class HeldBest:
 
 @dataclass(frozen=True, eq=False)
 class HoldOut:
-    """Rows that choose the number of steps.
-
-    Attributes
-    ----------
-    name : name of the table.
-    errors : mean error (steps + 1,) of prefix models on its rows: of squares, or of deviances for a likelihood.
-    """
+    """A table that chooses the number of steps, by mean squares or deviances (steps + 1,) of the prefix models."""
 
     name: str
     errors: Callable[[PrefixModels], Float]
 
     def best(self, models: PrefixModels) -> HeldBest:
-        """Return the shortest prefix with the smallest error.
-
-        Raises
-        ------
-        TrainingError
-            The shortest prefix is the base rate, so no step remains.
-        """
+        """Return the shortest prefix with the smallest error; raise TrainingError if it is the base rate."""
         with np.errstate(over="ignore", invalid="ignore"):  # the error of a prefix may overflow on some row
             errors = self.errors(models)
         errors = np.where(np.isnan(errors), np.inf, errors)
@@ -385,7 +324,6 @@ class HoldOut:
 def shortened(
     choice: Choice[S], prefixes: PrefixModels, hold_out: HoldOut | None
 ) -> tuple[Choice[S], PrefixModels, HeldBest | None]:
-    """Return the steps that a hold-out selects, and its result."""
     if hold_out is None:
         return choice, prefixes, None
     held = hold_out.best(prefixes)

@@ -51,7 +51,6 @@ class Options:
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """Return the penalties to try."""
         return GRID if isinstance(self.alpha, str) else (self.alpha,)
 
     def horizon(self, groups: FeatureGroups) -> float | None:
@@ -59,7 +58,6 @@ class Options:
         return None if self.epsilon is None else float(groups.costs.sum())
 
     def forced(self, groups: FeatureGroups) -> list[int]:
-        """Return the indices of the groups that go first."""
         return [groups.position(name) for name in self.first]
 
     def check(self) -> None:

@@ -27,11 +27,8 @@ from anytime.types import Method
 class Changes:
     """What resequencing changes about a model; None keeps the model's own choice.
 
-    Attributes
-    ----------
-    method, alpha, cost_blind, doubling : as in `Options`; alpha is a number, because a model has no folds.
-    first : groups placed before all others, in this order; () places none there.
-    without : groups that the new model leaves out.
+    `first` and the options before it are as in `Options`; alpha is a number, because a model has no folds. The new
+    model leaves out the groups `without`.
     """
 
     method: Method | None = None
@@ -42,7 +39,6 @@ class Changes:
     without: tuple[str, ...] = ()
 
     def options(self, old: Manifest) -> Options:
-        """Return the options that find the new order of a model."""
         first = tuple(name for name in old.first if name not in self.without) if self.first is None else self.first
         return Options(
             method=old.method if self.method is None else self.method,
@@ -116,20 +112,12 @@ def resequence(
 
 
 def left_out(model: Model, groups: FeatureGroups) -> list[str]:
-    """Return the names of those groups that the model left out."""
     stopped = model.manifest.stopped
     return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
 
 
 def remaining_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
-    """Return the groups without `changes.without`.
-
-    Raises
-    ------
-    GroupsError
-        `changes` names an unknown group, places a group first that it leaves out, leaves out a group that another
-        requires, or leaves out all of them.
-    """
+    """Return the groups without `changes.without`; raise GroupsError if the changes do not fit them."""
     first = changes.first or ()
     for name in (*changes.without, *first):
         groups.position(name)
@@ -142,7 +130,6 @@ def remaining_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
 
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
-    """Return the moments of the features of some of the groups."""
     columns = [
         np.arange(s.start, s.stop)
         for name, s in zip(groups.names, groups.slices, strict=True)

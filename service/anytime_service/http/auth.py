@@ -10,7 +10,7 @@ passes on only the hash of the key, in the ASGI scope, from which the limits per
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -94,7 +94,7 @@ def path_of(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-Pairs = Sequence[tuple[bytes, bytes]]
+Pairs = Iterable[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:

@@ -333,12 +333,13 @@ def test_a_checked_dataset_calibrates_as_its_table(tmp_path: Path) -> None:
 def test_a_wider_threshold_covers_more_and_is_larger(tmp_path: Path) -> None:
     given = PROBLEMS["digits"]
     dataset, _ = held_out(given.model, given.table(tmp_path, HELD))
-    narrow, wide = (measured(given.model, dataset, [q] * (given.model.steps + 1)) for q in (0.3, 0.95))
-    assert (narrow.coverage <= wide.coverage).all()
-    assert (narrow.size < wide.size).all()
-    everything = measured(given.model, dataset, [1.0] * (given.model.steps + 1))
-    assert (everything.coverage == 1.0).all()
-    assert (everything.size == 10).all()
+    coverage, size = zip(
+        *(measured(given.model, dataset, [q] * (given.model.steps + 1)) for q in (0.3, 0.95, 1.0)), strict=True
+    )
+    assert (coverage[0] <= coverage[1]).all()
+    assert (size[0] < size[1]).all()
+    assert (coverage[2] == 1.0).all()
+    assert (size[2] == 10).all()
 
 
 # Answers

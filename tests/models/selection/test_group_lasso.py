@@ -92,7 +92,9 @@ def test_every_penalty_is_solved_to_its_optimum(case: Case) -> None:
 def test_the_optimum_is_that_of_proximal_gradients_on_the_rows(case: Case, share: float) -> None:
     mu = share * case.path(count=1).mu[0]
     path = group_lasso_path(case.gram, case.slices, case.weights, mu=[mu])
-    expected = literal_group_lasso(case.X, case.Y, case.slices, case.weights.tolist(), float(path.lambdas[0]))
+    expected = literal_group_lasso(
+        case.X, case.Y, case.slices, case.weights.tolist(), 2 * case.gram.weight * float(path.mu[0])
+    )
     np.testing.assert_allclose(case.X @ path.coef[0], case.X @ expected, rtol=0, atol=1e-7)
     assert case.objective(mu, path.coef[0]) == pytest.approx(case.objective(mu, expected), rel=1e-12)
 
@@ -145,16 +147,15 @@ def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:
         np.testing.assert_allclose(w[:, 0], lasso.coef_, rtol=0, atol=1e-8)
 
 
-def test_lambdas_are_the_papers_penalties() -> None:
+def test_mu_is_the_papers_penalty_divided_by_twice_the_rows() -> None:
     rng = np.random.default_rng(2)
     X, Y = literal.standardise(rng.normal(size=(50, 6)), rng.normal(size=(50, 1)))
     case = Case(X, Y, slices_of([2, 2, 2]), np.array([1.0, 2.0, 5.0]))
     path = case.path(count=5, smallest=0.1)
-    np.testing.assert_allclose(path.lambdas, 100 * path.mu)
-    at_optimum = paper_objective(X, Y, case.slices, [1, 2, 5], float(path.lambdas[3]), path.coef[3])
+    at_optimum = paper_objective(X, Y, case.slices, [1, 2, 5], 100 * float(path.mu[3]), path.coef[3])
     for _ in range(50):
         other = path.coef[3] + 1e-3 * rng.normal(size=(6, 1))
-        assert paper_objective(X, Y, case.slices, [1, 2, 5], float(path.lambdas[3]), other) > at_optimum
+        assert paper_objective(X, Y, case.slices, [1, 2, 5], 100 * float(path.mu[3]), other) > at_optimum
 
 
 @quick(max_examples=20)

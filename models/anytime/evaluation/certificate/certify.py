@@ -105,11 +105,10 @@ def certify(
 
 @dataclass(frozen=True)
 class CertifiedPrefix:
-    """The certificate of one prefix: what is known of the best set within its cost.
+    """The certificate of one prefix of known cost and F: what is known of the best set within its cost.
 
     Attributes
     ----------
-    cost, F : of the prefix.
     bound : no set of groups of this cost has a larger F (relative tolerance 1e-9).
     exact : whether a known set reaches the bound: the prefix, or `best`.
     best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if the
@@ -148,9 +147,11 @@ def certify_prefixes(
 ) -> list[CertifiedPrefix]:
     """Bound the best F within the cost of each prefix of a least-squares sequence.
 
+    A bound is at least that of any smaller budget and at most that of any larger one; a set found for one budget counts
+    for all larger ones. Raise TrainingError if the costs, F or limits are invalid, or no set has such an F at `alpha`.
+
     Parameters
     ----------
-    gram : standardised normal equations of the training data, columns in the order of the groups file.
     costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
         `Sequence.explained_variance`. F must be computed at `alpha`; it serves as a lower bound.
     nodes : maximum number of nodes of each search; without `seconds` the result is the same in every run.
@@ -159,16 +160,6 @@ def certify_prefixes(
         finished before the clock is checked.
     n_jobs : number of processes, as in joblib.
     progress : called with the index of each finished prefix.
-
-    Raises
-    ------
-    TrainingError
-        Different numbers of costs and F, a negative cost, invalid limits, or an F that no set has at `alpha`.
-
-    Notes
-    -----
-    A bound is at least that of any smaller budget and at most that of any larger one; a set found for one budget counts
-    for all larger ones.
     """
     costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
     _check(costs, F, nodes, seconds)
@@ -236,19 +227,19 @@ def _searched(
 ) -> list[Search]:
     """Run searches in turn, each starting from the result of the previous one, within a share of the remaining time."""
     begun = time.monotonic()
-    allowed = None if end is None else share * max(end - begun, 0.0)
+    allowed = math.inf if end is None else share * max(end - begun, 0.0)
     before: Search | None = None
     with single_blas_thread():
         for place, search in enumerate(several, start=1):
-            until = None if allowed is None else begun + allowed * place / len(several)
+            until = begun + allowed * place / len(several)
             begin = before.wide if before is not None and search.budget >= NEAR_SHARE * before.budget else None
             search.run(problem, nodes=nodes, late=partial(_late, until), begin=begin)
             before = search
     return several
 
 
-def _late(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until
+def _late(until: float) -> bool:
+    return time.monotonic() >= until
 
 
 def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:

@@ -63,13 +63,11 @@ class Conditional:
 
     Attributes
     ----------
-    explained : F(I).
-    C : (d, d) covariance of the candidates' columns given I.
+    explained, top : F(I), and F(I and all candidates) - F(I).
+    C, factor : (d, d) covariance of the candidates' columns given I.
     b : (d, P) their gradient, q - C w(I).
     reference : (d,) the diagonal that pivots are compared with.
     starts : (k,) first column of each candidate that has columns.
-    factor : the factor of C.
-    top : F(I and all candidates) - F(I).
     """
 
     explained: float
@@ -82,13 +80,12 @@ class Conditional:
 
     def gains(self) -> Float:
         """Return (k,) the gain of each candidate with columns, by itself."""
-        ends = np.append(self.starts, len(self.C))
         if len(self.starts) == len(self.C):
             variance = np.diagonal(self.C)
             nonsingular = variance > RANK_TOLERANCE * self.reference
             squares = np.square(self.b).sum(axis=1)
             return np.asarray(0.5 * np.divide(squares, variance, out=np.zeros_like(squares), where=nonsingular))
-        blocks = [slice(begin, end) for begin, end in pairwise(ends.tolist())]
+        blocks = [slice(begin, end) for begin, end in pairwise([*self.starts.tolist(), len(self.C)])]
         z = [factorise(self.C[g, g], self.reference[g]).forward(self.b[g]) for g in blocks]
         return np.array([0.5 * float(np.sum(part * part)) for part in z])
 
@@ -132,21 +129,17 @@ class SelectionProblem:
         return SelectionProblem(rotated, T.T @ q, np.diagonal(rotated).copy(), own, groups.costs, closure)
 
     def columns(self, members: Bool) -> Index:
-        """Return the columns of the groups in a mask (J,)."""
         return np.flatnonzero(members[self.own])
 
     def mask(self, members: Iterable[int]) -> Bool:
-        """Return the mask (J,) of some groups."""
         mask = np.zeros(len(self.costs), dtype=np.bool_)
         mask[list(members)] = True
         return mask
 
     def cost(self, members: Bool) -> float:
-        """Return the joint cost of a set that contains its prerequisites."""
         return float(self.costs[members].sum())
 
     def closed(self, members: Bool) -> Bool:
-        """Return the set with all its prerequisites."""
         return np.asarray(self.closure[members].any(axis=0))
 
     def dependents(self, members: Bool) -> Bool:
@@ -173,7 +166,6 @@ class SelectionProblem:
         return self.mask(self.own.tolist())
 
     def explained(self, members: Bool) -> float:
-        """Return F of a set."""
         rows = self.columns(members)
         z = factorise(self.C[np.ix_(rows, rows)], self.reference[rows]).forward(self.q[rows])
         return 0.5 * float(np.sum(z * z))
@@ -192,17 +184,14 @@ class SelectionProblem:
         return Conditional(explained, C, b, self.reference[others], starts, factor, 0.5 * float(np.sum(z * z)))
 
     def losses(self, members: Bool) -> Float:
-        """Return (J,) the approximate loss of F without each group.
-
-        It is exact for groups of one column, and 0 outside the set.
-        """
+        """Return (J,) the approximate loss of F without each group: exact for one column, and 0 outside the set."""
         rows = self.columns(members)
         factor = factorise(self.C[np.ix_(rows, rows)], self.reference[rows])
         inverse = factor.forward(np.eye(len(rows)))
         w = factor.backward(factor.forward(self.q[rows]))
         by_column = np.zeros(len(self.C))
         by_column[rows] = 0.5 * np.square(w).sum(axis=1) / np.maximum(np.square(inverse).sum(axis=0), 1e-300)
-        losses: Float = np.zeros(len(self.costs))
+        losses = np.zeros(len(self.costs))
         np.add.at(losses, self.own, by_column)
         return losses
 
@@ -228,11 +217,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A bound on what any set of candidates adds within the budget.
+    """A bound `value` on what any set of candidates adds within the budget.
 
     Attributes
     ----------
-    value : the bound.
     p : (J,) the value of each group.
     surplus : (J,) p_g minus its cost at the price; the bound falls by |surplus| if the group is on the other side: left
         out if this is positive, selected if it is negative.
@@ -248,10 +236,7 @@ class Relaxed:
 
 
 def first_split(C: Float, costs: Float) -> Split | None:
-    """Return an interior point, or None if C is singular.
-
-    It subtracts half of the possible C - t diag(C^-1)^-1 and spreads the budget evenly.
-    """
+    """Return half of the possible C - t diag(C^-1)^-1 with the budget spread evenly, or None if C is singular."""
     try:
         inverse = _inverse(C)
     except np.linalg.LinAlgError:
@@ -292,7 +277,7 @@ def relax(
 
     Parameters
     ----------
-    C : (d, d) positive definite.  b : (d, P).  starts : (J,) first column of each group.
+    C : (d, d) positive definite.
     costs : (J,) positive, in budgets; together more than 1.
     split : starting point with C - Delta positive definite.
     levels : values of mu with the maximum number of steps at each.
@@ -411,5 +396,4 @@ def _inverse(A: Float) -> Float:
 
 
 def _positive(A: Float) -> bool:
-    """Return whether A is positive definite."""
     return bool(dpotrf(A, lower=1)[1] == 0)

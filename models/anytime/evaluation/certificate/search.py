@@ -102,34 +102,24 @@ def _exchanged(problem: SelectionProblem, members: Bool, limit: float) -> Iterat
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node that may contain a set better than the best known one.
-
-    Attributes
-    ----------
-    selected, open : (J,) masks of the selected groups, and of the undecided ones.
-    bound : upper bound on F of the sets of this node, except for the best known set.
-    split : a point of its relaxation on all columns and groups, nan for those that are not open; None without one.
-    branch : the group to decide next; all its prerequisites are selected.
-    """
+    """A node that may contain a set better than the best known one: masks (J,) of selected and undecided groups."""
 
     selected: Bool
     open: Bool
     bound: float
+    """Upper bound on F of the sets of this node, except for the best known set."""
     split: Split | None
+    """A point of its relaxation on all columns and groups, nan for those that are not open."""
     branch: int
+    """The group to decide next; all its prerequisites are selected."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The undecided part of a node.
+    """The undecided part of a node: its open groups, given the selected ones, within the remaining budget.
 
-    Attributes
-    ----------
-    selected, open : (J,) masks; open groups fit, and have columns or are prerequisites of some that do.
-    groups : (k,) the open groups with columns.
-    shared : (k,) their shared costs.
-    budget : the remaining budget.
-    conditional : the columns of the open groups, given the selected ones.
+    Open groups fit, and have columns or are prerequisites of some that do. `groups` (k,) are those with columns, and
+    `shared` (k,) their shared costs.
     """
 
     selected: Bool
@@ -146,43 +136,28 @@ class _Part:
 
 @dataclass(eq=False)
 class Incumbent:
-    """The best set so far.
-
-    Attributes
-    ----------
-    explained : its F, or the F known before.
-    best : the set, a mask (J,); None until a set is better than the one known before.
-    """
+    """The F of the best set so far, and its mask (J,); None until a set is better than the F known before."""
 
     explained: float
     best: Bool | None = None
 
-    def beaten(self, bound: float) -> bool:
-        """Return whether a bound allows a better set."""
-        return bool(self.beaten_by(np.float64(bound)))
+    @property
+    def closing_bound(self) -> float:
+        """Return the largest bound that allows no better set."""
+        return self.explained * (1 + SAME_F_TOLERANCE) + ROUNDING
 
-    def beaten_by(self, bounds: Float | np.float64) -> Bool | np.bool_:
-        """Return whether each of several bounds allows a better set."""
-        return bounds > self.explained * (1 + SAME_F_TOLERANCE) + ROUNDING
+    def beaten(self, bound: float) -> bool:
+        return bound > self.closing_bound
 
     def offer(self, members: Bool, explained: float) -> None:
-        """Store a set within the budget if its F is better."""
         if self.beaten(explained):
             self.best, self.explained = members.copy(), explained
 
 
 class Nodes:
-    """The nodes of the search for one budget: bounds them and updates the best set.
+    """The nodes of the search for one budget: bounds them and updates the incumbent until it is `late`.
 
-    Parameters
-    ----------
-    problem, budget : define the sets to bound.
-    incumbent : the best known set; updated by this object.
-    late : returns whether the time is over.
-
-    Attributes
-    ----------
-    wide : a point of the relaxation of all sets, to start that of a smaller budget from; None until there is one.
+    `wide` is a point of the relaxation of all sets, to start that of a smaller budget from; None until there is one.
     """
 
     def __init__(
@@ -288,7 +263,7 @@ class Nodes:
     def _settled(self, part: _Part, relaxed: Relaxed) -> tuple[Bool, Bool] | None:
         """Return the selected and open groups after settling those that a better set determines; None if none."""
         other_side = part.conditional.explained + part.conditional.top * (relaxed.value - np.abs(relaxed.surplus))
-        settled = ~self._incumbent.beaten_by(other_side)
+        settled = other_side <= self._incumbent.closing_bound
         if not settled.any():
             return None
         dense = self._problem.mask(part.groups[settled & (relaxed.surplus > 0)])
@@ -314,20 +289,10 @@ class Nodes:
 
 
 class Search:
-    """A search that can be resumed.
+    """A search within a budget that can be resumed, given a `known` lower bound on the best F.
 
-    Parameters
-    ----------
-    budget : maximum cost of a set.
-    known : a lower bound on the best F.
-
-    Attributes
-    ----------
-    incumbent : the best set so far.
-    bound : no set within the budget has a larger F.
-    nodes : number of nodes that were bounded.
-    stopped : why the last run ended.
-    wide : a point of the relaxation, to start the search of a smaller budget from; None until there is one.
+    No set within the budget has an F above `bound`. `nodes` counts those that were bounded, `stopped` is why the last
+    run ended, and `wide` is as in `Nodes`.
     """
 
     def __init__(self, budget: float, known: float) -> None:
@@ -342,13 +307,9 @@ class Search:
     def run(
         self, problem: SelectionProblem, *, nodes: int, late: Callable[[], bool], begin: Split | None = None
     ) -> None:
-        """Continue the search until `nodes` nodes have been bounded in total, or one or two more, or the time is over.
+        """Continue the search until `nodes` nodes have been bounded in total, or one or two more, or it is `late`.
 
-        Parameters
-        ----------
-        nodes : maximum number of nodes, at least 1.
-        late : returns whether the time is over.
-        begin : the `wide` of a search with a larger budget, as starting point.
+        `begin` is the `wide` of a search with a larger budget, as starting point.
         """
         bounding = Nodes(problem, self.budget, self.incumbent, late)
         if self.nodes == 0:
