@@ -44,7 +44,7 @@ class Polynomial:
     def expand(self, x: Float, out: Float) -> None:
         np.subtract(x, self.centre, out=out[0])
         out[0] /= self.scale
-        with np.errstate(over="ignore"):  # extreme values; whoever uses the terms checks that they are finite
+        with np.errstate(over="ignore"):  # extreme values; the caller checks the result
             for power in range(1, self.degree):
                 np.multiply(out[power - 1], out[0], out=out[power])
 

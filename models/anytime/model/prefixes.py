@@ -42,7 +42,7 @@ class PrefixModels:
     ends : (steps + 1,) number of `columns` that each prefix uses; `ends[0]` is 0.
     packed : (sum of ends, P) the coefficients, prefix after prefix.
     own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
-    expansion : the raw columns, of which the features are the terms; None if each column is its own term.
+    expansion : the raw columns, which the features are terms of; None if each column is its own term.
     """
 
     mean: Float

@@ -64,7 +64,7 @@ class Moments:
 
     @staticmethod
     def merged(parts: Iterable[Moments]) -> Moments:
-        """Return the moments of all rows of the parts, of which there is at least one."""
+        """Return the moments of all rows of the parts (at least one)."""
         return reduce(Moments.merge, parts)
 
     def merge(self, other: Moments) -> Moments:

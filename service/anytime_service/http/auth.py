@@ -10,7 +10,7 @@ passes on only the hash of the key, in the ASGI scope, from which the limits per
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -94,7 +94,7 @@ def path_of(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-Pairs = Iterable[tuple[bytes, bytes]]
+Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:

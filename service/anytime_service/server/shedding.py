@@ -7,7 +7,7 @@ sends a stored response, for a small part of the cost of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
@@ -19,7 +19,7 @@ from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.telemetry.context import on_behalf_of
 
-Headers = Iterable[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 RequestKey = tuple[bytes, ...]
 
