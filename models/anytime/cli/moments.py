@@ -34,6 +34,8 @@ def moments(
     query: options.Query = None,
     weights: options.Weights = None,
     drop: options.Drop = None,
+    basis: options.Basis = None,
+    clamp: options.ClampAt = None,
     drop_missing_target: options.DropMissing = False,
     n_jobs: options.Jobs = None,
     seed: options.Seed = 0,
@@ -47,7 +49,19 @@ def moments(
     """
     folds, jobs = max(options.checked_folds(folds, needed=False), 1), options.workers(n_jobs)
     check_writable(out, (".moments",))
-    columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
+    columns = ColumnOptions(
+        groups,
+        target,
+        task,
+        "gaussian",
+        query,
+        weights,
+        drop,
+        drop_missing_target,
+        basis=options.checked_basis(basis),
+        clamp=options.parsed_clamp(clamp),
+        seed=seed,
+    )
     with open_backend(backend, scheduler, None) as opened:
         first, *others = _gathered(data, columns, folds, seed, jobs, opened)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
@@ -73,7 +87,8 @@ def _gathered(
 ) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
-    The first input defines the meaning of the target: later tables may lack some of its classes, but have no others.
+    The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
+    no others.
     """
     found: list[StoredMoments] = []
     for path in data:
@@ -85,7 +100,8 @@ def _gathered(
             raise TableError(
                 f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
-        source = open_table_source(path, columns._replace(known=known), backend)
+        bases = found[0].record.groups.bases if found else None
+        source = open_table_source(path, columns._replace(known=known, bases=bases), backend)
         settled = source.columns
         record = MomentsRecord(
             created=now(),

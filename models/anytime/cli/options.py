@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from anytime.errors import GroupsError, TrainingError
+from anytime.features.expansion import parsed_basis
+from anytime.features.learning import Clamp, checked_clamp
 
 Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
 ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
@@ -27,6 +29,19 @@ Query = Annotated[
     str | None, typer.Option(help="Column with the query of a row: its rows share a fold, and NDCG is reported.")
 ]
 Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
+Basis = Annotated[
+    str | None,
+    typer.Option(
+        help="Basis of all columns that it fits: linear (default), hinge[:K], poly:P or categories (default of text)."
+    ),
+]
+ClampAt = Annotated[
+    str | None,
+    typer.Option(
+        "--clamp",
+        help="Move values outside the quantiles Q and 1 - Q of training to the nearest; off; 0 by default for hinge.",
+    ),
+]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
 First = Annotated[list[str] | None, typer.Option(help="Group to place before all others; repeat it for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
@@ -49,6 +64,21 @@ def parsed_alpha(alpha: str) -> float | Literal["cv"]:
         return float(alpha)
     except ValueError:
         raise TrainingError(f"--alpha is {alpha!r}; expected a number, 0 or more, or 'cv'") from None
+
+
+def parsed_clamp(clamp: str | None) -> Clamp:
+    if clamp is None:
+        return None
+    try:
+        return checked_clamp("off" if clamp == "off" else float(clamp))
+    except ValueError:  # TrainingError is one
+        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+
+
+def checked_basis(basis: str | None) -> str | None:
+    if basis is not None:
+        parsed_basis(basis)
+    return basis
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:

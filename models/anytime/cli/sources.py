@@ -6,10 +6,10 @@ folds, which `anytime.training.fit.fit` learns from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -19,8 +19,9 @@ from anytime.data.dataset import Dataset, Survey, checked_dataset, settle_target
 from anytime.data.formats import open_table
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
+from anytime.features.learning import Clamp
 from anytime.folds import FoldAssigner, fold_count, stratified
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
 from anytime.moments.files import Checkpoint, StoredMoments, are_moments
@@ -80,6 +81,11 @@ class ColumnOptions(NamedTuple):
     """The target, if it is already determined."""
     changes: Changes = Changes()
     """Names groups to leave out or to place first."""
+    basis: str | None = None
+    clamp: Clamp = None
+    seed: int = 0
+    bases: Mapping[str, ColumnBasis] | None = None
+    """Bases of the columns, if they are already learned."""
 
 
 class Columns(NamedTuple):
@@ -186,6 +192,10 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     if survey.missing:
         remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
+    if options.bases is None:
+        dataset = dataset.with_learned_bases(options.basis, options.clamp, seed=options.seed)
+    else:
+        dataset = replace(dataset, groups=dataset.groups.with_bases(options.bases))
     note = _note(survey, target, options.family)
     return TableSource(dataset, survey.rows - survey.missing, stratified(options.family), note, backend)
 
@@ -213,6 +223,8 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
         "--weights": options.weights,
         "--drop": options.drop,
         "--drop-missing-target": options.drop_missing,
+        "--basis": options.basis,
+        "--clamp": options.clamp is not None,
     }
     for option, value in table_options.items():
         if value:

@@ -62,6 +62,8 @@ def train(
     query: options.Query = None,
     weights: options.Weights = None,
     drop: options.Drop = None,
+    basis: options.Basis = None,
+    clamp: options.ClampAt = None,
     calibrate: Annotated[
         Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")
     ] = None,
@@ -109,7 +111,20 @@ def train(
     check_writable(out, (".safetensors",))
     tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
     _check_checkpoint(checkpoint, {"--out": out, "--groups": groups, **tables})
-    columns = ColumnOptions(groups, target, task, family, query, weights, drop, drop_missing_target, changes=changes)
+    columns = ColumnOptions(
+        groups,
+        target,
+        task,
+        family,
+        query,
+        weights,
+        drop,
+        drop_missing_target,
+        changes=changes,
+        basis=options.checked_basis(basis),
+        clamp=options.parsed_clamp(clamp),
+        seed=seed,
+    )
     with open_backend(backend, scheduler, checkpoint) as opened:
         source = open_source(data, columns, opened)
         calibration = None if calibrate is None else open_calibration(calibrate, source, coverage)

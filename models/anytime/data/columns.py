@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from anytime.data.formats.table import Batch, Text
 from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
+from anytime.features.categories import Categories
 from anytime.groups import FeatureGroups, singletons
 from anytime.types import Float, Index
 
@@ -20,11 +21,15 @@ GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
 """Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
 
 
-def feature_matrix(batch: Batch, features: Sequence[str]) -> Float:
-    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable; see `numbers`."""
+def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Categories] | None = None) -> Float:
+    """Return columns of a batch as a matrix (rows, features), C-contiguous and writable; see `numbers`.
+
+    Columns of categories, by their index, contain the indices of levels.
+    """
     X = np.empty((batch.rows, len(features)))
     for j, name in enumerate(features):
-        X[:, j] = numbers(batch, name)
+        basis = None if categories is None else categories.get(j)
+        X[:, j] = numbers(batch, name) if basis is None else basis.coded(batch.columns[name].tolist())
     return X
 
 
@@ -39,7 +44,7 @@ def numbers(batch: Batch, name: str) -> Float:
             shown = text.value if len(text.value) <= 40 else text.value[:37] + "..."
             raise TableError(
                 f"column {name!r} holds text, as {shown!r} in row {text.row} (counted from 0); "
-                "expected numbers: encode it, fix it, or leave the column out"
+                "expected numbers: fix it, leave the column out, or give it the basis 'categories' in the groups file"
             )
         return np.full(batch.rows, np.nan)
     values: Float = column.astype(np.float64, copy=False)

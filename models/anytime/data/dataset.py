@@ -19,6 +19,15 @@ from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.features.expansion import Expansion
+from anytime.features.learning import (
+    Clamp,
+    Columns,
+    are_mostly_numbers,
+    kind_of,
+    learned_groups,
+    needs_sample,
+    sample_of,
+)
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate
@@ -212,6 +221,35 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
+    def with_learned_bases(self, option: str | None = None, clamp: Clamp = None, *, seed: int = 0) -> Dataset:
+        """Return the dataset with the bases of its columns learned from a sample of its rows that have a target.
+
+        Raises
+        ------
+        GroupsError
+            A basis does not fit its column.
+        TableError
+            A column of numbers contains text, or a value is infinite.
+        """
+        features = self.groups.features
+        first = next(self.table.batches(features, 1))
+        kinds = {name: kind_of(first.columns[name]) for name in features}
+        if not needs_sample(self.groups, kinds, option, clamp):
+            return self
+        sample, rows = sample_of(self._columns_with_target(), seed=seed)
+        for name in features:
+            if kinds[name] == "text" and self.groups.bases.get(name) is None and are_mostly_numbers(sample[name]):
+                numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
+        return replace(self, groups=learned_groups(self.groups, sample, rows, option, clamp))
+
+    def _columns_with_target(self) -> Iterator[Columns]:
+        for batch in self.table.batches([*self.groups.features, *self.target.columns]):
+            keep = ~_without_target(batch, self.target.columns)
+            for name in self.groups.features:
+                if batch.columns[name].dtype.kind == "f":
+                    numbers(batch, name)  # raises for an infinite value
+            yield {name: batch.columns[name][keep] for name in self.groups.features}
+
     def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
         return self._rows(self.groups.features, batch_rows, start, stop)
@@ -237,7 +275,7 @@ class Dataset:
 
     def _selected(self, batch: Batch, features: Many[str], keep: Bool) -> Rows:
         try:
-            X = feature_matrix(batch, features)
+            X = feature_matrix(batch, features, self.terms.categories)
         except TableError as error:
             raise TableError(f"{self.table.name}: {error}") from None
         weights = None if self.weights is None else self._weights(batch)

@@ -89,6 +89,20 @@ def kind_of(values: NDArray[Any]) -> Kind:
             return "text"
 
 
+def are_mostly_numbers(values: NDArray[Any]) -> bool:
+    """Return whether most of the text of a column is numbers, so that the rest is likely a mistake."""
+    found = observed(values)
+    return sum(map(_is_number, found.tolist())) > len(found) / 2
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def observed(values: NDArray[Any]) -> NDArray[Any]:
     """Return the values that are not missing."""
     if values.dtype.kind == "O":

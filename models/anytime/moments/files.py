@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anytime._files import Arrays, FileKind, has_kind, read, write
 from anytime.errors import ArtifactError, TableError
+from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Moments
 from anytime.target import Target
@@ -184,7 +185,8 @@ class StoredMoments:
         try:
             record = _record(text)
             target = Target(record.task, record.target, record.classes)
-            parts = _folds_unpacked(arrays, record.folds, len(record.groups.features), len(target.responses))
+            terms = Expansion.of(record.groups).plain.size
+            parts = _folds_unpacked(arrays, record.folds, terms, len(target.responses))
         except ArtifactError as error:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)
@@ -194,6 +196,8 @@ class StoredMoments:
         pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
         for name in ("target", "classes", "query", "weights", *(["folds"] if folds else [])):
             pairs[name] = getattr(ours, name), getattr(theirs, name)
+        for name in ours.groups.features:
+            pairs[f"bases of column {name!r}"] = ours.groups.bases.get(name), theirs.groups.bases.get(name)
         for what, (a, b) in pairs.items():
             if a != b:
                 raise TableError(
