@@ -15,10 +15,21 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
-from anytime.data.columns import GivenGroups, check_no_times, ordered_columns, picked_columns, settled_columns
+from anytime.data.columns import (
+    GivenGroups,
+    check_no_times,
+    coded_frame,
+    frame_columns,
+    is_frame,
+    ordered_columns,
+    picked_columns,
+    settled_columns,
+)
 from anytime.errors import TrainingError
+from anytime.features.expansion import Expansion
+from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.prediction import LoadedModel
@@ -62,6 +73,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         one_se: bool = False,
         nested: bool = False,
         epsilon: float | None = None,
+        basis: str | None = None,
+        clamp: Clamp = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -75,6 +88,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.one_se = one_se
         self.nested = nested
         self.epsilon = epsilon
+        self.basis = basis
+        self.clamp = clamp
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -91,12 +106,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     @property
     def coef_(self) -> Float:
-        """Coefficients of the whole sequence in raw units, (n_features_in_,) or (n_features_in_, P)."""
+        """Coefficients of the whole sequence, one for each term of each column: (terms,) or (terms, P)."""
         check_is_fitted(self)
         prefixes = self.fit_.prefixes
-        coef = np.zeros((self.n_features_in_, len(prefixes.intercept)))
-        coef[self._columns[prefixes.columns[: prefixes.ends[-1]]]] = prefixes.coef(prefixes.steps)
+        padded = np.zeros((len(prefixes.mean) + 1, len(prefixes.intercept)))  # the last for columns in no group
+        padded[prefixes.columns[: prefixes.ends[-1]]] = prefixes.coef(prefixes.steps)
+        coef = padded[np.concatenate(self._terms_of_columns)]
         return coef[:, 0] if self._is_single else coef
+
+    @property
+    def _terms_of_columns(self) -> list[list[int]]:
+        """The terms of each column of X, in its order; [-1] for a column in no group."""
+        columns = [[-1] for _ in range(self.n_features_in_)]
+        for j, (start, stop) in zip(self._columns.tolist(), self.fit_.expansion.spans, strict=True):
+            columns[j] = list(range(start, stop))
+        return columns
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
+        check_is_fitted(self)
+        names, terms = _check_feature_names_in(self, input_features), self.fit_.groups.features
+        columns = zip(names, self._terms_of_columns, strict=True)
+        return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
 
     @property
     def intercept_(self) -> float | Float:
@@ -178,7 +209,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         Parameters
         ----------
-        X : (n, D) array, DataFrame or scipy sparse; NaN is imputed by the training mean.
+        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text. Missing values are
+            imputed by the training means.
         y : (n,) or (n, P) responses; (n,) classes.
         sample_weight : (n,) weights of the rows.
         query : (n,) keys; rows with the same key stay in the same fold.
@@ -210,9 +242,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         names = _names_of(y)
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+        X = picked_columns(X, self._given_groups)
+        framed = is_frame(X)
+        if first and framed:
+            self._settle(list(X.columns), *frame_columns(X, self._given_groups))
         X, y = validate_data(
             self,
-            picked_columns(X, self._given_groups),
+            coded_frame(X, self._groups) if framed else X,
             y,
             dtype="numeric",
             accept_sparse="csr",
@@ -221,9 +257,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             reset=first,
             **y_checks,
         )
-        if first:
-            columns = list(getattr(self, "feature_names_in_", (f"x{j}" for j in range(X.shape[1]))))
-            self._groups, self._columns = settled_columns(columns, self._given_groups)
+        if first and not framed:
+            self._settle([f"x{j}" for j in range(X.shape[1])], X)
         Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
         X = ordered_columns(X, self._columns)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -241,19 +276,33 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         options.check()
         check_family(options.family, self._target)
         observed = None
+        expansion = Expansion.of(self._groups).plain
         if decay is None:
             folds, count = self._assigned(X, Y, query)
-            parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs)
+            parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs, expansion=expansion)
             if options.family != "gaussian":
                 observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
         else:
             if stream is None:
                 self._fold_count = self._count()
                 stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-            stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs)
+            stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs, expansion=expansion)
             parts = stream.parts
         self.fit_: Fit = fit(parts, self._groups, options, observed)
         self._stream = stream
+
+    def _settle(self, names: list[str], X: Any, factors: frozenset[str] = frozenset()) -> None:
+        """Determine the groups, with the bases of their columns, from the first rows: an array, or columns by name."""
+        groups, self._columns = settled_columns(names, self._given_groups)
+        framed = isinstance(X, dict)
+        kinds = [kind_of(X[name][:1]) for name in names] if framed else []
+        if factors or needs_sample(groups, kinds, self.basis, self.clamp):
+            chosen = sampled_rows(len(X[names[0]]) if framed else X.shape[0], len(names), seed=_seed(self.random_state))
+            rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
+            columns = [rows[names[j] if framed else j] for j in self._columns]
+            sample = dict(zip(groups.features, columns, strict=True))
+            groups = learned_groups(groups, sample, int(chosen.sum()), self.basis, self.clamp, factors=factors)
+        self._groups = groups
 
     def _count(self) -> int | None:
         """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""
@@ -277,19 +326,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return assigner.take(Y, None if query is None else np.asarray(query)), count
 
     def _checked(self, X: Any) -> Float:
-        """Return the validated rows to predict (n, D), with NaN replaced by the training means."""
+        """Return the validated rows to predict (n, columns), NaN where missing."""
         check_is_fitted(self)
+        X = picked_columns(X, self._given_groups)
         X = validate_data(
             self,
-            picked_columns(X, self._given_groups),
+            coded_frame(X, self._groups) if is_frame(X) else X,
             accept_sparse="csr",
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             reset=False,
         )
-        X = dense(ordered_columns(X, self._columns))
-        filled: Float = np.where(np.isnan(X), self.fit_.prefixes.mean, X)
-        return filled
+        checked: Float = dense(ordered_columns(X, self._columns))
+        return checked
 
     def _scores(self, X: Any, budget: float | None) -> Float:
         """Return the scores (n, P) of the longest prefix within a budget."""
@@ -345,6 +394,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
+    basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
+        "hinge[:K]", "poly:P" or "categories" (the default of text).
+    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
+        for hinges and off for other bases.
     epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
         the response (Group-OMP); None selects every group.
     n_jobs : threads over the rows, as in joblib.

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anytime.data.formats.table import Batch, Text
 from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
 from anytime.features.categories import Categories
+from anytime.features.expansion import Expansion
+from anytime.features.learning import are_mostly_numbers
 from anytime.groups import FeatureGroups, singletons
-from anytime.types import Float, Index
+from anytime.types import Bool, Float, Index
 
 TIMES = "mM"
 """Dtype kinds of numpy's durations and dates."""
@@ -72,14 +75,80 @@ def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
         check_no_times("X", X)
         return X
     if groups is None:
-        _check_numbers(X)
         return X
     missing = [f for f in groups.features if f not in X.columns]
     if missing:
         raise GroupsError(f"the table has no column {listed(missing)}, which the groups name; expected every feature")
-    selected = X[list(groups.features)]
-    _check_numbers(selected)
-    return selected
+    return X[list(groups.features)]
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a DataFrame whose columns have names."""
+    return hasattr(X, "columns") and all(isinstance(name, str) for name in X.columns)
+
+
+def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArray[Any]], frozenset[str]]:
+    """Return the columns of a DataFrame as `Batch` stores them, and the names of the categorical ones.
+
+    Text that is a number in every row is numbers, unless the groups state the basis of the column.
+
+    Raises
+    ------
+    TableError
+        A column has dates, or text among numbers.
+    """
+    columns, factors = {}, set()
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
+        if _is_numeric(dtype):
+            columns[name] = np.asarray(X[name])
+            continue
+        values = np.asarray(X[name])
+        if values.dtype.kind in TIMES:
+            raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=True)}")
+        absent = np.asarray(X[name].isna())
+        text = values.astype(object)
+        text[absent] = None
+        if hasattr(dtype, "categories"):
+            factors.add(name)
+            columns[name] = text
+        elif all(value is None or isinstance(value, str) for value in text) and not absent.all():
+            stated = groups is not None and name in groups.bases
+            columns[name] = text if stated or not are_mostly_numbers(text) else _as_numbers(name, values, absent)
+        else:
+            columns[name] = _as_numbers(name, values, absent)
+    return columns, frozenset(factors)
+
+
+def _as_numbers(name: str, values: NDArray[Any], absent: Bool) -> Float:
+    """Return objects as numbers, NaN where absent."""
+    numbers = np.full(len(values), np.nan)
+    try:
+        numbers[~absent] = values[~absent]
+    except (TypeError, ValueError):
+        for row in np.flatnonzero(~absent).tolist():
+            try:
+                numbers[row] = values[row]
+            except (TypeError, ValueError):
+                how = "convert it" + " (a date to days since a fixed date)" * (not isinstance(values[row], str))
+                raise TableError(
+                    f"X: column {name!r} has {values[row]!r} in row {row} (counted from 0); expected numbers, or text "
+                    f"in every row: {how}, or leave the column out"
+                ) from None
+    return numbers
+
+
+def coded_frame(X: Any, groups: FeatureGroups) -> Any:
+    """Return a DataFrame of numbers: columns of categories become the indices of their levels."""
+    columns, _ = frame_columns(X, groups)
+    categories = {groups.features[j]: basis for j, basis in Expansion.of(groups).categories.items()}
+    coded = {name: basis.coded(columns[name].tolist()) for name, basis in categories.items()}
+    objects = (name for name, dtype in zip(X.columns, X.dtypes, strict=True) if not _is_numeric(dtype))
+    coded |= {name: columns[name] for name in objects if name in groups.features and name not in categories}
+    return X.assign(**coded) if coded else X
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def check_no_times(name: str, values: Any) -> None:
@@ -87,25 +156,6 @@ def check_no_times(name: str, values: Any) -> None:
     dtype = getattr(values, "dtype", None)
     if getattr(dtype, "kind", "f") in TIMES:
         raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")
-
-
-def _check_numbers(X: Any) -> None:
-    """Raise for a DataFrame with a column that is not numeric; scikit-learn's message would not name the column."""
-    for name, dtype in zip(X.columns, X.dtypes, strict=True):
-        if getattr(dtype, "kind", "O") in "biuf":
-            continue
-        values = np.asarray(X[name])
-        if values.dtype.kind in TIMES:
-            raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=True)}")
-        for row, value in enumerate(values.tolist() if values.dtype.kind in "OUS" else ()):
-            try:
-                np.float64(value)
-            except (TypeError, ValueError):
-                how = "convert it" + " (a date to days since a fixed date, for example)" * (not isinstance(value, str))
-                raise TableError(
-                    f"X: column {name!r} has {value!r} in row {row} (counted from 0); expected numbers: {how}, "
-                    "or leave the column out"
-                ) from None
 
 
 def settled_columns(names: list[str], groups: FeatureGroups | None) -> tuple[FeatureGroups, Index]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
+from anytime.features.basis import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import (
     Clamp,
@@ -233,14 +234,16 @@ class Dataset:
         """
         features = self.groups.features
         first = next(self.table.batches(features, 1))
-        kinds = {name: kind_of(first.columns[name]) for name in features}
-        if not needs_sample(self.groups, kinds, option, clamp):
+        factors = self.table.factors
+        kinds: dict[str, Kind] = {f: "factor" if f in factors else kind_of(first.columns[f]) for f in features}
+        if not needs_sample(self.groups, kinds.values(), option, clamp):
             return self
         sample, rows = sample_of(self._columns_with_target(), seed=seed)
         for name in features:
             if kinds[name] == "text" and self.groups.bases.get(name) is None and are_mostly_numbers(sample[name]):
                 numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
-        return replace(self, groups=learned_groups(self.groups, sample, rows, option, clamp))
+        groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors)
+        return replace(self, groups=groups)
 
     def _columns_with_target(self) -> Iterator[Columns]:
         for batch in self.table.batches([*self.groups.features, *self.target.columns]):

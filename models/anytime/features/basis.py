@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from anytime.groups import ColumnBasis
 from anytime.types import Float
 
-Kind: TypeAlias = Literal["number", "integer", "bool", "text"]
-"""Type of a raw column. An integer column may have missing values, which other columns of numbers may too."""
+Kind: TypeAlias = Literal["number", "integer", "bool", "text", "factor"]
+"""Type of a raw column; a factor is a dictionary-encoded column of any type. Each may have missing values."""
 
 NUMERIC: frozenset[Kind] = frozenset({"number", "integer"})
 

@@ -30,7 +30,7 @@ class Categories:
     """
 
     name: ClassVar[str] = "categories"
-    fits: ClassVar[frozenset[Kind]] = frozenset({"text", "bool", "integer"})
+    fits: ClassVar[frozenset[Kind]] = frozenset({"text", "factor", "bool", "integer"})
     sizes: ClassVar[range] = range(0)
 
     levels: tuple[Label, ...]

@@ -51,7 +51,7 @@ def parsed_basis(text: str) -> tuple[type[Basis], int | None]:
 
 def default_basis(kind: Kind) -> str:
     """Return the basis of a column for which the user gives none."""
-    return Categories.name if kind == "text" else Linear.name
+    return Categories.name if kind in ("text", "factor") else Linear.name
 
 
 def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[Any], rows: int) -> Basis:
@@ -78,7 +78,13 @@ def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[
     return basis.learn(size, given, values, rows)
 
 
-_HOLDS: dict[Kind, str] = {"number": "numbers", "integer": "whole numbers", "bool": "booleans", "text": "text"}
+_HOLDS: Mapping[Kind, str] = {
+    "number": "numbers",
+    "integer": "whole numbers",
+    "bool": "booleans",
+    "text": "text",
+    "factor": "levels of a dictionary",
+}
 
 
 @dataclass(frozen=True)

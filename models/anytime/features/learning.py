@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -33,14 +33,26 @@ def checked_clamp(clamp: Clamp) -> Clamp:
     raise TrainingError(f'clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or "off"')
 
 
-def needs_sample(groups: FeatureGroups, kinds: Mapping[str, Kind], option: str | None, clamp: Clamp) -> bool:
+def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
     """Return whether something of the columns is to be learned from rows."""
     if groups.bases or option not in (None, "linear") or clamp not in (None, "off"):
         return True
-    return any(default_basis(kinds[name]) != "linear" for name in groups.features)
+    return any(default_basis(kind) != "linear" for kind in kinds)
 
 
-def sample_of(batches: Iterable[Columns], rows: int = SAMPLE_ROWS, *, seed: int = 0) -> tuple[Columns, int]:
+def sampled_rows(count: int, columns: int, *, seed: int = 0) -> Bool:
+    """Return the sample (count,) of rows in memory that `sample_of` would choose."""
+    limit = sample_size(columns)
+    keys = np.random.default_rng(seed).random(count)
+    return np.ones(count, dtype=np.bool_) if count <= limit else keys < np.partition(keys, limit)[limit]
+
+
+def sample_size(columns: int) -> int:
+    """Return the largest number of rows of a sample."""
+    return min(SAMPLE_ROWS, max(1, SAMPLE_VALUES // max(columns, 1)))
+
+
+def sample_of(batches: Iterable[Columns], rows: int | None = None, *, seed: int = 0) -> tuple[Columns, int]:
     """Return a uniform sample of the rows, and its number of rows.
 
     Each row draws a number, and the rows with the smallest numbers are the sample. So the sample depends neither on the
@@ -49,11 +61,10 @@ def sample_of(batches: Iterable[Columns], rows: int = SAMPLE_ROWS, *, seed: int 
     rng = np.random.default_rng(seed)
     keys = np.empty(0)
     parts: list[Columns] = []
-    limit = rows
-    bound = 1.0
+    limit, bound = rows or 1, 1.0
     for batch in batches:
         drawn = rng.random(len(next(iter(batch.values()))))
-        limit = min(rows, max(1, SAMPLE_VALUES // max(len(batch), 1)))
+        limit = rows or sample_size(len(batch))
         chosen = drawn < bound
         keys = np.concatenate([keys, drawn[chosen]])
         parts.append({name: values[chosen] for name, values in batch.items()})
@@ -111,7 +122,13 @@ def observed(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def learned_groups(
-    groups: FeatureGroups, sample: Columns, rows: int, option: str | None = None, clamp: Clamp = None
+    groups: FeatureGroups,
+    sample: Columns,
+    rows: int,
+    option: str | None = None,
+    clamp: Clamp = None,
+    *,
+    factors: Collection[str] = (),
 ) -> FeatureGroups:
     """Return the groups with complete bases, learned from a sample where the groups file does not state them.
 
@@ -128,7 +145,8 @@ def learned_groups(
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
-        kind, values = kind_of(sample[name]), observed(sample[name])
+        kind: Kind = "factor" if name in factors else kind_of(sample[name])
+        values = observed(sample[name])
         try:
             basis = learned(given, kind, option, values, rows)
         except GroupsError as error:

@@ -100,8 +100,10 @@ def fold_moments_of(
     *,
     n_jobs: int | None = None,
     chunk_rows: int | None = None,
+    expansion: Expansion | None = None,
 ) -> list[Moments]:
     """Return the moments of each of `count` folds; `folds` (n,) is the fold of each row. Otherwise as `moments_of`."""
+    expansion = None if expansion is None or expansion.is_identity else expansion
     X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
     Y = np.asarray(Y)
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
@@ -110,7 +112,7 @@ def fold_moments_of(
     parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
     edges = np.linspace(0, len(Y), parts + 1).astype(int)
     blocks = (
-        Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b])
+        Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b], expansion=expansion)
         for a, b in pairwise(edges)
         if b > a
     )
@@ -319,14 +321,21 @@ class MomentStream:
         self.parts: list[Moments] = []
 
     def add(
-        self, X: Any, Y: Float, weights: Float | None = None, *, decay: float = 1.0, n_jobs: int | None = None
+        self,
+        X: Any,
+        Y: Float,
+        weights: Float | None = None,
+        *,
+        decay: float = 1.0,
+        n_jobs: int | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         """Add rows, after multiplying the weight of all earlier rows by `decay`, 0 to 1. Errors change nothing."""
         if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
         assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds
         folds = assigner.take(Y, None)
-        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs)
+        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs, expansion=expansion)
         if self.parts:
             new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
         self._assigner, self.parts = assigner, new

@@ -81,6 +81,11 @@ class ArrowTable(Table):
         with self._reading():
             self._columns = self._types = self._open()
 
+    @property
+    def factors(self) -> frozenset[str]:
+        is_dictionary = required("pyarrow").types.is_dictionary
+        return frozenset(name for name, arrow_type in self._types.items() if is_dictionary(arrow_type))
+
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
         """Run cheap checks of the file; return its columns and their types."""

@@ -94,6 +94,11 @@ class Table(ABC):
         return name in self._columns
 
     @property
+    def factors(self) -> frozenset[str]:
+        """Return the columns that the file encodes by a dictionary of levels."""
+        return frozenset()
+
+    @property
     def starts(self) -> tuple[int, ...]:
         """Return the rows, ascending from 0, at which reading can start without the rows before."""
         return (0,)
