@@ -328,7 +328,8 @@ def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float) -> None:
 def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
     X, y = table(missing=0.15)
     weights = np.random.default_rng(2).uniform(0.1, 3.0, len(X)) if weighted else None
-    estimator = AnytimeRegressor(GROUPS).fit(X, y, sample_weight=weights)
+    bases = {name: {"missing": False} for name in FEATURES}
+    estimator = AnytimeRegressor(GROUPS | {"bases": bases}).fit(X, y, sample_weight=weights)
     mean = np.array(
         [np.average(c[~np.isnan(c)], weights=None if weights is None else weights[~np.isnan(c)]) for c in X.T]
     )

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
-from anytime.features.categories import Categories
 from anytime.features.expansion import Expansion
 from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.file import read_model
-from anytime.model.model import Expected, Model, checked_budget
+from anytime.model.model import Expected, GroupPosition, Model, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
 
 LARGEST = 1e100
@@ -183,7 +182,7 @@ class Prediction:
         if not categories:
             return _checked(group, place.features, self._rows, values)
         if not coded:
-            return _coded(group, place.features, categories, self._rows, values)
+            return coded_values(group, place, values, self._rows)
         codes = _checked(group, place.features, self._rows, values)
         for j, basis in categories.items():
             wrong = codes[~(np.isin(codes[:, j], range(-1, len(basis.levels))) | np.isnan(codes[:, j])), j]
@@ -459,10 +458,17 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
             )
 
 
-def _coded(
-    group: str, features: tuple[str, ...], categories: Mapping[int, Categories], rows: int | None, values: Any
-) -> Float:
-    """Return the values of a group with columns of categories as numbers, as `_checked`, and levels as their index."""
+def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None = None) -> Float:
+    """Return the values (rows, features) of a group with columns of categories as numbers, levels as their index.
+
+    Without `rows`, any number of rows is valid.
+
+    Raises
+    ------
+    ValuesError
+        The shape is wrong, or a value is not of its column's type; the message names the column.
+    """
+    features, categories = place.features, place.expansion.categories
     table = _table(group, features, rows, values)
     numbers = np.empty(table.shape)
     for j, basis in categories.items():

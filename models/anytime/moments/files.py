@@ -47,7 +47,7 @@ def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
 
 def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array of `packed`, given the numbers of features and responses."""
-    missing = len(arrays.get(f"{prefix}missing", ()))
+    missing = len(np.atleast_1d(arrays.get(f"{prefix}missing", ())))
     width = features + responses + missing
     shapes: dict[str, tuple[int, ...]] = {
         "rows": (1,),

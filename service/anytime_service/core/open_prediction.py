@@ -43,6 +43,8 @@ from dataclasses import replace
 from enum import StrEnum, auto
 from typing import Any, get_args
 
+import numpy as np
+
 from anytime.errors import ValuesError
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
@@ -271,9 +273,12 @@ class OpenPrediction:
 
 
 def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
-    """Return the values of a group as an array for `Prediction.add_checked`; raise FieldError if they are invalid."""
+    """Return the values of a group as an array for `Prediction.add_checked`; raise FieldError if they are invalid.
+
+    Arrays contain the indices of levels, lists the levels.
+    """
     try:
-        return prediction.checked(name, values)
+        return prediction.checked(name, values, coded=isinstance(values, np.ndarray))
     except ValuesError as error:
         raise FieldError(f"groups.{name}", str(error)) from error
 

@@ -41,7 +41,7 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 """Datatypes of inputs, and the NumPy types of their bytes."""
 
 _PARAMETERS = (
-    *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "reason", "policy"),
+    *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "clamped", "reason", "policy"),
     *("approximate", "elapsed_ms", "late_groups", "note"),
 )
 """Fields of an answer that a reply has as parameters."""

@@ -11,24 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from anytime.model.model import Model
+from anytime.errors import ValuesError
+from anytime.inference.prediction import coded_values
+from anytime.model.model import GroupPosition, Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
 
 AT_ONCE = 16 * 1024  # maximum bytes of a list, or of a message that may contain one, that are converted without a pause
+CODED_ROWS = 128  # rows with text that are converted without a pause
 PAUSE_MS = 0.5  # working time after which a conversion yields to the event loop
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Number: TypeAlias = float | bool | None
-Values: TypeAlias = list[Number | list[Number]]
-"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null for a missing value."""
+Value: TypeAlias = float | bool | str | None
+Values: TypeAlias = list[Value | list[Value]]
+"""Values of one group: (rows, features) as nested lists, or a flat list for one row; null for a missing value.
+
+Text is a level of a text column. Packed values contain the index of the level instead, and so do arrays.
+"""
 
 VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 """Schema of values that are decoded after the rest of their message."""
@@ -50,6 +56,14 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class UnevenRowsError(ValueError):
     """Error: rows differ in length, or are too long."""
+
+
+class TextError(ValueError):
+    """Error: a value is text, in a column counted from 0."""
+
+    def __init__(self, column: int, value: str) -> None:
+        super().__init__(value)
+        self.column, self.value = column, value
 
 
 class Pauses:
@@ -80,15 +94,51 @@ def array_of(model: Model, group: str, values: Values | bytes, dtype: Dtype | No
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
         )
     else:
-        try:
-            array = np.array(values, dtype=np.float64)
-        except ValueError as error:
-            raise FieldError(
-                f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
-            ) from error
+        array = _listed(model, group, values)
     if array.ndim > 1:
         _check_rows(len(array), max_rows)
     return array
+
+
+def _listed(model: Model, group: str, values: Values) -> Array:
+    """Return a decoded list as an array; raise FieldError for ragged rows, and for values of the wrong type."""
+    place = model.places.get(group)
+    try:
+        if place is not None and place.expansion.categories:
+            return coded_values(group, place, values)
+        return numbers_of(values)
+    except ValuesError as error:
+        raise FieldError(f"groups.{group}", str(error)) from error
+    except UnevenRowsError as error:
+        raise FieldError(
+            f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
+        ) from error
+    except TextError as error:
+        raise _of_text(group, () if place is None else place.features, error) from error
+
+
+def numbers_of(values: Values) -> Array:
+    """Return a list of numbers, or of rows of numbers, as an array of floats, NaN for null.
+
+    Raise UnevenRowsError if rows differ in length, TextError if a value is text.
+    """
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise UnevenRowsError("rows are of different lengths") from error
+    if array.dtype.kind in "UO":
+        for at, value in np.ndenumerate(np.array(values, dtype=object)):
+            if isinstance(value, str):
+                raise TextError(at[-1], value)
+    return array.astype(np.float64, copy=False)
+
+
+def _of_text(group: str, features: Sequence[str], error: TextError) -> FieldError:
+    """Return the error for text among the values of a group without text columns."""
+    column = f"column {features[error.column]!r}" if error.column < len(features) else f"value {error.column} of a row"
+    return FieldError(
+        f"groups.{group}", f"values of group {group!r}: {column} has {error.value[:40]!r}; expected a number, or null"
+    )
 
 
 def read_short_values(
@@ -130,9 +180,13 @@ async def read_values(
         return np.empty(0)  # the prediction rejects an unknown group
     listed = bytes(content)
     _check_rows(_count_rows(form, listed), max_rows)
-    width = place.stop - place.start
+    width = len(place.features)
+    if place.expansion.categories:  # text may contain any character, so it is decoded at once
+        return await _read_coded(group, place, decoder.decode(content), max_rows, pauses)
     try:
         return await read_list(form, listed, width, pauses)
+    except TextError as error:
+        raise _of_text(group, place.features, error) from error
     except UnevenRowsError as error:
         raise FieldError(
             f"groups.{group}", f"values of group {group!r} are ragged: {error}; expected {width} numbers in each row"
@@ -147,22 +201,33 @@ async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses
     differ in length or are too long.
     """
     if not is_long_list(form, content):
-        return np.array(_LISTS[form.name].decode(content), dtype=np.float64)
+        return numbers_of(_LISTS[form.name].decode(content))
     parts: list[Array] = []
     first = 0
     for piece in (_json_pieces if form is JSON else _msgpack_pieces)(bytes(content), width):
         values = _decoded(form, piece, first)
         first += len(values)
-        try:
-            parts.append(np.array(values, dtype=np.float64))
-        except ValueError as error:
-            raise UnevenRowsError("rows are of different lengths") from error
+        parts.append(numbers_of(values))
         if parts[-1].shape[1:] != parts[0].shape[1:]:
             raise UnevenRowsError("rows are of different lengths")
         await pauses.pause()
     array = np.concatenate(parts) if parts else np.empty(0)
     await pauses.pause()  # before the prediction processes the array
     return array
+
+
+async def _read_coded(group: str, place: GroupPosition, values: Values, max_rows: int, pauses: Pauses) -> Array:
+    """Return a decoded long list of a group with text columns as an array, with pauses."""
+    rows = values if values and isinstance(values[0], list) else [values]
+    _check_rows(len(rows), max_rows)
+    parts: list[Array] = []
+    try:
+        for start in range(0, len(rows), CODED_ROWS):
+            parts.append(coded_values(group, place, rows[start : start + CODED_ROWS]))
+            await pauses.pause()
+    except ValuesError as error:
+        raise FieldError(f"groups.{group}", str(error)) from error
+    return np.concatenate(parts)
 
 
 def malformed(error: msgspec.ValidationError, group: str) -> MalformedBodyError:
@@ -182,7 +247,7 @@ def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> A
     if dtype is None:
         raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected dtype 'f4' or 'f8'")
     place = model.places.get(group)
-    width = 1 if place is None else place.stop - place.start  # the prediction rejects an unknown group
+    width = 1 if place is None else len(place.features)  # the prediction rejects an unknown group
     size = width * int(dtype[1])
     if len(values) % size:
         raise FieldError(

@@ -405,13 +405,13 @@ def _unpack(session: str, prediction: Prediction, name: str, content: bytes, max
     place = prediction.model.places.get(name)
     if place is None:
         raise damaged(session, f"it has a group {name[:64]!r}, which its model does not have")
-    width = place.stop - place.start
+    width = len(place.features)
     check, rows = _HEAD.unpack_from(content) if len(content) >= _HEAD.size else (0, 0)
     body = content[_HEAD.size :]
     if not 1 <= rows <= max_rows or len(body) != rows * width * 8 or check != _checksum(session, name, body):
         raise damaged(session, f"the values of group {name!r} fail the check of their size and checksum")
     try:
-        return prediction.checked(name, np.frombuffer(body, "<f8").reshape(rows, width))
+        return prediction.checked(name, np.frombuffer(body, "<f8").reshape(rows, width), coded=True)
     except ValuesError as error:
         raise damaged(session, str(error)) from error
 

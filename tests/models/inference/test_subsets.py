@@ -29,7 +29,8 @@ GROUPS: dict[str, Any] = {
         {"name": "c", "features": ["c0", "c1", "c2"], "cost": 0.25, "requires": ["visit"]},
         {"name": "d", "features": ["d0"], "cost": 4.0},
         {"name": "e", "features": ["e0"], "cost": 0.0},
-    ]
+    ],
+    "bases": {name: {"missing": False} for name in ("a0", "a1", "b0", "c0", "c1", "c2", "d0", "e0")},
 }
 SLICES = dict(zip(load_groups(GROUPS).names, load_groups(GROUPS).slices, strict=True))
 NAMES = [group["name"] for group in GROUPS["groups"] if group["features"]]

@@ -95,7 +95,8 @@ def handmade(created: str = "2024-02-29T12:00:00+00:00") -> Model:
 def arrays_of(model: Model) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Every array of a model, to the bit."""
     p, m, c = model.prefixes, model.moments, model.curvatures
-    arrays: Arrays = {name: getattr(p, name) for name in p.__dataclass_fields__ if getattr(p, name) is not None}
+    names = [name for name in p.__dataclass_fields__ if name != "expansion" and getattr(p, name) is not None]
+    arrays: Arrays = {name: getattr(p, name) for name in names}
     if c is not None:
         arrays |= {f"curvature.{name}": np.asarray(getattr(c, name)) for name in c.__dataclass_fields__}
     if m is not None:
