@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from anytime.errors import suggestion
+from anytime.features.categories import Categories
+from anytime.features.expansion import Column
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
-from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, PlannedStep
+from anytime_service.schemas.catalogue import ModelCard, ModelColumn, ModelSummary, Plan, PlannedStep
 
 
 def card(model: Model) -> ModelCard:
@@ -33,7 +35,18 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields["total_cost"] = float(model.costs[-1])
     fields["policies"] = ("prefix", "arrived") if model.supports_arrived else ("prefix",)
     fields["groups"] = model.groups.groups
+    columns = {column.name: column for column in model.expansion.columns}
+    fields["columns"] = tuple(
+        _column(group.name, columns[name]) for group in model.groups.groups for name in group.features
+    )
     return ModelSummary(**fields)
+
+
+def _column(group: str, column: Column) -> ModelColumn:
+    levels = column.basis.levels if isinstance(column.basis, Categories) else None
+    kinds = {type(level) for level in levels or ()}
+    kind: Literal["number", "bool", "text"] = "text" if str in kinds else "bool" if kinds == {bool} else "number"
+    return ModelColumn(name=column.name, group=group, type=kind, levels=levels, range=column.range)
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:

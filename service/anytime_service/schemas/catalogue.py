@@ -29,6 +29,19 @@ class ModelCard(_View):
     total_cost: float
 
 
+class ModelColumn(_View):
+    """A raw column: its type, the levels of a column of categories in the order of their index, and its range.
+
+    Values outside the range move to its nearest end.
+    """
+
+    name: str
+    group: str
+    type: Literal["number", "bool", "text"]
+    levels: tuple[Label, ...] | None
+    range: tuple[float, float] | None
+
+
 class ModelSummary(_View):
     """The summary of a model's manifest; `steps` are in sequence order.
 
@@ -59,6 +72,7 @@ class ModelSummary(_View):
     redundant: Redundant
     steps: tuple[StepRecord, ...]
     groups: tuple[FeatureGroup, ...]
+    columns: tuple[ModelColumn, ...]
 
     @property
     def featured(self) -> tuple[str, ...]:

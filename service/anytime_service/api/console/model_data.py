@@ -8,12 +8,16 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from anytime.evaluation.certificate.certify import at_least
+from anytime.features.categories import Categories
+from anytime.features.expansion import Column
+from anytime.features.hinge import Hinge
+from anytime.features.poly import Polynomial
 from anytime.model.model import Model
 from anytime.training.guarantee import bound, doubling_bound
-from anytime.types import Float
+from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 
@@ -83,7 +87,7 @@ class Sample(BaseModel, frozen=True):
     version: str
     seed: int
     correlated: bool
-    groups: dict[str, tuple[float, ...]]
+    groups: dict[str, tuple[Label | None, ...]]
 
 
 Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
@@ -199,24 +203,24 @@ def _guarantee_text(model: Model) -> str:
 
 
 def sample(model: Model, seed: int) -> Sample:
-    """Draw a row from a normal distribution, with the training correlations if the model has them.
+    """Draw a row of raw values, jointly normal with the training correlations if the model has them.
 
-    A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with probability m.
+    A column of categories has the level at the same quantile of its shares, a column with hinges the value at the same
+    quantile of its knots. A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with
+    probability m.
     """
-    groups, mean, scale = model.groups, model.prefixes.mean, model.prefixes.scale
-    z = np.random.default_rng(seed).standard_normal(len(mean))
-    correlations = _correlations(model) if len(mean) <= WIDEST else None
+    groups, expansion = model.groups, model.expansion
+    spans = expansion.spans
+    firsts = [start for start, _ in spans]
+    z = np.random.default_rng(seed).standard_normal(len(firsts))
+    correlations = _correlations(model) if len(model.prefixes.mean) <= WIDEST else None
     if correlations is not None:
-        z = np.linalg.cholesky(correlations + RIDGE * np.eye(len(z))) @ z
-    constant = set(model.manifest.redundant.constant)
-    row: list[float] = []
-    for feature, m, s, deviate in zip(groups.features, mean.tolist(), scale.tolist(), z.tolist(), strict=True):
-        if feature in constant:
-            row.append(m)
-        elif 0 < m < 1 and math.isclose(s * s, m * (1 - m), rel_tol=1e-6):
-            row.append(float(deviate > ndtri(1 - m)))
-        else:
-            row.append(round(m + s * deviate, max(0, DIGITS - math.floor(math.log10(s)))))
+        among = correlations[np.ix_(firsts, firsts)]
+        z = np.linalg.cholesky(among + RIDGE * np.eye(len(z))) @ z
+    row: list[Label | None] = [
+        _drawn(model, column, start, deviate)
+        for column, start, deviate in zip(expansion.columns, firsts, z.tolist(), strict=True)
+    ]
     values = {
         group.name: tuple(row[columns])
         for group, columns in zip(groups.groups, groups.slices, strict=True)
@@ -224,6 +228,26 @@ def sample(model: Model, seed: int) -> Sample:
     }
     known = correlations is not None
     return Sample(model=model.name, version=model.version, seed=seed, correlated=known, groups=values)
+
+
+def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
+    """Return the value of a column at a standard normal deviate; `first` is its first term."""
+    basis, mean, scale = column.basis, float(model.prefixes.mean[first]), float(model.prefixes.scale[first])
+    if isinstance(basis, Categories):
+        shares = model.prefixes.mean[first : first + len(basis.levels)]
+        level = int(np.searchsorted(np.cumsum(shares), ndtr(-deviate)))  # a large deviate is the first level
+        return basis.levels[level] if level < len(basis.levels) else None
+    if isinstance(basis, Polynomial):
+        mean, scale = basis.centre + basis.scale * mean, basis.scale * scale
+    if model.terms.features[first] in model.manifest.redundant.constant:
+        return mean
+    if 0 < mean < 1 and math.isclose(scale * scale, mean * (1 - mean), rel_tol=1e-6):
+        return float(deviate > ndtri(1 - mean))
+    value = mean + scale * deviate
+    if isinstance(basis, Hinge) and basis.knots and column.range is not None:
+        quantiles = [column.range[0], *basis.knots, column.range[1]]
+        value = float(np.interp(ndtr(deviate), np.linspace(0, 1, len(quantiles)), quantiles))
+    return round(value, max(0, DIGITS - math.floor(math.log10(scale))))
 
 
 def _correlations(model: Model) -> Float | None:
