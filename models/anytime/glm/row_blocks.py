@@ -69,7 +69,7 @@ class RowBlock:
 
 
 def row_blocks_of(
-    blocks: Iterable[Block], gram: Gram, expansion: Expansion, *, held_bytes: int = HELD_BYTES
+    blocks: Iterable[Block], gram: Gram, expansion: Expansion | None = None, *, held_bytes: int = HELD_BYTES
 ) -> tuple[RowBlock, ...]:
     """Return the terms of the rows of some blocks, read once, in the units of their normal equations.
 
@@ -102,10 +102,13 @@ def _cut(block: Block) -> Iterator[Block]:
         yield Block(block.X[rows], block.Y[rows], weights, None if block.folds is None else block.folds[rows])
 
 
-def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion) -> dict[int, Bool]:
+def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dict[int, Bool]:
     """Fill Z with rows in standard units; return where features are missing, which become 0."""
     Z[0] = 1.0
-    expansion.expand_into(dense(part.X), Z[1:])
+    if expansion is None:
+        Z[1:] = dense(part.X).T
+    else:
+        expansion.expand_into(dense(part.X), Z[1:])
     Z[1:] -= gram.x_mean[:, np.newaxis]
     Z[1:] /= gram.x_scale[:, np.newaxis]
     Z[1:][gram.constant] = 0.0

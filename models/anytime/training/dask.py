@@ -107,7 +107,7 @@ class ClusterObserved:
     parts: tuple[Part, ...]
     target: Target
 
-    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
         units = light(gram)
         rows = tuple(self.client.submit(StoredRows, part, units, expansion, pure=False) for part in self.parts)
         return ClusterDesign(gram, family, weight, np.ones(len(gram.x_mean)), client=self.client, rows=rows)
@@ -170,7 +170,7 @@ def use_one_blas_thread() -> None:
 class StoredRows:
     """The row blocks of a part, in the units of a table's normal equations."""
 
-    def __init__(self, part: Part, gram: Gram, expansion: Expansion) -> None:
+    def __init__(self, part: Part, gram: Gram, expansion: Expansion | None) -> None:
         use_one_blas_thread()
         self._recipe = part, gram, expansion
         self.row_blocks = row_blocks_of(

@@ -56,7 +56,7 @@ class Observations(Protocol):
     @property
     def target(self) -> Target: ...
 
-    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
         """Return the terms of the rows in the units of their normal equations, ready for passes."""
 
 
@@ -68,7 +68,7 @@ class Observed:
     target: Target
     n_jobs: int | None = None
 
-    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion) -> Design:
+    def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
         ridge = np.ones(len(gram.x_mean))
         blocks = row_blocks_of(self.blocks, gram, expansion)
         return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
