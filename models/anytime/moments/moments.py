@@ -287,7 +287,8 @@ class HeldOutMoments:
         """
         if not (self.variance > 0).all():
             return None
-        return np.asarray(np.mean(1.0 - (self.yy - 2 * explained) / self.variance, axis=-1))
+        r2: Float = np.mean(1.0 - (self.yy - 2 * explained) / self.variance, axis=-1)
+        return r2
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,9 +226,6 @@ class _At:
     columns: Index
     theta: Float
 
-    def of(self, design: BlockDesign) -> Predictors:
-        return design.view(self.columns).predictors(self.theta)
-
 
 @dataclass(frozen=True, eq=False)
 class ClusterDesign(Design):
@@ -314,5 +311,5 @@ def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], ar
 
 def _in_view(design: BlockDesign, columns: Index, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Run a method on some columns of a part; predictors are recomputed from their coefficients."""
-    values = [each.of(design) if isinstance(each, _At) else each for each in arguments]
+    values = [design.view(a.columns).predictors(a.theta) if isinstance(a, _At) else a for a in arguments]
     return method(design.view(columns), *values)

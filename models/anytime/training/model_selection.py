@@ -97,7 +97,8 @@ class Errors:
 
     @property
     def mean(self) -> Float:
-        return np.asarray(np.average(self.folds, axis=0, weights=self.weights))
+        mean: Float = np.average(self.folds, axis=0, weights=self.weights)
+        return mean
 
     @property
     def standard_error(self) -> Float:
