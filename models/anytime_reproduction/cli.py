@@ -31,9 +31,6 @@ EXPERIMENTS = (TABLE_1, TABLE_2, CURVES, TRAINING_TIME, DOUBLING, BOUNDS, CERTIF
 DATA = Path("../shared/data")
 """Default folder of the real data sets."""
 
-REQUIRED = ("matplotlib", "pyarrow", "sklearn")
-"""Packages that the experiments need in addition to the library's own requirements."""
-
 
 def reproduce(
     name: Annotated[
@@ -64,7 +61,7 @@ def reproduce(
 
     An interrupted run resumes where it stopped.
     """
-    for module in REQUIRED:
+    for module in ("matplotlib", "pyarrow", "sklearn"):  # in addition to the library's own requirements
         if find_spec(module) is None:
             raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
     if name and everything:

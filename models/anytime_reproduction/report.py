@@ -24,12 +24,6 @@ from anytime_reproduction.experiment import Experiment, Section, Table
 
 STYLE = Path(__file__).with_name("report.css")
 
-HOW_TO_READ = (
-    "Every published table and figure together with ours. <em>Agrees</em> and <em>differs</em> are computed from the "
-    "numbers of this run; <em>noted</em> marks results without a published counterpart. Errors are standard errors of "
-    "the mean."
-)
-
 
 def check_folder(folder: Path) -> None:
     """Create the folders of a report before the work for it starts; raise AnytimeError if that fails."""
@@ -75,7 +69,11 @@ def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder:
     yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
     yield "<h1>The papers, reproduced</h1>"
-    yield f"<p>{HOW_TO_READ}</p>"
+    yield (
+        "<p>Every published table and figure together with ours. <em>Agrees</em> and <em>differs</em> are computed "
+        "from the numbers of this run; <em>noted</em> marks results without a published counterpart. Errors are "
+        "standard errors of the mean.</p>"
+    )
     yield "".join(f"<p>{escape(line)}</p>" for line in ran_on)
     yield "<nav><table>"
     for experiment, section in sections:

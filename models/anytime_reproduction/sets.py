@@ -1,12 +1,10 @@
 """The data sets of the experiments, in memory, with the parts that are held out in turn.
 
-Without a folder of real data sets, scikit-learn's bundled sets and a synthetic one replace them. The experiments run in
-the same way and report their data.
+Without a folder of real data sets, scikit-learn's bundled sets and a synthetic one replace them.
 
 The module also reads the owners' files of the Yahoo! Learning to Rank Challenge (webscope C14B, set 1), and the costs
-of its features. `set1.train.txt`, `set1.valid.txt` and `set1.test.txt` have one row per line, ``relevance qid:7 3:0.25
-18:1``. The cost file has the cost of each feature in order, separated by commas or lines. A cost of 1e8 or more marks
-an unavailable feature.
+of its features. `set1.train.txt` and `set1.test.txt` have one row per line, ``relevance qid:7 3:0.25 18:1``. The cost
+file has the cost of each feature in order, separated by commas or lines; 1e8 or more marks an unavailable feature.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ class Split:
     test: Index
 
     def ordered(self, order: Index) -> Split:
-        """Return the split with the features in another order."""
         held = replace(self.held, S=self.held.S[np.ix_(order, order)], q=self.held.q[order])
         return Split(self.gram.restricted(order), held, self.test)
 
@@ -68,7 +65,6 @@ class RealSet:
 
     @cached_property
     def moments(self) -> list[Moments]:
-        """Return the moments of each part."""
         return fold_moments_of(self.X, self.y, folds=self.part, count=int(self.part.max()) + 1)
 
     def split(self, number: int) -> Split:
@@ -204,8 +200,6 @@ def boston_stand_in() -> RealSet:
 FILES = ("set1.train.txt", "set1.test.txt")
 """Files of training rows and held-out rows. The validation rows are not read."""
 
-UNAVAILABLE = 1e8
-
 
 def read_yahoo(folder: Path, costs: Path) -> RealSet:
     """Return the owners' rows in groups of one feature each, without unavailable features and those without values.
@@ -224,7 +218,7 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
         raise TableError(f"{what}; expected lines 'relevance qid:N id:value'") from error
     sparse, labels, queries = loaded[0::3], loaded[1::3], loaded[2::3]
     _check(folder, sparse, labels, queries)
-    known = np.flatnonzero((prices < UNAVAILABLE) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
+    known = np.flatnonzero((prices < 1e8) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
     if not len(known):
         raise TableError(f"no row in {str(folder)!r} has an available feature; expected a cost under 1e8 for some")
     groups = recosted(singletons(f"f{j + 1}" for j in known), prices[known])

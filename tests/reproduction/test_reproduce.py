@@ -13,6 +13,7 @@ from anytime.cli.main import main
 from anytime_reproduction import cli as reproduction
 from anytime_reproduction.cli import EXPERIMENTS
 from anytime_reproduction.experiment import Setting
+from anytime_reproduction.group_omp import simulations
 from anytime_reproduction.uai import bounds, certificates, training_time
 
 Capture = pytest.CaptureFixture[str]
@@ -100,6 +101,7 @@ def test_a_quick_look_at_everything_without_real_data(capsys: Capture, monkeypat
     for module, name, value in (
         (bounds, "MAX_QUICK", 6),
         (certificates, "QUICK_SECONDS", 0.2),
+        (simulations, "PENALTIES", 20),
         (training_time, "QUICK_TURNS", 1),
         (training_time, "QUICK_MADE", (20, 40)),
     ):

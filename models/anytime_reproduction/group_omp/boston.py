@@ -16,7 +16,7 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroup, FeatureGroups
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
 from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import mean, panels
@@ -108,10 +108,6 @@ Scores = Mapping[str, Mapping[str, Many[float]]]
 """Errors and numbers of variables by method."""
 
 
-def _runs(setting: Setting) -> list[Run]:
-    return batched(setting, splits, READINGS, quick=3)
-
-
 def _section(_: Setting, results: Results) -> Section:
     by_reading = by_name(results, READINGS)
     ours = by_reading["read"]
@@ -159,14 +155,11 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
     best = f"nearest: {' or '.join(words for reading, words in READINGS.items() if counts[reading] == most)}"
     if most == counts["read"]:
         best = "no reading agrees with more than ours"
-    return [
-        Finding(
-            "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
-            f"(published {TABLE_2['Group-OMP']['error'].mean:.2f}): {details}. Result: "
-            f"{best}{too_few(runs, 'splits')}.",
-            agrees=most == cells if runs >= MIN_RUNS else None,
-        )
-    ]
+    text = (
+        "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
+        f"(published {TABLE_2['Group-OMP']['error'].mean:.2f}): {details}. Result: {best}{too_few(runs, 'splits')}."
+    )
+    return [Finding(text, agrees=most == cells if runs >= MIN_RUNS else None)]
 
 
 def _readings(others: Mapping[str, Scores]) -> Table:
@@ -297,7 +290,7 @@ BOSTON = Experiment(
     "boston",
     "Boston Housing, as in the Group-OMP paper",
     "Lozano, Swirszcz and Abe (2009), Table 2",
-    _runs,
+    partial(batched, work=splits, names=READINGS, quick=3),
     _section,
     ("boston_housing",),
     of_the_sets=True,

@@ -39,8 +39,8 @@ class Design:
     """One experiment: y = x'b + noise of deviation `noise`, with known distribution.
 
     Groups have `sizes` columns; `truth` are the coefficients b (D,). `rows` are the numbers of rows for training and
-    validation. `draw` draws rows (n, D) from a generator; `mean`
-    (D,) and `second` (D, D) are their exact E(x) and E(x x').
+    validation. `draw` draws rows (n, D) from a generator; `mean` (D,) and `second` (D, D) are their exact E(x) and
+    E(x x').
     """
 
     what: str

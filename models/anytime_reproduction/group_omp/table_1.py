@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from anytime_reproduction.estimates import Estimate, published, unanimous
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Run, Section, Setting, Table
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
 from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import STYLES, mean, panels
@@ -32,10 +32,6 @@ ROWS = tuple(row for method in METHODS for row in row_names(method).values())
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
 EXPERIMENT_COLUMNS = tuple(f"experiment {number}" for number in NUMBERS)
-
-
-def _runs(setting: Setting) -> list[Run]:
-    return batched(setting, trials, VARIATIONS, quick=4)
 
 
 def _ours(scores: Scores, number: int, row: str, measure: str) -> Estimate:
@@ -61,7 +57,15 @@ def _section(_: Setting, results: Results) -> Section:
     findings += [_claim(scores, kind) for kind in ("Oracle", "Holdout")]
     tables = [_table(measure, scores) for measure in MEASURES]
     tables += [_outside(compared), _explanation_table(scores, compared), _ols_table(scores), _paired_table(scores)]
-    return Section(findings, _text(scores), tables, _figures(scores))
+    figures = [
+        Figure(
+            f"group-omp-{name}",
+            f"Table 1 by hold-out, {words}: ours (filled) and published (hollow), with standard errors.",
+            partial(_draw, scores, measure, words),
+        )
+        for measure, name, words in (("F1 (Group)", "f1", "F1 of groups"), ("ME", "error", "model error"))
+    ]
+    return Section(findings, _text(scores), tables, figures)
 
 
 def _reproduced(number: int, compared: Many[Compared]) -> Finding:
@@ -180,11 +184,8 @@ def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[F
     """Return findings on each experiment that differs and its explanations, and on the cells that still differ."""
     runs = compared[1][0].ours.runs
     if runs < MIN_RUNS:
-        return [
-            Finding(
-                f"{runs} runs are too few to compare explanations of the differences; at least {MIN_RUNS} are needed."
-            )
-        ]
+        text = f"{runs} runs are too few to compare explanations of the differences; at least {MIN_RUNS} are needed."
+        return [Finding(text)]
     findings, unexplained = [], []
     for number, printed in compared.items():
         agree, cells = agreeing(printed), printed
@@ -347,17 +348,6 @@ def _text(scores: Scores) -> tuple[str, ...]:
     )
 
 
-def _figures(scores: Scores) -> list[Figure]:
-    return [
-        Figure(
-            f"group-omp-{name}",
-            f"Table 1 by hold-out, {words}: ours (filled) and published (hollow), with standard errors.",
-            partial(_draw, scores, measure, words),
-        )
-        for measure, name, words in (("F1 (Group)", "f1", "F1 of groups"), ("ME", "error", "model error"))
-    ]
-
-
 APART = 0.16
 """Distance between two methods, where 1 is the distance between two experiments."""
 
@@ -385,5 +375,9 @@ def _draw(scores: Scores, measure: str, words: str) -> Any:
 
 
 GROUP_OMP = Experiment(
-    "group-omp", "Simulations of the Group-OMP paper", "Lozano, Swirszcz and Abe (2009), Table 1", _runs, _section
+    "group-omp",
+    "Simulations of the Group-OMP paper",
+    "Lozano, Swirszcz and Abe (2009), Table 1",
+    partial(batched, work=trials, names=VARIATIONS, quick=4),
+    _section,
 )

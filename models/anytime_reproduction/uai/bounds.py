@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from anytime.groups import FeatureGroups
+from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Sequence, sequence
@@ -23,9 +23,6 @@ ALPHA = 1e-5
 ROUNDING = 1e-9
 """A bound is violated if F is below it by more than this share of the optimum."""
 
-SLACK = 1 + 1e-9
-"""Costs are sums: a cost above a budget by this share only is within it."""
-
 METHODS: dict[str, Method] = {"CS-G-FR": "fr", "CS-G-OMP": "omp"}
 
 ProblemName = Literal[
@@ -35,8 +32,7 @@ ProblemName = Literal[
 PROBLEMS: tuple[ProblemName, ...] = get_args(ProblemName)
 
 MAX_GROUPS: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
-MAX_OTHERS = 12
-MAX_QUICK = 9
+MAX_OTHERS, MAX_QUICK = 12, 9
 """Maximum numbers of groups whose sets are enumerated; 18 take a minute."""
 
 ROWS = 2000
@@ -103,7 +99,7 @@ class Staircase:
     values: Float
 
     def within(self, budgets: Float) -> Float:
-        return np.asarray(self.values[np.searchsorted(self.costs, budgets * SLACK, side="right") - 1])
+        return np.asarray(self.values[np.searchsorted(self.costs, budgets * (1 + COST_TOLERANCE), side="right") - 1])
 
 
 def best_of_sets(values: Float, costs: Float) -> Staircase:
@@ -114,10 +110,6 @@ def best_of_sets(values: Float, costs: Float) -> Staircase:
     best = np.maximum.accumulate(values[order])
     better = np.append(True, best[1:] > best[:-1])
     return Staircase(totals[order][better], best[better])
-
-
-def _reached(found: Sequence) -> Staircase:
-    return Staircase(found.costs, found.explained_variance)
 
 
 def check_prefixes(found: Sequence, best: Staircase, gamma: float) -> Result:
@@ -147,7 +139,7 @@ def check_doubling(found: Sequence, best: Staircase, ratio: float) -> Result:
     until = float(found.costs[found.doubling_until or 0])
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
     budgets = budgets[budgets <= until]
-    shares = _reached(found).within(budgets) / best.within(budgets / 4)
+    shares = Staircase(found.costs, found.explained_variance).within(budgets) / best.within(budgets / 4)
     result = _checked(shares - doubling_bound(ratio))
     return result | {"reached": float(shares.min()) if len(shares) else None, "until": until}
 
@@ -206,7 +198,7 @@ def _curves(found: dict[str, Sequence], unit: str, best: Staircase, gamma: float
         "until": float(found["Doubling"].costs[found["Doubling"].doubling_until or 0]),
         "budgets": budgets.tolist(),
         "optimum": best.within(budgets).tolist(),
-        **{name: _reached(f).within(budgets).tolist() for name, f in found.items()},
+        **{name: Staircase(f.costs, f.explained_variance).within(budgets).tolist() for name, f in found.items()},
         "Theorem 3.2": promised.max(axis=1).tolist(),
         "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
@@ -262,13 +254,11 @@ def _checked_findings(by_problem: ByProblem) -> list[Finding]:
         checked, broken = (sum(case[key] for case in cases) for key in ("checked", "broken"))
         margin = min((case["margin"] for case in cases if case["margin"] is not None), default=None)
         least = "" if margin is None else f"; the least distance from the bound is {margin:.2g} of the optimum"
-        found.append(
-            Finding(
-                f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
-                f"{'none' if broken == 0 else f'{broken:,}'} violated{least}.",
-                agrees=broken == 0 and checked > 0,
-            )
+        text = (
+            f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
+            f"{f'{broken:,}' if broken else 'none'} violated{least}."
         )
+        found.append(Finding(text, agrees=broken == 0 and checked > 0))
     return found
 
 

@@ -82,12 +82,11 @@ def _section(_: Setting, results: Results) -> Section:
     found = {case: results[name] for case in CASES if (name := case.label.replace(" ", "-")) in results}
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
-    figure = Figure(
-        "certificates",
+    gaps = (
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
-        "(dashed).",
-        partial(_draw, found),
+        "(dashed)."
     )
+    figure = Figure("certificates", gaps, partial(_draw, found))
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
 

@@ -82,10 +82,6 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
 
 
-def _runs(setting: Setting) -> list[Run]:  # noqa: ARG001  (a quick run draws the same curves)
-    return [Run(p.name, draw_curves, {"name": p.name, "alpha": p.alpha, "size": p.size}) for p in PROBLEMS]
-
-
 def _section(_: Setting, results: Results) -> Section:
     sets = {problem: results[problem.name] for problem in PROBLEMS}
     yahoo = PROBLEMS[1]
@@ -140,7 +136,7 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
 
 
 def _plateau_finding(problem: Problem, result: Result) -> Finding:
-    """Return a finding on the paper's claim that the last percent takes half of Yahoo's cost, and on the plateau."""
+    """Judge the paper's claim that the last percent takes half of Yahoo's cost, and describe the plateau."""
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     level = plateau_level(costs, explained)
     last = 1.0 - _stop(problem, result, 0.99) / costs[-1]
@@ -219,7 +215,7 @@ CURVES = Experiment(
     "curves",
     "Explained variance against cost (Figures 3, 4 and 5)",
     "Hu et al. 2016, Figures 3, 4, 5",
-    _runs,
+    lambda _: [Run(p.name, draw_curves, {"name": p.name, "alpha": p.alpha, "size": p.size}) for p in PROBLEMS],
     _section,
     tuple(problem.name for problem in PROBLEMS),
     of_the_sets=True,

@@ -26,8 +26,6 @@ SIZES = (8, 16, 32, 64, 128, 256, 512)
 SHARES = (1.0, 2.0, 3.0, 3.25, 3.5, 4.0, 5.0)
 """Values of C: the competitor's budget is B/C."""
 
-ALPHA = 1e-5
-
 
 def eq10(D: int) -> tuple[Float, Index]:
     """Return the values of the items of Eq. 10, the largest scaled to 1, and their costs, (D,) each."""
@@ -46,7 +44,7 @@ def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
 
 def learned(values: Float, costs: Index, *, doubling: bool) -> Sequence:
     """Return the sequence that our trainer learns from `independent`, by forward regression."""
-    return sequence(*independent(values, costs), "fr", ALPHA, doubling=doubling)
+    return sequence(*independent(values, costs), "fr", 1e-5, doubling=doubling)
 
 
 def doubled(D: int) -> Index:

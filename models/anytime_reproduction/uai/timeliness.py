@@ -40,8 +40,6 @@ VISIBLE = 5e-5
 ROUNDING = 1e-9
 """Differences of timeliness below this count as 0."""
 
-GROUP_SIZES = (5, 10, 15, 20)
-
 FOLDS = 5
 
 
@@ -161,10 +159,6 @@ CASES = (
 """A quick run, and one without real data, omits the last."""
 
 
-def _runs_1(setting: Setting) -> list[Run]:
-    return [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(2 if setting.quick else 5)]
-
-
 def _runs_2(setting: Setting) -> list[Run]:
     shared = {"groupings": 3 if setting.quick else 10}
     return [
@@ -175,7 +169,7 @@ def _runs_2(setting: Setting) -> list[Run]:
 
 
 def _sizes(setting: Setting) -> tuple[int, ...]:
-    return (5, 20) if setting.quick else GROUP_SIZES
+    return (5, 20) if setting.quick else (5, 10, 15, 20)
 
 
 def _cases(setting: Setting) -> tuple[Case, ...]:
@@ -342,7 +336,7 @@ TABLE_1 = Experiment(
     "table-1",
     "Timeliness on sets of a detection problem (Table 1)",
     "Hu et al. 2016, Table 1",
-    _runs_1,
+    lambda setting: [Run(f"set-{split}", measure_sets, {"split": split}) for split in range(2 if setting.quick else 5)],
     _section_1,
     ("kddcup99",),
     True,

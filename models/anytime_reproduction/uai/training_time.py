@@ -1,11 +1,10 @@
 """Training time of CS-G-FR and CS-G-OMP, the paper's method and ours (section 5.5, Figure 2).
 
 The literal way is selection at the paper's cost: a new model for every candidate of CS-G-FR, one for every step of
-CS-G-OMP. The normal equations of each model are solved from scratch by Cholesky. They come from the rows, X_G'X_G/n, as
-in the paper's count of operations, or from the precomputed product X'X/n, which favours the literal way.
+CS-G-OMP, each solved from scratch by Cholesky. Its normal equations come from the rows, X_G'X_G/n, as in the paper's
+count of operations, or from the precomputed product X'X/n, which favours the literal way.
 
-All ways of selecting are measured in turns in one process. Times are processor times: wall-clock time on a shared
-machine would include the work of others.
+Times are processor times: wall-clock time on a shared machine would include the work of others.
 """
 
 from __future__ import annotations
