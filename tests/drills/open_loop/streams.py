@@ -157,10 +157,7 @@ class Streams:
         """Report to the throttle whether the server refused."""
         if self._throttles is not None:
             throttle = self._throttles[reply.id % len(self._connections)]
-            if reply.type == "error" or reply.reason == "overload":
-                throttle.refused()
-            else:
-                throttle.accepted()
+            throttle.record(accepted=reply.type != "error" and reply.reason != "overload")
 
     def _break(self, connection: _Connection) -> None:
         if not connection.broken:
