@@ -65,12 +65,7 @@ class State(StrEnum):
 
 _POLICIES = get_args(Policy)
 _EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
-_LEGAL: Mapping[State, tuple[str, ...]] = {
-    State.NEW: ("begin",),
-    State.OPEN: _EVENTS,
-    State.SOLVING: _EVENTS,
-    State.ANSWERED: (),
-}
+_LEGAL = {State.NEW: ("begin",), State.OPEN: _EVENTS, State.SOLVING: _EVENTS, State.ANSWERED: ()}
 
 
 class OpenPrediction:
