@@ -279,7 +279,7 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[st
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """
     arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
-    if len({len(array) for array in arrays.values()}) > 1:
+    if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
         raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
     return arrays
