@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -129,8 +129,7 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        request, tensors, arrays = await in_turn(self._handler, self._converted, content)
-        options = _merged(self._head, request, tensors)
+        request, tensors, options, arrays = await in_turn(self._handler, self._converted, content)
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
         self._arrays = arrays
@@ -140,15 +139,19 @@ class InferBody:
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
 
-    async def _converted(self, content: bytes) -> tuple[InferRequest, Sequence[Tensor], dict[str, Any]]:
-        """Return the JSON, its inputs, and the values of the inputs that do not follow as bytes."""
+    async def _converted(
+        self, content: bytes
+    ) -> tuple[InferRequest, tuple[Tensor, ...], PredictionRequest, dict[str, Any]]:
+        """Return the JSON, its inputs and options, and the values of the inputs that do not follow as bytes."""
         pauses = Pauses()
         request = read_infer(content)
         await pauses.pause()
         tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        return request, tensors, {each.group: await each.from_json(pauses) for each in tensors if each.size is None}
+        options = _merged(self._head, request, tensors)
+        arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        return request, tensors, options, arrays
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""
