@@ -110,13 +110,13 @@ class InferBody:
 
     async def _advance(self, json_bytes: int) -> None:
         if self._request is None and len(self._buffer) >= json_bytes:
-            await self._begin(self._cut(json_bytes))
+            await in_turn(self._handler, self._begin, self._cut(json_bytes))
         if self._request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
-            await self._begin(self._cut(len(self._buffer)))
+            await in_turn(self._handler, self._begin, self._cut(len(self._buffer)))
             self._forward()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
@@ -129,20 +129,6 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        request, tensors, options, arrays = await in_turn(self._handler, self._converted, content)
-        if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
-            return
-        self._arrays = arrays
-        self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        self._places = {tensor.group: tensor.place for tensor in tensors}
-        self._request = request
-        self._active.drop()
-        self._active = self._open(options, admitted=self._admitted)
-
-    async def _converted(
-        self, content: bytes
-    ) -> tuple[InferRequest, tuple[Tensor, ...], PredictionRequest, dict[str, Any]]:
-        """Return the JSON, its inputs and options, and the values of the inputs that do not follow as bytes."""
         pauses = Pauses()
         request = read_infer(content)
         await pauses.pause()
@@ -151,7 +137,14 @@ class InferBody:
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
         arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
-        return request, tensors, options, arrays
+        if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
+            return
+        self._arrays = arrays
+        self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
+        self._places = {tensor.group: tensor.place for tensor in tensors}
+        self._request = request
+        self._active.drop()
+        self._active = self._open(options, admitted=self._admitted)
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""
