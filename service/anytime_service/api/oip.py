@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -110,13 +110,13 @@ class InferBody:
 
     async def _advance(self, json_bytes: int) -> None:
         if self._request is None and len(self._buffer) >= json_bytes:
-            await self._begin(self._cut(json_bytes))
+            await in_turn(self._handler, self._begin, self._cut(json_bytes))
         if self._request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
-            await self._begin(self._cut(len(self._buffer)))
+            await in_turn(self._handler, self._begin, self._cut(len(self._buffer)))
             self._forward()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
@@ -129,8 +129,14 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        request, tensors, arrays = await in_turn(self._handler, self._converted, content)
+        pauses = Pauses()
+        request = read_infer(content)
+        await pauses.pause()
+        tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
+        check_outputs(self._model, request)
+        self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
+        arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
         self._arrays = arrays
@@ -139,16 +145,6 @@ class InferBody:
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
-
-    async def _converted(self, content: bytes) -> tuple[InferRequest, Sequence[Tensor], dict[str, Any]]:
-        """Return the JSON, its inputs, and the values of the inputs that do not follow as bytes."""
-        pauses = Pauses()
-        request = read_infer(content)
-        await pauses.pause()
-        tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
-        check_outputs(self._model, request)
-        self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        return request, tensors, {each.group: await each.from_json(pauses) for each in tensors if each.size is None}
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""

@@ -73,13 +73,13 @@ class Stream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         offered = scope.get("subprotocols", [])
+        error: AnytimeError | None = None
         if offered and SUBPROTOCOL not in offered:
             error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
+        elif self.handler.draining:
+            error = OverloadedError("the service is stopping; send the request to another replica")
+        if error is not None:
             await refuse_handshake(send, problem_reply(error))
-            return
-        if self.handler.draining:
-            stopping = OverloadedError("the service is stopping; send the request to another replica")
-            await refuse_handshake(send, problem_reply(stopping))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         connection = _Connection(self.handler, send, self._refusals, scope.get(KEY))
@@ -136,9 +136,8 @@ class _Connection:
 
     def watch(self) -> None:
         """Close the connection when it has been idle for the idle timeout."""
-        remaining_s = self.handler.settings.idle_timeout_s - (now_ms() - self.used_ms) / 1000.0
-        if self.open:
-            remaining_s = self.handler.settings.idle_timeout_s
+        idle_s = 0.0 if self.open else (now_ms() - self.used_ms) / 1000.0
+        remaining_s = self.handler.settings.idle_timeout_s - idle_s
         if remaining_s > 0:
             self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:

@@ -67,12 +67,7 @@ class State(StrEnum):
 
 _POLICIES = get_args(Policy)
 _EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
-_LEGAL: Mapping[State, tuple[str, ...]] = {
-    State.NEW: ("begin",),
-    State.OPEN: _EVENTS,
-    State.SOLVING: _EVENTS,
-    State.ANSWERED: (),
-}
+_LEGAL = {State.NEW: ("begin",), State.OPEN: _EVENTS, State.SOLVING: _EVENTS, State.ANSWERED: ()}
 
 
 class OpenPrediction:
@@ -289,7 +284,7 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[st
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """
     arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
-    if len({len(array) for array in arrays.values()}) > 1:
+    if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
         raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
     return arrays

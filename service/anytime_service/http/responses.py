@@ -38,9 +38,6 @@ from anytime_service.telemetry.context import CURRENT
 MAX_DETAIL, MAX_FIELD = 1000, 200
 """Maximum characters of `detail` and `field`, which may quote the request."""
 
-FAULT = "fault"
-"""Metric label of a failure of the server; the label of another problem is the end of its type, or its status."""
-
 _TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
 """Temporary errors: a retry after a second, or on another replica, may succeed."""
 
@@ -55,7 +52,7 @@ def problem_of(error: Exception) -> Problem:
         return _of_kind(KINDS[ValuesError], f"{place}: {first['msg'].lower()} (got {first.get('input')!r})", place)
     kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), None)
     if kind is None:
-        _count(FAULT)
+        _count("fault")
         current = CURRENT.get()
         fault = _blank(500, "the server failed on this request; its log has the reason")
         return fault if current is None else msgspec.structs.replace(fault, request_id=current.id)

@@ -144,7 +144,6 @@ def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegist
 
 
 def _read(file: Path, before: _File | None) -> _File:
-    """Load a model file, or return `before` if the file has not changed."""
     now = file.stat()
     state = (now.st_mtime_ns, now.st_size, now.st_ino)
     if before is not None and before.state == state:

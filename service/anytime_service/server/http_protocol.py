@@ -166,7 +166,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
 
     def budget_of_unsent(self) -> MemoryBudget:
         shedding = self.shared.shedding
-        return self.held if shedding is None or not self.scope else shedding.account(list(self.scope["headers"]))
+        return self.held if shedding is None or not self.scope else shedding.account([*self.scope["headers"]])
 
     def on_message_begin(self) -> None:
         self._pieces += 1

@@ -46,9 +46,6 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
 
-CLOSE_S = 1.0
-"""Time that the metrics port waits for requests that are being answered, in seconds."""
-
 TICK_MS = 100.0
 """Interval at which uvicorn calls `on_tick`, in ms."""
 
@@ -57,9 +54,6 @@ SWITCH_S = 0.0005
 
 Reloading a model and serialising spans take tens of milliseconds of Python code.
 """
-
-PING_S = 20.0
-"""Interval between pings on a WebSocket, and time to answer one, in seconds."""
 
 _log = logging.getLogger("anytime_service")
 
@@ -167,13 +161,13 @@ class MetricsServer:
         self._server = await _listen(self._config, self.state, self._listening)
 
     async def close(self) -> None:
-        """Stop serving, after at most `CLOSE_S` for requests that are being answered."""
+        """Stop serving, after at most a second for requests that are being answered."""
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.state.connections):
             connection.shutdown()
         if self.state.tasks:
-            await asyncio.wait(tuple(self.state.tasks), timeout=CLOSE_S)
+            await asyncio.wait(tuple(self.state.tasks), timeout=1.0)
 
 
 class Server(uvicorn.Server):
@@ -282,8 +276,8 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         http=cast(Any, partial(HttpProtocol, shared)),
         ws=cast(Any, partial(WebSocketProtocol, shared)),
         timeout_keep_alive=cast(Any, settings.idle_timeout_s),
-        ws_ping_interval=PING_S,  # a peer that disappears silently is detected after both times
-        ws_ping_timeout=PING_S,
+        ws_ping_interval=20.0,  # a peer that disappears silently is detected after both times, in seconds
+        ws_ping_timeout=20.0,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # messages are small, and latency matters most
         log_config=log_config(settings),

@@ -84,14 +84,14 @@ def test_a_second_key_halves_the_share_of_the_first_and_a_removed_key_keeps_its_
     accounts = Accounts(held, 0.5, keys)
     account = accounts.of_key(ann)
     assert accounts.of_key(read_keys(f"admin:{ANN}")[0]) is account, "a key is one, however often it is read"
-    account.bytes += 80
+    account.add(80)
     file.write_text(f"{ANN}\n{BOB}\n")
     keys.read()
     assert not account.fits(1)
     file.write_text(BOB)
     keys.read()
     assert accounts.of_key(ann) is account, "as long as something is counted on it"
-    account.bytes -= 80
+    account.add(-80)
     assert held.bytes == 0
     del account
     gc.collect()
