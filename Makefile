@@ -10,9 +10,8 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
-# More workers than cores, since many tests of the service wait for a deadline or for another process.
 test: .venv/ready
-	$(BIN)/pytest --numprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
 
 # The numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 test-kernels: .venv/ready

@@ -30,6 +30,12 @@ def pytest_configure() -> None:
     threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than the cores, since many tests of the service wait for a deadline or for another process."""
+    return min((os.cpu_count() or 1) + 1, 6)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files of the current formats")
     parser.addoption(

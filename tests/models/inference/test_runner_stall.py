@@ -17,7 +17,8 @@ import pytest
 from anytime.inference import extraction
 from anytime.inference.runner import Runner
 from anytime.inference.workers import Worker
-from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors, first
+from models.inference.extracting import first
+from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors
 
 DEADLINE_MS = 500.0
 RUNS = 3

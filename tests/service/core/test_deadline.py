@@ -26,8 +26,8 @@ def test_the_deadline_in_the_middle_of_a_body_brings_the_base_rate(service: Runn
     assert (answer["prediction"], answer["prefix"], answer["groups"]) == (BASE_RATE, 0, [])
     assert (answer["reason"], answer["complete"]) == ("deadline", False)
     assert answer["missing"] == ["speed", "hog", "lab"]
-    assert 0.09 < elapsed < 1.0
-    assert 95 < answer["elapsed_ms"] < 1_000
+    assert 0.09 < elapsed < 1.9
+    assert 95 < answer["elapsed_ms"] < 1_850
 
 
 def test_a_chunked_body_is_interrupted_too(service: Running) -> None:
@@ -100,7 +100,7 @@ def test_a_body_within_the_deadline_is_used_whole(service: Running) -> None:
         ("deadline_ms=40", {"Request_Timeout_Ms": "1900"}),
         ("", {"Request_Timeout_Ms": "40"}),
         ("", {"grpc_timeout": "40m"}),
-        ("", {"grpc_timeout": "1S", "Request_Timeout_Ms": "40.5"}),
+        ("", {"grpc_timeout": "2S", "Request_Timeout_Ms": "40.5"}),
     ],
 )
 def test_of_several_deadlines_the_smallest_counts(service: Running, query: str, headers: dict[str, str]) -> None:
@@ -108,7 +108,7 @@ def test_of_several_deadlines_the_smallest_counts(service: Running, query: str, 
         connection.head(query, len(BODY), **headers)
         answer = connection.response()[2]
     assert answer["reason"] == "deadline"
-    assert 35 < answer["elapsed_ms"] < 900
+    assert 35 < answer["elapsed_ms"] < 1_850
 
 
 @pytest.mark.parametrize("query", ["", "deadline_ms=1e9"])
