@@ -75,14 +75,15 @@ def coded(groups: FeatureGroups, raw: dict[str, Any]) -> Float:
 
 def responses(family: FamilyName, X: Float) -> Float:
     rng = np.random.default_rng(5)
-    score = np.nan_to_num(X) @ [0.02, 0.5, 0.005, 0.3, -0.4, 0.2] + rng.normal(size=len(X))
+    score: Float = np.nan_to_num(X) @ np.array([0.02, 0.5, 0.005, 0.3, -0.4, 0.2]) + rng.normal(size=len(X))
     match family:
         case "gaussian":
             return np.column_stack([score, np.nan_to_num(X[:, 0]) ** 2 / 900 + rng.normal(size=len(X))])
         case "binomial":
-            return (score > np.median(score)).astype(float)[:, np.newaxis]
+            return np.asarray(score > np.median(score), dtype=float)[:, np.newaxis]
         case "multinomial":
-            return (np.digitize(score, np.quantile(score, [0.3, 0.6]))[:, np.newaxis] == np.arange(3)).astype(float)
+            codes = np.digitize(score, np.quantile(score, [0.3, 0.6]))
+            return np.asarray(codes[:, np.newaxis] == np.arange(3), dtype=float)
         case _:
             return rng.poisson(np.exp(np.clip(score, -2, 2))).astype(float)[:, np.newaxis]
 

@@ -24,7 +24,7 @@ from anytime.glm.families import FAMILIES
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
-from anytime.training.dask import Cluster, ClusterDesign, Span, spans
+from anytime.training.dask import Cluster, ClusterDesign, spans
 from anytime.training.fit import fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
@@ -264,7 +264,7 @@ def test_the_kind_of_a_query_is_settled_once(cluster: Cluster, folder: Path, mon
     ],
 )
 def test_parts_are_whole_row_groups(starts: tuple[int, ...], most: int, expected: list[tuple[int, Any]]) -> None:
-    assert spans(starts, most) == [Span(*each) for each in expected]
+    assert spans(starts, most) == expected
 
 
 def test_options_that_do_not_go_together(
