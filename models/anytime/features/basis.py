@@ -1,4 +1,4 @@
-"""The interface of bases. A basis turns one raw column into one or several terms.
+"""The interface of bases, and the simplest one. A basis turns one raw column into one or several terms.
 
 To add a basis, write a class like those in `hinge.py` and list it in `expansion.BASES`.
 """
@@ -6,6 +6,7 @@ To add a basis, write a class like those in `hinge.py` and list it in `expansion
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from numpy.typing import NDArray
@@ -58,3 +59,25 @@ def distinct_names(column: str, sign: str, values: Iterable[float]) -> list[str]
     numbers = list(values)
     short = [f"{column}{sign}{value:.6g}" for value in numbers]
     return short if len(set(short)) == len(short) else [f"{column}{sign}{value!r}" for value in numbers]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One term, the column itself; booleans are 0 and 1."""
+
+    name: ClassVar[str] = "linear"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC | {"bool"}
+    sizes: ClassVar[range] = range(0)
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        return cls()
+
+    def names(self, column: str) -> list[str]:
+        return [column]
+
+    def expand(self, x: Float, out: Float) -> None:
+        out[0] = x
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name)

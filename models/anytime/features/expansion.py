@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError
-from anytime.features.basis import Basis, Kind
+from anytime.features.basis import Basis, Kind, Linear
 from anytime.features.categories import Categories
 from anytime.features.hinge import Hinge
-from anytime.features.linear import Linear
 from anytime.features.poly import Polynomial
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
