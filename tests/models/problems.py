@@ -44,7 +44,8 @@ def grouped(
         }
         for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
     ]
-    return load_groups({"groups": content})
+    bases = {feature: {"missing": False} for group in content for feature in group["features"]}
+    return load_groups({"groups": content, "bases": bases})
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from anytime.data.formats.table import Batch, Text
 from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
 from anytime.features.categories import Categories
 from anytime.features.expansion import Expansion
-from anytime.features.learning import are_mostly_numbers
+from anytime.features.learning import are_mostly, observed
 from anytime.groups import FeatureGroups, singletons
 from anytime.types import Bool, Float, Index
 
@@ -32,8 +33,26 @@ def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[in
     X = np.empty((batch.rows, len(features)))
     for j, name in enumerate(features):
         basis = None if categories is None else categories.get(j)
-        X[:, j] = numbers(batch, name) if basis is None else basis.coded(batch.columns[name].tolist())
+        X[:, j] = numbers(batch, name) if basis is None else codes(name, batch.columns[name], basis)
     return X
+
+
+def codes(name: str, values: NDArray[Any], basis: Categories) -> Float:
+    """Return the indices of levels (rows,); raise TableError if the column is not of the type of the levels."""
+    wrong = next((value for value in set(observed(values).tolist()) if not basis.accepts(value)), None)
+    if wrong is not None:
+        raise TableError(f"column {name!r} holds {wrong!r}; expected {basis.holds} in every row, as in training")
+    return basis.coded(values.tolist())
+
+
+def check_no_dates(name: str, values: NDArray[Any]) -> None:
+    """Raise TableError for text that is dates."""
+    if are_mostly(datetime.fromisoformat, values):
+        raise TableError(
+            f"column {name!r} holds dates as text, such as {observed(values)[0]!r}; expected numbers or text: convert "
+            "it (a date to days since a fixed date, for example), leave the column out, or give it the basis "
+            "'categories' in the groups file"
+        )
 
 
 def numbers(batch: Batch, name: str) -> Float:
@@ -104,7 +123,7 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
             continue
         values = np.asarray(X[name])
         if values.dtype.kind in TIMES:
-            raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=True)}")
+            raise TableError(f"X: {unusable(repr(name), values.dtype, numeric=False)}")
         absent = np.asarray(X[name].isna())
         text = values.astype(object)
         text[absent] = None
@@ -113,7 +132,12 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
             columns[name] = text
         elif all(value is None or isinstance(value, str) for value in text) and not absent.all():
             stated = groups is not None and name in groups.bases
-            columns[name] = text if stated or not are_mostly_numbers(text) else _as_numbers(name, values, absent)
+            if are_mostly(float, text) and not stated:
+                columns[name] = _as_numbers(name, values, absent)
+                continue
+            if not stated:
+                check_no_dates(name, text)
+            columns[name] = text
         else:
             columns[name] = _as_numbers(name, values, absent)
     return columns, frozenset(factors)
@@ -141,9 +165,10 @@ def coded_frame(X: Any, groups: FeatureGroups) -> Any:
     """Return a DataFrame of numbers: columns of categories become the indices of their levels."""
     columns, _ = frame_columns(X, groups)
     categories = {groups.features[j]: basis for j, basis in Expansion.of(groups).categories.items()}
-    coded = {name: basis.coded(columns[name].tolist()) for name, basis in categories.items()}
-    objects = (name for name, dtype in zip(X.columns, X.dtypes, strict=True) if not _is_numeric(dtype))
-    coded |= {name: columns[name] for name in objects if name in groups.features and name not in categories}
+    coded = {name: codes(name, columns[name], basis) for name, basis in categories.items()}
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
+        if not _is_numeric(dtype) and name in groups.features and name not in categories:
+            coded[name] = _as_numbers(name, columns[name], np.asarray(X[name].isna()))
     return X.assign(**coded) if coded else X
 
 

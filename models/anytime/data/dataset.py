@@ -15,20 +15,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import feature_matrix, numbers
+from anytime.data.columns import check_no_dates, feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.features.basis import Kind
 from anytime.features.expansion import Expansion
-from anytime.features.learning import (
-    Clamp,
-    Columns,
-    are_mostly_numbers,
-    kind_of,
-    learned_groups,
-    needs_sample,
-    sample_of,
-)
+from anytime.features.learning import Clamp, Columns, are_mostly, kind_of, learned_groups, needs_sample, sample_of
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate
@@ -240,8 +232,10 @@ class Dataset:
             return self
         sample, rows = sample_of(self._columns_with_target(), seed=seed)
         for name in features:
-            if kinds[name] == "text" and self.groups.bases.get(name) is None and are_mostly_numbers(sample[name]):
-                numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
+            if kinds[name] == "text" and name not in self.groups.bases:
+                if are_mostly(float, sample[name]):
+                    numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
+                check_no_dates(name, sample[name])
         groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors)
         return replace(self, groups=groups)
 

@@ -44,7 +44,7 @@ class Categories:
         if levels is None:
             by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             levels = tuple(level for level, count in by_count if count >= MIN_ROWS)[:MAX_LEVELS]
-        elif not 0 < len(levels) <= MAX_LEVELS:
+        elif len(levels) > MAX_LEVELS or not (levels or given.other):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)

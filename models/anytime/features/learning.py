@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -100,18 +100,18 @@ def kind_of(values: NDArray[Any]) -> Kind:
             return "text"
 
 
-def are_mostly_numbers(values: NDArray[Any]) -> bool:
-    """Return whether most of the text of a column is numbers, so that the rest is likely a mistake."""
-    found = observed(values)
-    return sum(map(_is_number, found.tolist())) > len(found) / 2
+def are_mostly(kind: Callable[[str], object], values: NDArray[Any]) -> bool:
+    """Return whether `kind`, such as `float`, converts at least half of the text of a column."""
 
+    def fits(text: str) -> bool:
+        try:
+            kind(text)
+        except ValueError:
+            return False
+        return True
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    found = observed(values).tolist()
+    return bool(found) and sum(map(fits, found)) >= len(found) / 2
 
 
 def observed(values: NDArray[Any]) -> NDArray[Any]:

@@ -32,7 +32,8 @@ GROUPS = {
         {"name": "ab", "features": ["a", "b"], "cost": 2.0},
         {"name": "c", "features": ["c"], "cost": 1.0},
         {"name": "d", "features": ["d"], "cost": 0.0},
-    ]
+    ],
+    "bases": {name: {"missing": False} for name in FEATURES},
 }
 
 

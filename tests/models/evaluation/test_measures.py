@@ -31,7 +31,8 @@ GROUPS = {
         {"name": "ab", "features": ["a", "b"], "cost": 2.0},
         {"name": "c", "features": ["c"], "cost": 1.0},
         {"name": "d", "features": ["d"], "cost": 0.5},
-    ]
+    ],
+    "bases": {name: {"missing": False} for name in FEATURES},
 }
 Capture = pytest.CaptureFixture[str]
 

@@ -30,7 +30,8 @@ def groups(names: tuple[str, ...] = NAMES, **costs: float) -> dict[str, Any]:
             features = [f"x{sum(SIZES[:g]) + j}" for j in range(size)]
             requires = ["a"] if name == "b" else []
             told.append({"name": name, "features": features, "cost": costs.get(name, 1.0 + g), "requires": requires})
-    return {"cost_unit": "ms", "groups": told}
+    bases = {feature: {"missing": False} for group in told for feature in group["features"]}
+    return {"cost_unit": "ms", "groups": told, "bases": bases}
 
 
 def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
