@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.types import Float
@@ -44,8 +44,12 @@ def grouped(
         }
         for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
     ]
-    bases = {feature: {"missing": False} for group in content for feature in group["features"]}
-    return load_groups({"groups": content, "bases": bases})
+    return imputing(load_groups({"groups": content}))
+
+
+def imputing(groups: FeatureGroups) -> FeatureGroups:
+    """The groups without indicators of missing values, which literal versions do not have."""
+    return groups.with_bases({name: ColumnBasis(missing=False) for name in groups.features})
 
 
 @st.composite
@@ -93,7 +97,7 @@ def webs(draw: st.DrawFn) -> FeatureGroups:
     return grouped(sizes, costs, requires)
 
 
-any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs())
+any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs()).map(imputing)
 
 
 def messy_table(

@@ -14,7 +14,7 @@ from anytime.data.formats.table import Batch, Text
 from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
 from anytime.features.categories import Categories
 from anytime.features.expansion import Expansion
-from anytime.features.learning import are_mostly, observed
+from anytime.features.learning import are_mostly, converts, observed
 from anytime.groups import FeatureGroups, singletons
 from anytime.types import Bool, Float, Index
 
@@ -81,8 +81,9 @@ def numbers(batch: Batch, name: str) -> Float:
 
 
 def _first_text(batch: Batch, name: str) -> Text | None:
-    cells = enumerate(batch.columns[name], start=batch.start)
-    return next((Text(row, str(value)) for row, value in cells if value is not None), None)
+    """Return the first cell that is not a number, or the first of all if each is."""
+    cells = [Text(row, str(value)) for row, value in enumerate(batch.columns[name], batch.start) if value is not None]
+    return next((cell for cell in cells if not converts(float, cell.value)), cells[0] if cells else None)
 
 
 def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:

@@ -234,7 +234,8 @@ class Dataset:
         for name in features:
             if kinds[name] == "text" and name not in self.groups.bases:
                 if are_mostly(float, sample[name]):
-                    numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
+                    for batch in self.table.batches([name]):
+                        numbers(batch, name)  # raises, and names a cell
                 check_no_dates(name, sample[name])
         groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors)
         return replace(self, groups=groups)

@@ -102,16 +102,16 @@ def kind_of(values: NDArray[Any]) -> Kind:
 
 def are_mostly(kind: Callable[[str], object], values: NDArray[Any]) -> bool:
     """Return whether `kind`, such as `float`, converts at least half of the text of a column."""
-
-    def fits(text: str) -> bool:
-        try:
-            kind(text)
-        except ValueError:
-            return False
-        return True
-
     found = observed(values).tolist()
-    return bool(found) and sum(map(fits, found)) >= len(found) / 2
+    return bool(found) and sum(converts(kind, text) for text in found) >= len(found) / 2
+
+
+def converts(kind: Callable[[str], object], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
 
 
 def observed(values: NDArray[Any]) -> NDArray[Any]:

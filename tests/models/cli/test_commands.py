@@ -609,7 +609,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("an empty file", empty_file, CSV, ["train.csv", "empty"]),
     ("one row", lambda: rows(count=1).to_parquet("train.parquet"), TRAIN, ["'y'", "at least 2"]),
     ("a target that never changes", change(y=3.5), TRAIN, ["'y'", "3.5", "at least 2"]),
-    ("text in a column of numbers", change(b0="red"), TRAIN, ["'b0'", "text", "'red'"]),
+    ("text in a column of numbers", change(b0=["1.5", "red"] * 30), TRAIN, ["'b0'", "text", "'red' in row 1"]),
     ("infinity in a feature", change(b0=at(4, np.inf)), TRAIN, ["'b0'", "infinite", "row 4"]),
     ("infinity in the target", change(y=at(4, np.inf)), TRAIN, ["'y'", "infinite", "row 4"]),
     (

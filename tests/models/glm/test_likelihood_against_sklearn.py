@@ -16,7 +16,7 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.types import Float
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, OPTIMUM
@@ -169,6 +169,7 @@ def test_what_is_predicted_is_what_scikit_learn_predicts(family: Family) -> None
 def test_heart_disease(shared_data: Path) -> None:
     frame = pd.read_parquet(shared_data / "heart_cleveland" / "data.parquet")
     groups = load_groups(shared_data / "heart_cleveland" / "groups.json")
+    groups = groups.with_bases({name: ColumnBasis(missing=False) for name in groups.features})
     X = frame[list(groups.features)].to_numpy(dtype=np.float64)
     y = frame["disease"].to_numpy() > 0
     check_every_prefix(fitted("binomial", X, y, groups, alpha=1e-4), "binomial", X, y)

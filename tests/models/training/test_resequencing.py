@@ -53,6 +53,7 @@ def trained(names: tuple[str, ...] = NAMES, **options: Any) -> Model:
     names_of = {f"x{j}": f"x{place}" for place, j in enumerate(kept)}
     for group in told["groups"]:
         group["features"] = [names_of[feature] for feature in group["features"]]
+    told["bases"] = {feature: {"missing": False} for feature in names_of.values()}
     return AnytimeRegressor(told, **({"alpha": ALPHA} | options)).fit(X[:, kept], y).model_
 
 

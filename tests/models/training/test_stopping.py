@@ -376,7 +376,7 @@ def test_restricted_moments_are_those_of_the_restricted_table(seed: int, width: 
 
 def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> None:
     X, y, groups = problem()
-    groups = FeatureGroups(groups=tuple(g.model_copy(update={"requires": ()}) for g in groups.groups))
+    groups = groups.model_copy(update={"groups": tuple(g.model_copy(update={"requires": ()}) for g in groups.groups)})
     moments = moments_of(X, y)
     model = model_of(fit([moments], groups, Options("omp", alpha=1e-2, epsilon=0.3)))
     assert model.manifest.stopped is not None
@@ -390,7 +390,8 @@ def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> Non
 
 
 def repriced(groups: FeatureGroups, factor: float = 2.0) -> FeatureGroups:
-    return FeatureGroups(groups=tuple(g.model_copy(update={"cost": factor * g.cost}) for g in groups.groups))
+    costly = tuple(g.model_copy(update={"cost": factor * g.cost}) for g in groups.groups)
+    return FeatureGroups(groups=costly, bases=groups.bases)
 
 
 def test_a_stopped_model_is_ordered_anew_and_ignores_what_was_left_out() -> None:
