@@ -470,7 +470,7 @@ C_LINEAR = """\
 """C code that stores the values of a group whose features are their own only terms."""
 
 C_LEVELS = """
-/* Number of levels of all features; their names, then NULL; the first level of each feature, and the total. */
+/* Number of levels of all features; their names in UTF-8, then NULL; the first level of each feature, and the total. */
 #define ${NAME}_LEVELS ${levels}
 extern const char *const ${name}_levels[${NAME}_LEVELS + 1];
 extern const size_t ${name}_level_start[${NAME}_FEATURES + 1];

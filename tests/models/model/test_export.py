@@ -296,7 +296,12 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     fitted = fit(fold_moments_of(X, Y, expansion=expansion.plain), groups, Options(alpha=1e-3))
     model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "memory"))
     wild = [-1e6, 1e6, -1.0, 0.0, 0.5, 7.0, math.nan]
-    extra = {"port": ["Atlantis", None], "deck": ["Atlantis", None], "floor": [9, -1, None], "sunny": [None]}
+    extra: dict[str, list[Any]] = {
+        "port": ["Atlantis", None],
+        "deck": ["Atlantis", None],
+        "floor": [9, -1, None],
+        "sunny": [None],
+    }
     return model, {n: [*raw[n].tolist()[:20], *extra.get(n, wild)] for n in raw}
 
 
@@ -478,6 +483,12 @@ def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
         now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
     assert int(prefix) == model.steps
     assert float(output) == pytest.approx(outputs_of(now.answer())[0], rel=1e-12)
+
+
+def test_the_header_of_a_model_with_bases_is_also_c_plus_plus(tmp_path: Path) -> None:
+    (tmp_path / "m.h").write_text(c_source(mixed(0)[0]), encoding="utf-8")
+    words = [program("c++"), "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{tmp_path}"]
+    subprocess.run([*words, str(SOURCES / "plus.cpp")], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("to", ["json", "c"])
