@@ -481,7 +481,7 @@ int ${name}_level(size_t group, size_t feature, const char *category);
 """
 
 C_CATEGORY = """
- * A category is the index of its level, or -1, as ${name}_level returns it."""
+ * A category is the index of its level, or -1, as ${name}_level returns it; any other number of it is refused."""
 
 C_TERMS = """
 const char *const ${name}_levels[${NAME}_LEVELS + 1] = {
