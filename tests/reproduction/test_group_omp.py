@@ -12,7 +12,7 @@ import pytest
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Finding, Setting
-from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expanded, splits
+from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
     MEASURES,
@@ -420,9 +420,9 @@ def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
 
 def test_expansion_leaves_a_binary_variable_alone() -> None:
     X = np.array([[0.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
-    powers, groups = expanded(X, ("chas", "rm"))
-    assert [len(group.features) for group in groups.groups] == [1, 3]
-    np.testing.assert_array_equal(powers, np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
+    powers = expansion(X, ("chas", "rm"))
+    assert [len(group.features) for group in powers.terms.groups] == [1, 3]
+    np.testing.assert_array_equal(powers.expand(X), np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
 
 
 def test_boston_runs_on_the_stand_in_and_says_so() -> None:

@@ -1,6 +1,6 @@
 """The interface of bases, and the simplest one. A basis turns one raw column into one or several terms.
 
-To add a basis, write a class like those in `hinge.py` and list it in `expansion.BASES`.
+To add a basis, write a class like those in `hinge.py`, list it in `expansion.BASES`, and add it to `model/export.py`.
 """
 
 from __future__ import annotations

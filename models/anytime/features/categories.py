@@ -38,6 +38,8 @@ class Categories:
 
     @classmethod
     def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        if given.range is not None:
+            raise GroupsError(f"it has the range {list(given.range)} and basis {cls.name!r}; expected no range")
         # Integers with gaps are read as floats.
         counts = Counter(int(value) if isinstance(value, float) else value for value in values.tolist())
         levels = given.levels

@@ -1,10 +1,20 @@
 """Export of a model as text, for programs and devices without this library: a JSON document or a C header.
 
-*The document* has everything that predictions from prefixes need. A prefix has
+*The document* has everything that predictions from prefixes need. Features are the raw columns. A prefix has
 
-    scores = intercept + (x - mean) @ coef,
+    scores = intercept + (t - mean) @ coef,
 
-where x is its first `features` values in the order of the document's features. A missing value is replaced by its mean.
+where t is the terms of its first `features` features, in the order of the document. A feature without `terms` is its
+own only term; true and false count as 1 and 0. Otherwise its value u moves to the nearest end of its `range`, if it has
+one, and each of its terms has a `form`:
+
+- "value": u; "hinge": max(u - knot, 0); "power": ((u - centre) / scale) ** power
+- "level": 1 if u is `level`, otherwise 0; "other": 1 if u is the level of no term of the feature, otherwise 0
+- "missing": 1 if u is missing, otherwise 0
+
+A missing value makes "missing" 1, and replaces every other term by its mean. A feature with `categories: true` has
+categories as values. A category that is the level of no term counts as missing where there is no term "other".
+
 The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
 part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
 scores above 500 count as 500. For classes with the link "identity", scores are least-squares estimates of indicators:
@@ -14,6 +24,7 @@ clip them at 0 and scale them to sum to 1 (equal shares if none is positive). A 
 *The header* has declarations for C and C++, and their definitions for one file of C11. A program uses it as
 `anytime.inference.prediction` is used for one row: it begins, adds groups as they are computed, and gets an answer at
 any time. The code allocates nothing and searches nothing, so an answer from the longest prefix takes the most time.
+Values are raw, and a category is the index of its level.
 """
 
 from __future__ import annotations
@@ -21,13 +32,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate, chain
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anytime.errors import ArtifactError
-from anytime.model.model import Model
+from anytime.features.categories import Categories
+from anytime.features.expansion import Column
+from anytime.features.hinge import Hinge
+from anytime.features.linear import Linear
+from anytime.features.poly import Polynomial
+from anytime.model.model import GroupPosition, Model
 from anytime.types import Float, Label
 
 WIDTH = 118
@@ -41,19 +58,22 @@ def document(model: Model) -> dict[str, Any]:
     """Return the document of a model; every number is finite.
 
     Groups are in the order of the sequence and include those without features. A group is complete with prefix `step`.
-    Its features are those from `start` to before `stop`. `coef` of a prefix has a row for each of its features, and a
-    column for each score.
+    Its features are those from `start` to before `stop`. `coef` of a prefix has a row for each term of its features,
+    and a column for each score.
     """
     manifest, prefixes = model.manifest, model.prefixes
-    names = model.groups.features
     groups: list[dict[str, Any]] = []
-    start = 0
+    features: list[dict[str, Any]] = []
+    complete = [0]
     for step, record in enumerate(manifest.steps, start=1):
         for name in record.adds:
             group = model.groups.groups[model.groups.positions[name]]
-            place = {"step": step, "start": start, "stop": start + len(group.features)}
+            start = len(features)
+            if name in model.places:
+                features += _features(model.places[name])
+            place = {"step": step, "start": start, "stop": len(features)}
             groups.append({"name": name, "cost": group.cost, "requires": list(group.requires), **place})
-            start += len(group.features)
+        complete.append(len(features))
     return {
         "export": 1,  # version of this form
         "model": model.name,
@@ -64,19 +84,62 @@ def document(model: Model) -> dict[str, Any]:
         "responses": list(manifest.responses),
         "classes": None if manifest.classes is None else list(manifest.classes),
         "cost_unit": model.groups.cost_unit,
-        "features": [{"name": names[column], "mean": float(prefixes.mean[column])} for column in prefixes.columns],
+        "features": features,
         "groups": groups,
         "prefixes": [
             {
                 "cost": float(model.costs[prefix]),
                 "cv_error": model.expected(prefix).cv_error,
-                "features": int(prefixes.ends[prefix]),
+                "features": complete[prefix],
                 "intercept": prefixes.intercept_of(prefix).tolist(),
                 "coef": prefixes.coef(prefix).tolist(),
             }
             for prefix in range(model.steps + 1)
         ],
     }
+
+
+class Term(NamedTuple):
+    """A term of a column: its form in the document, and in C, where code, a and b are as `C_TERMS` describes them."""
+
+    form: dict[str, Any]
+    code: int
+    a: float = 0.0
+    b: float = 1.0
+
+
+def _terms(column: Column) -> list[Term]:
+    value = Term({"form": "value"}, 1)
+    match basis := column.basis:
+        case Hinge():
+            hinges = [Term({"form": "hinge", "knot": knot}, 0, knot) for knot in basis.knots]
+            terms = [value, *hinges, *(Term({"form": "level", "level": u}, -1, u) for u in basis.levels)]
+        case Polynomial():
+            shape = {"centre": basis.centre, "scale": basis.scale}
+            powers = range(1, basis.degree + 1)
+            terms = [Term({"form": "power", "power": k, **shape}, k, basis.centre, basis.scale) for k in powers]
+        case Categories():
+            terms = [Term({"form": "level", "level": level}, -1, code) for code, level in enumerate(basis.levels)]
+            terms += [Term({"form": "other"}, -1, -1)] if basis.other else []
+        case _:
+            assert isinstance(basis, Linear)  # noqa: S101
+            terms = [value]
+    return [*terms, *([Term({"form": "missing"}, -2)] if column.indicator else [])]
+
+
+def _features(place: GroupPosition) -> list[dict[str, Any]]:
+    """Return the features of a group in the document's form."""
+    found: list[dict[str, Any]] = []
+    for column, (start, stop) in zip(place.expansion.columns, place.expansion.spans, strict=True):
+        means = place.mean[start:stop].tolist()
+        if column.is_linear:
+            found.append({"name": column.name, "mean": means[0]})
+            continue
+        described = zip(column.terms, means, _terms(column), strict=True)
+        terms = [{"name": name, "mean": mean, **term.form} for name, mean, term in described]
+        kind = {"range": column.range, "categories": isinstance(column.basis, Categories)}
+        found.append({"name": column.name, **kind, "terms": terms})
+    return found
 
 
 def c_source(model: Model) -> str:
@@ -91,6 +154,7 @@ def c_source(model: Model) -> str:
     labels = manifest.classes or manifest.responses
     scores = len(prefixes.intercept)
     places = model.places
+    starts = [0, *accumulate(len(place.features) for place in places.values())]
     rule: str = manifest.link
     if manifest.classes is not None and manifest.family == "gaussian":
         rule = "second indicator" if scores == 1 else "indicators"
@@ -102,14 +166,15 @@ def c_source(model: Model) -> str:
         "model": _string(model.name),
         "unit": _string(model.groups.cost_unit),
         "steps": model.steps,
-        "features": len(prefixes.columns),
+        "features": starts[-1],
+        "terms": len(prefixes.columns),
         "groups": len(places),
         "scores": scores,
         "outputs": len(labels),
         "group_ids": _lines(f"{name.upper()}_GROUP_{constants[place]}" for place in places),
         "group_names": _lines(map(_string, places)),
         "output_names": _lines(_string(_text(label)) for label in labels),
-        "group_start": _lines([*(str(place.start) for place in places.values()), str(len(prefixes.columns))]),
+        "group_start": _lines(map(str, starts)),
         "group_step": _lines(str(place.step) for place in places.values()),
         "means": _numbers(prefixes.mean[prefixes.columns]),
         "costs": _numbers(model.costs),
@@ -117,9 +182,37 @@ def c_source(model: Model) -> str:
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
         "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
         "coefs": _numbers(prefixes.packed),
-        "output_code": Template(OUTPUT_CODE[rule]).substitute(NAME=name.upper()),
     }
-    return Template(C_HEADER).substitute(values)
+    parts = {"declared": "", "defined": "", "expanded": C_LINEAR, "category": ""}
+    if not model.expansion.is_identity:
+        columns = [column for place in places.values() for column in place.expansion.columns]
+        values |= _c_terms(columns)
+        parts = {"declared": C_LEVELS, "defined": C_TERMS, "expanded": C_EXPANDED, "category": C_CATEGORY}
+    parts["output_code"] = OUTPUT_CODE[rule]
+    return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
+
+
+def _c_terms(columns: list[Column]) -> dict[str, str | int]:
+    """Return the tables of the terms of columns in C."""
+    bases = [column.basis for column in columns]
+    levels = [basis.levels if isinstance(basis, Categories) else () for basis in bases]
+    terms = [_terms(column) for column in columns]
+    ranges = [
+        (0.0 if not basis.other else -1.0, len(basis.levels) - 1.0) if isinstance(basis, Categories) else column.range
+        for column, basis in zip(columns, bases, strict=True)
+    ]
+    each = list(chain.from_iterable(terms))
+    return {
+        "levels": sum(map(len, levels)),
+        "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
+        "level_start": _lines(map(str, [0, *accumulate(map(len, levels))])),
+        "term_start": _lines(map(str, [0, *accumulate(map(len, terms))])),
+        "lows": _lines("-INFINITY" if ends is None else repr(ends[0]) for ends in ranges),
+        "highs": _lines("INFINITY" if ends is None else repr(ends[1]) for ends in ranges),
+        "codes": _lines(str(term.code) for term in each),
+        "as": _lines(repr(float(term.a)) for term in each),
+        "bs": _lines(repr(term.b) for term in each),
+    }
 
 
 def _word(text: str) -> str:
@@ -203,6 +296,7 @@ extern "C" {
 
 #define ${NAME}_STEPS ${steps}
 #define ${NAME}_FEATURES ${features}
+#define ${NAME}_TERMS ${terms}
 #define ${NAME}_GROUPS ${groups}
 #define ${NAME}_OUTPUTS ${outputs}
 
@@ -220,9 +314,9 @@ extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 
 /* Cost of each prefix, the base rate first. */
 extern const double ${name}_costs[${NAME}_STEPS + 1];
-
+${declared}
 typedef struct {
-    ANYTIME_REAL values[${NAME}_FEATURES]; /* less their training means, in the order of the sequence */
+    ANYTIME_REAL values[${NAME}_TERMS]; /* less their training means, in the order of the sequence */
 #ifdef __cplusplus
     unsigned char present[${NAME}_GROUPS];
 #else
@@ -236,7 +330,7 @@ void ${name}_begin(${name}_prediction *prediction);
 /* Return the number of features of a group; 0 if the group does not exist. */
 size_t ${name}_width(size_t group);
 
-/* Add the values of a group, in raw units; NAN marks a missing value, which its training mean replaces.
+/* Add the values of a group, in raw units; NAN marks a missing value, which its training mean replaces.${category}
  * Return 0; or -1, without any change, if the group does not exist or a value is infinite or beyond 1e100. */
 int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL *values);
 
@@ -259,6 +353,7 @@ int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL o
 #endif
 
 #include <stdatomic.h>
+#include <string.h>
 #include <tgmath.h>
 
 const char ${name}_model[] = ${model};
@@ -283,11 +378,11 @@ static const size_t ${name}_start[${NAME}_GROUPS + 1] = {
 static const int ${name}_step[${NAME}_GROUPS] = {
     ${group_step}
 };
-static const ANYTIME_REAL ${name}_means[${NAME}_FEATURES] = {
+static const ANYTIME_REAL ${name}_means[${NAME}_TERMS] = {
     ${means}
 };
-
-/* Number of features of each prefix; index of its first coefficient (one row per feature). */
+${defined}
+/* Number of terms of each prefix; index of its first coefficient (one row per term). */
 static const size_t ${name}_ends[${NAME}_STEPS + 1] = {
     ${ends}
 };
@@ -320,10 +415,7 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
     for (size_t i = 0; i < width; i++)
         if (!isnan(values[i]) && !((double)fabs(values[i]) <= 1e100))
             return -1;
-    for (size_t i = 0; i < width; i++) {
-        const size_t place = ${name}_start[group] + i;
-        prediction->values[place] = isnan(values[i]) ? 0 : values[i] - ${name}_means[place];
-    }
+${expanded}
     atomic_store_explicit(&prediction->present[group], 1, memory_order_release);
     return 0;
 }
@@ -369,6 +461,107 @@ int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL o
 
 #endif /* ${NAME}_IMPLEMENTED */
 """
+
+C_LINEAR = """\
+    for (size_t i = 0; i < width; i++) {
+        const size_t place = ${name}_start[group] + i;
+        prediction->values[place] = isnan(values[i]) ? 0 : values[i] - ${name}_means[place];
+    }"""
+"""C code that stores the values of a group whose features are their own only terms."""
+
+C_LEVELS = """
+/* Number of levels of all features; their names in UTF-8, then NULL; the first level of each feature, and the total. */
+#define ${NAME}_LEVELS ${levels}
+extern const char *const ${name}_levels[${NAME}_LEVELS + 1];
+extern const size_t ${name}_level_start[${NAME}_FEATURES + 1];
+
+/* Return the value of a category for `add`, given its name and the place of its feature in the group: the index of the
+ * level, or -1, which stands for every category that is not a level. */
+int ${name}_level(size_t group, size_t feature, const char *category);
+"""
+
+C_CATEGORY = """
+ * A category is the index of its level, or -1, as ${name}_level returns it; any other number of it is refused."""
+
+C_TERMS = """
+const char *const ${name}_levels[${NAME}_LEVELS + 1] = {
+    ${level_names}
+};
+const size_t ${name}_level_start[${NAME}_FEATURES + 1] = {
+    ${level_start}
+};
+
+/* First term of each feature, and the total; the range that its values move to, or the valid indices of its levels. */
+static const size_t ${name}_term_start[${NAME}_FEATURES + 1] = {
+    ${term_start}
+};
+static const ANYTIME_REAL ${name}_lows[${NAME}_FEATURES] = {
+    ${lows}
+};
+static const ANYTIME_REAL ${name}_highs[${NAME}_FEATURES] = {
+    ${highs}
+};
+
+/* What a term is of the value u, by its code: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
+ * whether u is a; -2, whether u is missing. */
+static const signed char ${name}_codes[${NAME}_TERMS] = {
+    ${codes}
+};
+static const ANYTIME_REAL ${name}_as[${NAME}_TERMS] = {
+    ${as}
+};
+static const ANYTIME_REAL ${name}_bs[${NAME}_TERMS] = {
+    ${bs}
+};
+
+int ${name}_level(size_t group, size_t feature, const char *category)
+{
+    if (group >= ${NAME}_GROUPS || feature >= ${name}_start[group + 1] - ${name}_start[group])
+        return -1;
+    const size_t *start = ${name}_level_start + ${name}_start[group] + feature;
+    for (size_t level = start[0]; level < start[1]; level++)
+        if (!strcmp(${name}_levels[level], category))
+            return (int)(level - start[0]);
+    return -1;
+}
+
+/* Return a term of a value that is not missing. */
+static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
+{
+    const ANYTIME_REAL a = ${name}_as[term], z = (u - a) / ${name}_bs[term];
+    ANYTIME_REAL power = z;
+    switch (${name}_codes[term]) {
+    case -2:
+        return 0;
+    case -1:
+        return u == a;
+    case 0:
+        return u > a ? u - a : 0;
+    }
+    for (int k = 1; k < ${name}_codes[term]; k++)
+        power *= z;
+    return power;
+}
+"""
+"""C tables and functions of a model with other terms than values."""
+
+C_EXPANDED = """\
+    for (size_t i = 0; i < width; i++) {
+        const size_t feature = ${name}_start[group] + i, *level = ${name}_level_start + feature;
+        if (level[1] > level[0] && !isnan(values[i])
+            && !(values[i] >= -1 && values[i] <= ${name}_highs[feature] && floor(values[i]) == values[i]))
+            return -1;
+    }
+    for (size_t i = 0; i < width; i++) {
+        const size_t feature = ${name}_start[group] + i, *level = ${name}_level_start + feature;
+        ANYTIME_REAL u = values[i] > ${name}_highs[feature] ? ${name}_highs[feature] : values[i];
+        if (u < ${name}_lows[feature])
+            u = level[1] > level[0] ? (ANYTIME_REAL)NAN : ${name}_lows[feature];
+        for (size_t term = ${name}_term_start[feature]; term < ${name}_term_start[feature + 1]; term++)
+            prediction->values[term] = !isnan(u) ? ${name}_term(term, u) - ${name}_means[term]
+                                                 : ${name}_codes[term] == -2 ? 1 - ${name}_means[term] : 0;
+    }"""
+"""C code that stores the terms of a group."""
 
 OUTPUT_CODE = {
     "identity": """\

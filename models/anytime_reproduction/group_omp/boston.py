@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from anytime._linalg import single_blas_thread
-from anytime.groups import FeatureGroup, FeatureGroups
+from anytime.features.expansion import Expansion
+from anytime.features.learning import learned_groups
+from anytime.groups import ColumnBasis, FeatureGroup, FeatureGroups
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
@@ -44,18 +46,16 @@ FEW_VALUES = 30
 """Maximum number of values of a variable that the reading "index-plain" does not expand: RAD has 9 and ZN 26."""
 
 
-def expanded(X: Float, names: Iterable[str], few: int = 2) -> tuple[Float, FeatureGroups]:
+def expansion(X: Float, names: Iterable[str], few: int = 2, *, standardised: bool = False) -> Expansion:
     """Return x, x^2, x^3 of each column x of X (n, D) as one group; x alone if it has at most `few` values.
 
     The powers of a binary variable add nothing.
     """
-    columns: list[Float] = []
-    groups: list[FeatureGroup] = []
-    for name, x in zip(names, X.T, strict=True):
-        powers = (1, 2, 3) if len(np.unique(x)) > few else (1,)
-        columns += [x**power for power in powers]
-        groups.append(FeatureGroup(name=name, features=tuple(f"{name}^{power}" for power in powers), cost=1.0))
-    return np.column_stack(columns), FeatureGroups(groups=tuple(groups))
+    columns = dict(zip(names, X.T, strict=True))
+    groups = FeatureGroups(groups=tuple(FeatureGroup(name=name, features=(name,), cost=1.0) for name in columns))
+    given = ColumnBasis(basis="poly:3") if standardised else ColumnBasis(basis="poly:3", centre=0.0, scale=1.0)
+    bases = {name: given for name, x in columns.items() if len(np.unique(x)) > few}
+    return Expansion.of(learned_groups(groups.with_bases(bases), columns, len(X)))
 
 
 def splits(setting: Setting, name: str, first: int, count: int) -> Result:
@@ -65,8 +65,9 @@ def splits(setting: Setting, name: str, first: int, count: int) -> Result:
     its squared error that comes from one row, `"unscaled"` its errors on unscaled columns.
     """
     data = load_set("boston_housing", setting)
-    X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0) if name == "standardised" else data.X
-    X, groups = expanded(X, data.groups.features, FEW_VALUES if name == "index-plain" else 2)
+    few = FEW_VALUES if name == "index-plain" else 2
+    powers = expansion(data.X, data.groups.features, few, standardised=name == "standardised")
+    X, groups = powers.expand(data.X), powers.terms
     seeds = ([setting.seed, 5, first + i] for i in range(count))
     with single_blas_thread():
         found = merged([_split(X, groups, data.y, np.random.default_rng(seed), name) for seed in seeds])

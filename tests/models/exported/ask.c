@@ -1,4 +1,5 @@
-/* Does what the lines on standard input say with a model named "m": begin | add GROUP VALUE... | answer BUDGET | names. */
+/* Does what the lines on standard input say with a model named "m": begin | add GROUP VALUE... | answer BUDGET | names |
+ * level GROUP FEATURE CATEGORY. */
 #define ANYTIME_M_IMPLEMENTATION
 #include "m.h"
 
@@ -27,6 +28,12 @@ int main(void)
             for (size_t r = 0; r < ANYTIME_M_OUTPUTS; r++)
                 printf(" %.17g", (double)told[r]);
             puts("");
+#ifdef ANYTIME_M_LEVELS
+        } else if (!strncmp(line, "level", 5)) {
+            const size_t group = strtoul(at, &at, 10), feature = strtoul(at, &at, 10);
+            at[strcspn(at, "\n")] = 0;
+            printf("%d\n", anytime_m_level(group, feature, at + 1));
+#endif
         } else {
             puts(anytime_m_model);
             puts(anytime_m_version);

@@ -175,6 +175,7 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
         ({"x": {"basis": "hinge", "nots": [1]}}, "groups: bases, x, nots: extra inputs are not permitted"),
         ({"x": {"basis": "categories", "levels": ["a", "a"]}}, "column 'x': it has level 'a' twice"),
         ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
+        ({"x": {"range": [0, 1]}}, "column 'x': it has the range [0.0, 1.0] and basis 'categories'; expected no range"),
         ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
     ],
 )

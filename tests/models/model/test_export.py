@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,16 @@ from scipy.special import expit
 from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
+from anytime.features.categories import Categories
+from anytime.features.expansion import BASES, Expansion
+from anytime.features.learning import learned_groups
 from anytime.groups import load_groups
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.export import c_source, document
+from anytime.moments.accumulate import fold_moments_of
+from anytime.target import Target
+from anytime.training.fit import fit, provenance
+from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float
 from system import program
@@ -78,7 +86,7 @@ class Event:
     """A group that arrives, or a request for an answer."""
 
     group: str = ""
-    values: tuple[float, ...] = ()
+    values: tuple[Any, ...] = ()
     budget: float = math.inf
 
 
@@ -136,25 +144,57 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
             np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
 
 
+def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
+    """The terms of a value less their means, by the rules in the docstring of `export`."""
+    missing = value is None or value != value
+    if "terms" not in feature:
+        return [0.0 if missing else value - feature["mean"]]
+    terms = feature["terms"]
+    if feature["categories"]:
+        known = value in [term["level"] for term in terms if term["form"] == "level"]
+        missing = missing or not (known or "other" in [term["form"] for term in terms])
+    elif feature["range"] is not None and not missing:
+        low, high = feature["range"]
+        value = min(max(value, low), high)
+    found = []
+    for term in terms:
+        match term["form"]:
+            case "missing":
+                t = float(missing)
+            case _ if missing:
+                t = term["mean"]
+            case "value":
+                t = value
+            case "hinge":
+                t = max(value - term["knot"], 0.0)
+            case "power":
+                t = ((value - term["centre"]) / term["scale"]) ** term["power"]
+            case "level":
+                t = float(value == term["level"])
+            case "other":
+                t = float(not known)
+        found.append(t - term["mean"])
+    return found
+
+
 def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, list[float]]]:
     """Answers of a program that knows the document of a model and nothing else."""
-    received: dict[int, float] = {}
+    received: dict[int, list[float]] = {}
     groups = {group["name"]: group for group in exported["groups"]}
     for event in events:
         if event.group:
-            start = groups[event.group]["start"]
-            for place, value in enumerate(event.values, start):
-                mean = exported["features"][place]["mean"]
-                received[place] = 0.0 if math.isnan(value) else value - mean
+            for place, value in enumerate(event.values, groups[event.group]["start"]):
+                received[place] = terms_of(exported["features"][place], value)
             continue
         usable = [
             number
             for number, prefix in enumerate(exported["prefixes"])
-            if prefix["cost"] <= event.budget and set(range(prefix["features"])) <= set(received)
+            if prefix["cost"] <= event.budget * (1 + 1e-9) and set(range(prefix["features"])) <= set(received)
         ]
         prefix = exported["prefixes"][max(usable)]
+        terms = [term for place in range(prefix["features"]) for term in received[place]]
         scores = [
-            intercept + sum(received[place] * row[r] for place, row in enumerate(prefix["coef"]))
+            intercept + sum(term * row[r] for term, row in zip(terms, prefix["coef"], strict=True))
             for r, intercept in enumerate(prefix["intercept"])
         ]
         yield max(usable), linked(exported, scores)
@@ -201,6 +241,120 @@ def test_the_document_tells_groups_in_the_order_of_the_sequence(tmp_path: Path) 
     for group in exported["groups"]:
         names = [feature["name"] for feature in exported["features"][group["start"] : group["stop"]]]
         assert names == list(model.groups.groups[model.groups.position(group["name"])].features)
+
+
+def test_the_document_of_a_linear_model_has_one_mean_per_feature(tmp_path: Path) -> None:
+    model = trained("regression").save(tmp_path / "m.safetensors")
+    means = dict(zip(model.groups.features, model.prefixes.mean.tolist(), strict=True))
+    features = document(model)["features"]
+    assert {feature["name"]: feature["mean"] for feature in features} == means
+    assert {tuple(feature) for feature in features} == {("name", "mean")}
+
+
+def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
+    """A model whose columns have every basis, in random groups, and values of each column, some of them wild."""
+    rng = np.random.default_rng(seed)
+    rows = 300
+    cities = np.array(["Oslo", "São Paulo", 'a "b" \\', "rare", "rarer"], dtype=object)
+    raw: dict[str, Any] = {
+        "plain": rng.normal(5.0, 2.0, rows),
+        "bounded": rng.normal(size=rows),
+        "fare": rng.lognormal(size=rows) * (rng.random(rows) < 0.6),
+        "bent": rng.uniform(-3.0, 3.0, rows),
+        "powers": rng.normal(50.0, 9.0, rows),
+        "port": rng.choice(cities, rows, p=[0.5, 0.3, 0.16, 0.02, 0.02]),
+        "deck": rng.choice(cities[:3], rows),
+        "floor": rng.integers(1, 4, rows),
+        "sunny": rng.random(rows) < 0.3,
+    }
+    bases: dict[str, Any] = {
+        "bounded": {"basis": "linear", "range": [-1.0, 1.5]},
+        "fare": {"basis": f"hinge:{rng.integers(5)}", "range": [0.0, 4.0]},
+        "bent": {"basis": "hinge", "knots": [-1.0, 0.5, 2.0], "levels": [0.0, 7.0], "range": None},
+        "powers": {"basis": f"poly:{rng.integers(1, 5)}"},
+        "deck": {"basis": "categories", "levels": ["Oslo", 'a "b" \\'], "other": False},
+        "floor": {"basis": "categories"},
+        "sunny": {"basis": str(rng.choice(["categories", "linear"]))},
+    }
+    for name, values in raw.items():
+        if name not in ("floor", "sunny") and rng.random() < 0.7:
+            values[rng.random(rows) < 0.1] = None if values.dtype == object else math.nan
+        bases.setdefault(name, {})["missing"] = bool(rng.random() < 0.5)
+    names = rng.permutation(list(raw)).tolist()
+    cuts = [0, *sorted(rng.choice(np.arange(1, len(names)), 3, replace=False).tolist()), len(names)]
+    parts = [{"name": f"g{i}", "features": names[a:b], "cost": 1.0 + i} for i, (a, b) in enumerate(pairwise(cuts))]
+    parts[2]["requires"] = ["visit"]
+    given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases}
+    groups = learned_groups(load_groups(given), raw, rows)
+    expansion = Expansion.of(groups)
+    assert {column.basis.name for column in expansion.columns} == set(BASES)
+    columns = dict(zip(groups.features, expansion.columns, strict=True))
+    X = np.column_stack(
+        [c.basis.coded(raw[n]) if isinstance(c.basis, Categories) else raw[n] for n, c in columns.items()]
+    )
+    Y = rng.normal(size=(rows, 2)) + np.nan_to_num(X)[:, :2]
+    fitted = fit(fold_moments_of(X, Y, expansion=expansion.plain), groups, Options(alpha=1e-3))
+    model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "memory"))
+    wild = [-1e6, 1e6, -1.0, 0.0, 0.5, 7.0, math.nan]
+    extra: dict[str, list[Any]] = {
+        "port": ["Atlantis", None],
+        "deck": ["Atlantis", None],
+        "floor": [9, -1, None],
+        "sunny": [None],
+    }
+    return model, {n: [*raw[n].tolist()[:20], *extra.get(n, wild)] for n in raw}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_basis_answers_alike_in_c_and_from_the_document(tmp_path: Path, seed: int) -> None:
+    model, choices = mixed(seed)
+    model = model.save(tmp_path / "m.safetensors")
+    exported = json.loads(json.dumps(document(model), allow_nan=False))
+    ask, rng = compiled(model, tmp_path, "ask.c"), np.random.default_rng(seed)
+    names = list(model.places)
+
+    def sent(group: str, values: tuple[Any, ...]) -> str:
+        """The line that adds values, whose categories the program itself looks up."""
+        place, numbers = model.places[group], list(values)
+        for j in place.expansion.categories:
+            text = str(values[j]).lower() if isinstance(values[j], bool) else values[j]
+            line = f"level {names.index(group)} {j} {text}"
+            numbers[j] = None if values[j] is None else printed(ask, [line])[0]
+        return f"add {names.index(group)} {' '.join('nan' if v is None else repr(float(v)) for v in numbers)}"
+
+    for _ in range(5):
+        now, lines, events, expected = Prediction(model), ["begin"], [], []
+        for group in [*rng.permutation(names).tolist(), *rng.choice(names, 2).tolist()]:
+            values = tuple(choices[n][rng.integers(len(choices[n]))] for n in model.places[group].features)
+            now.add(group, list(values))
+            lines.append(sent(group, values))
+            events.append(Event(group, values))
+            for budget in [*model.costs.tolist(), math.inf]:
+                lines.append(f"answer {budget!r}")
+                events.append(Event(budget=budget))
+                expected.append(now.answer(budget))
+        assert {answer.prefix for answer in expected} == set(range(model.steps + 1))
+        found = [list(map(float, line.split())) for line in printed(ask, lines) if " " in line]
+        for (prefix, *outputs), (number, scores), answer in zip(found, read(exported, events), expected, strict=True):
+            assert prefix == number == answer.prefix
+            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(scores, outputs_of(answer), rtol=1e-9, atol=1e-9)
+
+
+def test_c_refuses_an_index_that_no_level_has(tmp_path: Path) -> None:
+    model, _ = mixed(0)
+    ask = compiled(model.save(tmp_path / "m.safetensors"), tmp_path, "ask.c", "-DANYTIME_REAL=float")
+    ((group, j, levels),) = [
+        (number, place.features.index("deck"), place.expansion.categories[place.features.index("deck")].levels)
+        for number, place in enumerate(model.places.values())
+        if "deck" in place.features
+    ]
+    start = f"add {group} {'nan ' * j}"
+    assert printed(ask, [f"{start}{code}" for code in ("-1", "0", "1", "nan", "2", "-2", "0.5")])[:7] == (
+        ["0"] * 4 + ["-1"] * 3
+    )
+    assert printed(ask, [f"level {group} {j} {level}" for level in (*levels, "oslo")]) == ["0", "1", "-1"]
+    assert printed(ask, [f"level {group} 99 Oslo", "level 99 0 Oslo"]) == ["-1", "-1"]
 
 
 def test_what_c_cannot_use_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -329,6 +483,12 @@ def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
         now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
     assert int(prefix) == model.steps
     assert float(output) == pytest.approx(outputs_of(now.answer())[0], rel=1e-12)
+
+
+def test_the_header_of_a_model_with_bases_is_also_c_plus_plus(tmp_path: Path) -> None:
+    (tmp_path / "m.h").write_text(c_source(mixed(0)[0]), encoding="utf-8")
+    words = [program("c++"), "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{tmp_path}"]
+    subprocess.run([*words, str(SOURCES / "plus.cpp")], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("to", ["json", "c"])
