@@ -18,6 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from anytime.features.expansion import Expansion
+from anytime.features.learning import learned_groups
 from anytime.folds import FoldStream
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of, moments_of
@@ -60,8 +62,28 @@ def interleave(candidates: dict[str, Callable[[], object]], repeats: int) -> dic
 
 def train(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
     """Compute moments, exact sequence, and the coefficients of all prefixes, which are read."""
-    fitted = fit([moments_of(X, y, n_jobs=THREADS)], groups, Options(method=method, alpha=1e-5))
-    return float(fitted.prefixes.packed.sum())
+    parts = fold_moments_of(X, y, n_jobs=THREADS, expansion=Expansion.of(groups).plain)
+    return float(fit(parts, groups, Options(method=method, alpha=1e-5)).prefixes.packed.sum())
+
+
+def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
+    """Return the groups with their columns' bases, learned from all rows."""
+    columns = dict(zip(groups.features, X.T, strict=True))
+    return learned_groups(groups, columns, len(X), basis)
+
+
+def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> None:
+    """Print the cost of training on terms over the product of the same expanded matrix, and the peak memory."""
+    X, y, groups = problem(n, D, size)
+    groups = with_basis(X, groups, basis)
+    data, before = X.nbytes / 2**20, megabytes()
+    train(X, y, groups, "fr")
+    trained = megabytes()
+    T = np.ascontiguousarray(Expansion.of(groups).expand(X))
+    seconds = interleave({"product": lambda: T.T @ T, "fr": lambda: train(X, y, groups, "fr")}, repeats)
+    print(f"\nn={n}, {D} columns with basis {basis}, {T.shape[1]} terms")
+    report([("moments of terms + FR + all coefficients / T.T @ T", seconds["fr"] / seconds["product"], 1.3)])
+    print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {trained:.0f} (limit: data + 300)")
 
 
 def path(X: Float, y: Float, groups: FeatureGroups) -> float:
@@ -101,10 +123,15 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=500)
     parser.add_argument("--size", type=int, default=10, help="columns in a group")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--basis", default="hinge:4", help="basis of the columns in the last measurement")
+    parser.add_argument("--only-basis", action="store_true", help="measure only the cost of a basis")
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.memory:
         memory(args.rows, args.columns, args.size)
+        return
+    if args.only_basis:
+        basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
         return
     X, y, groups = problem(args.rows, args.columns, args.size)
     moments = moments_of(X, y, n_jobs=THREADS)
@@ -139,6 +166,9 @@ def main() -> None:
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     data, before, fixed, crossed = map(float, printed.split())
     print(f"\npeak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
+    command = [sys.executable, os.path.abspath(__file__), "--only-basis", "--basis", args.basis]
+    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
+    subprocess.run([*command, "--repeats", str(args.repeats)], check=True)
 
 
 if __name__ == "__main__":
