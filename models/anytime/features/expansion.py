@@ -277,11 +277,9 @@ class Expansion:
         self.expand_into(X, out)
         return out.T
 
-    def of_group(self, name: str) -> Expansion:
-        """Return the terms of the columns of one group."""
-        group = self.groups.groups[self.groups.positions[name]].model_copy(update={"requires": ()})
-        groups = FeatureGroups(cost_unit=self.groups.cost_unit, groups=(group,)).with_bases(self.groups.bases)
-        return Expansion(groups, tuple(column for column in self.columns if column.name in group.features))
+    def of_group(self, index: int) -> Expansion:
+        """Return the expansion of the columns of one group only; `terms`, which names all groups, is not for it."""
+        return Expansion(self.groups, self.columns[self.groups.slices[index]])
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""

@@ -147,7 +147,7 @@ class Model:
             for index in map(self.groups.positions.__getitem__, step.adds):
                 group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
                 if group.features:
-                    terms = self.expansion.of_group(group.name)
+                    terms = self.expansion.of_group(index)
                     found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, terms)
                     start += len(mean)
         return found
