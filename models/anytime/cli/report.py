@@ -112,12 +112,14 @@ def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
-    used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
+    columns, terms = len(model.groups.features), len(model.terms.features)
+    size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
+    used = terms - len(redundant.constant) - len(redundant.collinear)
     kind += f", {listed(manifest.first)} first" if manifest.first else ""
     lines = [
         f"model {model.name} {model.version}".rstrip()
         + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: "
+        f"learned from {origin.rows} rows of {origin.data}; {size}: "
         f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
     ]
     features = {

@@ -94,7 +94,7 @@ function receive(given, done) {
   answers.set(given.cost, given);
   const sent = row.sent;
   const statements = facts(model, given);
-  const missing = omissions(given, [...sent.keys()]);
+  const missing = omissions(model, given, sent);
   byId("prediction").textContent = prediction(given);
   byId("error").textContent = doubt(model, given);
   byId("spent").max = Math.max(model.total_cost, 1e-9);
