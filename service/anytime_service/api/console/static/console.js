@@ -105,7 +105,7 @@ function receive(given, done) {
   if (done) byId("said").textContent = `Prediction ${prediction(given)} ${doubt(model, given)}; ${[...statements, ...missing].join("; ")}.`;
   const sorted = [...answers.values()].sort((a, b) => a.cost - b.cost);
   showAnswers(sorted);
-  showSteps(byId("steps"), model, curve, given, sent);
+  showSteps(byId("steps"), model, curve, given);
   draw();
 }
 
@@ -211,7 +211,7 @@ async function open(name) {
   byId("slider").max = model.steps.length;
   setBudget(null);
   describePolicy();
-  showSteps(byId("steps"), model, curve, null, row.sent);
+  showSteps(byId("steps"), model, curve, null);
   draw();
   send({ soon: 0, fresh: true });
 }

@@ -4,6 +4,7 @@ import { element } from "./element.js";
 import { number } from "./words.js";
 
 const SEPARATE = 12; // maximum number of number columns with separate inputs
+const LONG = 12; // maximum number of characters of the levels of a column that shares its line
 
 /** Return entered text as a value for the service: null if empty, else a number; other text is unchanged, so that it is rejected. */
 export function parsed(text) {
@@ -26,7 +27,8 @@ function choices({ type, levels, other }) {
 
 function choiceField(column, id) {
   const options = choices(column);
-  const input = element("select", { id }, ...options.map(([text], i) => element("option", { value: i }, text)));
+  const long = options.some(([text]) => text.length > LONG);
+  const input = element("select", { id, class: long ? "long" : null }, ...options.map(([text], i) => element("option", { value: i }, text)));
   return {
     text: column.name, input, read: () => [options[input.value][1]],
     write: ([value]) => { input.value = options.findIndex(([, each]) => each === value); },

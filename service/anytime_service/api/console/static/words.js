@@ -100,7 +100,7 @@ export function facts(model, answer) {
 
 /** Return statements about what an answer does not use, or not as it was sent; `sent` has the values sent to the service. */
 export function omissions(model, answer, sent) {
-  const unused = [...sent.keys()].filter((name) => !answer.groups.includes(name));
+  const unused = [...sent.keys()].filter((name) => !answer.groups.includes(name) && !answer.missing.includes(name)); // refused groups are missing
   const values = new Map(model.groups.flatMap(({ name, features }) => features.map((feature, i) => [feature, sent.get(name)?.[i] ?? null])));
   const [empty, unknown] = [true, false].map((isEmpty) => answer.imputed.filter((name) => (values.get(name) === null) === isEmpty));
   const statements = [];
