@@ -84,12 +84,13 @@ def likelihoods() -> list[Model]:
     ]
 
 
+NUMBERS = [f"k{j}" for j in range(14)]
 TRIPS = {
     "cost_unit": "ms",
     "groups": [
         {"name": "ticket", "features": ["port", "fare"], "cost": 1.0},
         {"name": "person", "features": ["sex", "berths", "wet"], "cost": 2.0},
-        {"name": "log", "features": [*(f"k{j}" for j in range(7)), "deck", *(f"k{j}" for j in range(7, 14))], "cost": 4.0},
+        {"name": "log", "features": [*NUMBERS[:7], "deck", *NUMBERS[7:]], "cost": 4.0},
     ],
     "bases": {"berths": "categories", "wet": "categories"},
 }
@@ -106,12 +107,13 @@ def trips() -> Model:
     rng = np.random.default_rng(3)
     harbours = [*["Oslo", "Rome", BONN, "other"] * 120, *["Bern", "Kyiv", "Lima"] * 3]
     rows = len(harbours)
-    frame = pd.DataFrame({"port": harbours, "fare": np.where(rng.random(rows) < 0.25, np.nan, rng.integers(0, 21, rows))})
+    frame = pd.DataFrame({"port": harbours})
+    frame["fare"] = np.where(rng.random(rows) < 0.25, np.nan, rng.integers(0, 21, rows))
     frame["sex"] = rng.choice(["m", "f"], rows)
     frame["berths"] = rng.choice([1, 2, 4], rows)
     frame["wet"] = rng.random(rows) < 0.5
     frame["deck"] = rng.choice(["A", "B"], rows)
-    frame[[f"k{j}" for j in range(14)]] = rng.normal(size=(rows, 14)).round(2)
+    frame[NUMBERS] = rng.normal(size=(rows, 14)).round(2)
     y = frame["port"].map(HARBOURS) + 10 * (frame["sex"] == "f") + frame["berths"] ** 2 + 5 * frame["wet"]
     y += frame["fare"].fillna(0) / 2 + frame["k0"] + 3 * (frame["deck"] == "B")
     return named(AnytimeRegressor(TRIPS, alpha=1e-9, basis="hinge").fit(frame, y), "trips")

@@ -19,6 +19,8 @@ from anytime.training.guarantee import doubling_bound
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
 
+LONGEST_NAME = 60
+
 
 def steps_table(model: Model) -> Table:
     columns, calibration = _own_columns(model), model.manifest.calibration
@@ -127,7 +129,7 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
-    lines += [f"{what}: {listed(names, 20)}" for what, names in features.items() if names]
+    lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_guarantee(model)}")
@@ -139,6 +141,11 @@ def summary(model: Model) -> str:
             f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
         )
     return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    """Return a name without its end if it is long: the name of a term contains a level of a text column."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
 def _stop(stopped: Stopped) -> str:

@@ -378,7 +378,7 @@ def options(visit: Visit, column: str) -> list[str]:
 
 
 def enter_trip(visit: Visit) -> None:
-    """Enter a row of `trips` for which y = 20 (Rome) + 8/2 (fare) + 10 (f) + 4^2 (berths) + 5 (wet) + 1 (k0) + 3 (B)."""
+    """Enter a row of `trips` with y = 20 (Rome) + 8/2 (fare) + 10 (f) + 4^2 (berths) + 5 (wet) + 1 (k0) + 3 (B)."""
     visit.choose("trips")
     for column, text in {"port": "Rome", "sex": "f", "berths": "4", "wet": "true", "deck": "B"}.items():
         visit.page.get_by_label(column, exact=True).select_option(text)
@@ -390,7 +390,7 @@ def enter_trip(visit: Visit) -> None:
 def test_levels_are_chosen_from_a_list_and_sent_as_they_were_in_the_table(visit: Visit) -> None:
     enter_trip(visit)
     assert options(visit, "port") == [BONN, "Oslo", "Rome", "other", "(other)", "(missing)"]
-    assert sorted(options(visit, "sex")) == ["(missing)", "f", "m"], "every value was a level, so the model has no other"
+    assert sorted(options(visit, "sex")) == ["(missing)", "f", "m"], "every value was a level"
     assert sorted(options(visit, "berths")) == ["(missing)", "1", "2", "4"]
     assert sorted(options(visit, "wet")) == ["(missing)", "false", "true"]
     prediction = visit.page.locator("#prediction")

@@ -176,7 +176,7 @@ async function fill() {
   if (row !== current) return false;
   row.fill(sample.groups);
   byId("row-says").textContent =
-    `A synthetic row: values with the means and deviations${sample.correlated ? " and correlations" : ""} of the training data. ` +
+    `A synthetic row: values with the means${sample.correlated ? ", deviations and correlations" : " and deviations"} of the training data. ` +
     "Edit the values; an empty field is a missing value. Editing or ticking a group sends it.";
   return true;
 }

@@ -4,7 +4,7 @@ import { element } from "./element.js";
 import { number } from "./words.js";
 
 const SEPARATE = 12; // maximum number of number columns with separate inputs
-const LONG = 12; // maximum number of characters of the levels of a column that shares its line
+const LONG = 9; // maximum number of characters of the levels of a column that shares its line
 
 /** Return entered text as a value for the service: null if empty, else a number; other text is unchanged, so that it is rejected. */
 export function parsed(text) {
