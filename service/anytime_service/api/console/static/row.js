@@ -50,10 +50,13 @@ function listField(columns, id) {
 
 /** Return the fields of a group with the indices of their columns. */
 function fieldsOf(columns, prefix) {
-  const numbers = [...columns.keys()].filter((i) => columns[i].levels === null);
-  const joint = numbers.length > SEPARATE ? [{ indices: numbers, ...listField(numbers.map((i) => columns[i]), `${prefix}-all`) }] : [];
-  const single = joint.length ? [...columns.keys()].filter((i) => columns[i].levels !== null) : [...columns.keys()];
-  return [...single.map((i) => ({ indices: [i], ...(columns[i].levels === null ? numberField : choiceField)(columns[i], `${prefix}-${i}`) })), ...joint];
+  const all = [...columns.keys()];
+  const isNumber = (i) => columns[i].levels === null;
+  const numbers = all.filter(isNumber);
+  const joint = numbers.length > SEPARATE;
+  const single = joint ? all.filter((i) => !isNumber(i)) : all;
+  const fields = single.map((i) => ({ indices: [i], ...(isNumber(i) ? numberField : choiceField)(columns[i], `${prefix}-${i}`) }));
+  return joint ? [...fields, { indices: numbers, ...listField(numbers.map((i) => columns[i]), `${prefix}-all`) }] : fields;
 }
 
 class Card {
@@ -120,8 +123,10 @@ export class Row {
       card.show(card.check.checked ? "sent" : "idle");
       changed();
     };
-    const columns = (name) => model.columns.filter((column) => column.group === name);
-    this.cards = new Map(order.map((name, place) => [name, new Card(byName.get(name), columns(name), place, model.cost_unit, update)]));
+    const described = new Map(model.columns.map((column) => [column.name, column]));
+    const columns = (group) => group.features.map((name) => described.get(name));
+    this.cards = new Map(order.map((name) => byName.get(name)).map((group, place) =>
+      [group.name, new Card(group, columns(group), place, model.cost_unit, update)]));
     form.onsubmit = (event) => event.preventDefault();
     form.replaceChildren(...[...this.cards.values()].map((card) => card.root));
   }
