@@ -422,7 +422,7 @@ def test_a_value_that_counts_as_something_else_is_stated(visit: Visit) -> None:
     expect(visit.page.locator("#prediction")).to_have_text("95")  # 60 (rare harbours) + 20/2 + 16 + 5 + 1 + 3
 
 
-def test_a_list_of_numbers_beside_text_is_refused_by_its_length_until_it_is_complete(visit: Visit) -> None:
+def test_a_list_of_numbers_next_to_text_is_refused_by_its_length_until_it_is_complete(visit: Visit) -> None:
     enter_trip(visit)
     numbers, problem = visit.page.get_by_label("14 numbers"), visit.group("log").locator(".problem")
     for given, width in (("1", 2), ("1" + ", 0" * 14, 16)):
