@@ -84,6 +84,41 @@ def likelihoods() -> list[Model]:
     ]
 
 
+NUMBERS = [f"k{j}" for j in range(14)]
+TRIPS = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "ticket", "features": ["port", "fare"], "cost": 1.0},
+        {"name": "person", "features": ["sex", "berths", "wet"], "cost": 2.0},
+        {"name": "log", "features": [*NUMBERS[:7], "deck", *NUMBERS[7:]], "cost": 4.0},
+    ],
+    "bases": {"berths": "categories", "wet": "categories"},
+}
+BONN = "Bonn, on the left bank of the Rhine, a few kilometres upstream of Cologne"
+HARBOURS = {"Oslo": 10.0, "Rome": 20.0, BONN: 30.0, "other": 40.0, "Bern": 60.0, "Kyiv": 60.0, "Lima": 60.0}
+
+
+def trips() -> Model:
+    """A model of text, gaps and numbers: y = harbour + 10 (sex is f) + berths^2 + 5 wet + fare/2 + k0 + 3 (deck is B).
+
+    Three harbours are rare. A quarter of the fares, which are 0 to 20, is missing and adds nothing. The group `log` has
+    one column of text among 14 of numbers.
+    """
+    rng = np.random.default_rng(3)
+    harbours = [*["Oslo", "Rome", BONN, "other"] * 120, *["Bern", "Kyiv", "Lima"] * 3]
+    rows = len(harbours)
+    frame = pd.DataFrame({"port": harbours})
+    frame["fare"] = np.where(rng.random(rows) < 0.25, np.nan, rng.integers(0, 21, rows))
+    frame["sex"] = rng.choice(["m", "f"], rows)
+    frame["berths"] = rng.choice([1, 2, 4], rows)
+    frame["wet"] = rng.random(rows) < 0.5
+    frame["deck"] = rng.choice(["A", "B"], rows)
+    frame[NUMBERS] = rng.normal(size=(rows, 14)).round(2)
+    y = frame["port"].map(HARBOURS) + 10 * (frame["sex"] == "f") + frame["berths"] ** 2 + 5 * frame["wet"]
+    y += frame["fare"].fillna(0) / 2 + frame["k0"] + 3 * (frame["deck"] == "B")
+    return named(AnytimeRegressor(TRIPS, alpha=1e-9, basis="hinge").fit(frame, y), "trips")
+
+
 def named(estimator: Any, name: str) -> Model:
     model: Model = estimator.model_
     manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})

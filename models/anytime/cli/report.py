@@ -19,6 +19,8 @@ from anytime.training.guarantee import doubling_bound
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
 
+LONGEST_NAME = 60
+
 
 def steps_table(model: Model) -> Table:
     columns, calibration = _own_columns(model), model.manifest.calibration
@@ -112,12 +114,14 @@ def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
-    used = len(model.groups.features) - len(redundant.constant) - len(redundant.collinear)
+    columns, terms = len(model.groups.features), len(model.terms.features)
+    size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
+    used = terms - len(redundant.constant) - len(redundant.collinear)
     kind += f", {listed(manifest.first)} first" if manifest.first else ""
     lines = [
         f"model {model.name} {model.version}".rstrip()
         + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {len(model.groups.features)} columns: "
+        f"learned from {origin.rows} rows of {origin.data}; {size}: "
         f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
     ]
     features = {
@@ -125,7 +129,7 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
-    lines += [f"{what}: {listed(names, 20)}" for what, names in features.items() if names]
+    lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_guarantee(model)}")
@@ -137,6 +141,11 @@ def summary(model: Model) -> str:
             f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
         )
     return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    """Return a name without its end if it is long: the name of a term contains a level of a text column."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
 def _stop(stopped: Stopped) -> str:

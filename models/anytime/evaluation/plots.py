@@ -63,10 +63,13 @@ def _draw_bound(axis: Any, model: Model) -> None:
 def _label_steps(axis: Any, model: Model, values: Any) -> None:
     """Name the steps with the largest gains, where there is space."""
     gains = np.diff(values)
-    worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.02 * max(values[-1], 1e-12)]
+    worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.04 * max(values[-1], 1e-12)]
     for k in worth:
+        cost = model.costs[k + 1]
+        # Above and to the left of its point, a long name of a late step stays inside the axes and above the curve.
+        side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))
         name = model.manifest.steps[k].group
-        axis.annotate(name, (model.costs[k + 1], values[k + 1]), (4, -9), textcoords="offset points", fontsize=8)
+        axis.annotate(name, (cost, values[k + 1]), offset, textcoords="offset points", fontsize=8, ha=side)
 
 
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:

@@ -43,10 +43,16 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 
 
 def _column(group: str, column: Column) -> ModelColumn:
-    levels = column.basis.levels if isinstance(column.basis, Categories) else None
-    kinds = {type(level) for level in levels or ()}
-    kind: Literal["number", "bool", "text"] = "text" if str in kinds else "bool" if kinds == {bool} else "number"
-    return ModelColumn(name=column.name, group=group, type=kind, levels=levels, range=column.range)
+    basis = column.basis if isinstance(column.basis, Categories) else None
+    kinds: dict[str, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    return ModelColumn(
+        name=column.name,
+        group=group,
+        type="number" if basis is None else kinds.get(basis.holds, "number"),
+        levels=None if basis is None else basis.levels,
+        other=basis is not None and basis.other,
+        range=column.range,
+    )
 
 
 def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:

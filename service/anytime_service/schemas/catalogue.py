@@ -32,13 +32,15 @@ class ModelCard(_View):
 class ModelColumn(_View):
     """A raw column: its type, the levels of a column of categories in the order of their index, and its range.
 
-    Values outside the range move to its nearest end.
+    `other` states whether values that are not a level have a term; without one they count as missing. Values outside
+    the range move to its nearest end.
     """
 
     name: str
     group: str
     type: Literal["number", "bool", "text"]
     levels: tuple[Label, ...] | None
+    other: bool
     range: tuple[float, float] | None
 
 

@@ -372,6 +372,19 @@ def test_show_tells_the_steps_in_order(desk: Path, capsys: Capture) -> None:
     assert model.version in out
 
 
+def test_show_counts_the_terms_of_a_model_with_bases_and_shortens_their_names(desk: Path, capsys: Capture) -> None:
+    assert "4 columns: 4 informative, 0 constant, 0 collinear with others" in output(capsys, *TRAIN)
+    town = "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"
+    frame = rows().assign(a1=["Bala", f"{town} (upper village)"] * 30, b0=[0.0, 1.0, 2.0] * 20)
+    frame.to_parquet("train.parquet")
+    output(capsys, *TRAIN, "--basis", "hinge:1")
+    shown = output(capsys, "show", "m.safetensors")
+    # a0 and c0: themselves and a knot; a1: two levels; b0: itself, a knot, and an indicator for each of its values
+    assert "4 columns, 11 terms: 7 informative, 0 constant, 4 collinear with others" in shown
+    assert f"'a1={town[:56]}…'" in shown
+    assert town not in shown
+
+
 def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
     model = load(trained())
     shown = json.loads(output(capsys, "show", "m.safetensors", "--json"))

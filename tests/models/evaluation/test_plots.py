@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
@@ -69,3 +70,20 @@ def test_ticks_of_logarithmic_axes_are_numbers_and_not_formulas(tmp_path: Path) 
     labels = [text.get_text() for text in (*axis.get_xticklabels(), *axis.get_yticklabels())]
     assert {"10", "100", "0.01"} <= set(labels)
     assert not any("$" in label for label in labels)
+
+
+def test_long_names_of_late_steps_do_not_narrow_the_plot(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    for name in ("laboratory values of the morning visit", "v"):
+        groups = {"groups": [{"name": f"{name} {j}", "features": [str(j)], "cost": 1.0} for j in range(4)]}
+        frame = pd.DataFrame(X, columns=list("0123"))
+        plotting.plot_model(
+            AnytimeRegressor(groups, alpha=0.1).fit(frame, X @ [1.0, 1.0, 1.0, 2.0]).model_, Path("m.png")
+        )
+    for figure in figures:
+        figure.draw_without_rendering()
+    long, short = (figure.axes[0].get_position().width for figure in figures)
+    assert len(figures[0].axes[0].texts) == 4
+    assert long == pytest.approx(short)

@@ -23,7 +23,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.browser import classification, regression
+from service.browser import BONN, classification, regression, trips
 from service.serving import Running, running, small_model
 
 FILES = sorted(path.name for path in pages.STATIC.iterdir())
@@ -235,6 +235,16 @@ def test_a_constant_column_is_what_it_was(learned: Model) -> None:
     manifest = learned.manifest.model_copy(update={"redundant": redundant})
     constant = Model(manifest, learned.prefixes, learned.moments)
     assert sample(constant, 1).groups["speed"] == (learned.prefixes.mean[0],)
+
+
+def test_a_column_of_categories_is_drawn_by_the_shares_of_its_levels() -> None:
+    model = trips()
+    rows = [sample(model, seed).groups for seed in range(300)]
+    ports = [row["ticket"][0] for row in rows]
+    shares = {port: ports.count(port) / 300 for port in ports}
+    assert shares == pytest.approx({"Oslo": 0.25, "Rome": 0.25, BONN: 0.25, "other": 0.25}, abs=0.1)
+    assert {tuple(map(type, row["person"])) for row in rows} == {(str, int, bool)}
+    assert {row["person"][1] for row in rows} == {1, 2, 4}
 
 
 def test_duplicate_columns_and_gaps_do_not_stop_a_sample(learned: Model) -> None:

@@ -15,6 +15,7 @@ from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import (
+    BONN,
     CHROMIUM,
     TAGGED,
     Visit,
@@ -23,6 +24,7 @@ from service.browser import (
     classification,
     likelihoods,
     regression,
+    trips,
 )
 from service.serving import Running, running
 
@@ -37,7 +39,7 @@ expect.set_options(timeout=20_000)  # drawing the charts without a GPU takes sec
 
 @pytest.fixture(scope="module")
 def app() -> AnytimeAPI:
-    models = [regression(), certified_regression(), classification(), *likelihoods()]
+    models = [regression(), certified_regression(), classification(), *likelihoods(), trips()]
     return create_app(ModelRegistry.of(models), Settings(port=0))
 
 
@@ -280,7 +282,7 @@ def test_why_there_is_no_other_row_is_told(visit: Visit) -> None:
 
 def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
     expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
-        ["brake", "sure", "light", "softmax", "alarm", "visits"]
+        ["brake", "sure", "light", "softmax", "alarm", "visits", "trips"]
     )
     visit.choose("light")
     visit.tick("many", TAGGED)
@@ -370,6 +372,79 @@ def test_a_wide_group_is_typed_as_one_list(visit: Visit) -> None:
     expect(visit.group("many").locator(".problem")).to_contain_text("20")
 
 
+def options(visit: Visit, column: str) -> list[str]:
+    """The choices of a column."""
+    return visit.page.get_by_label(column, exact=True).locator("option").all_text_contents()
+
+
+def enter_trip(visit: Visit) -> None:
+    """Enter a row of `trips` with y = 20 (Rome) + 8/2 (fare) + 10 (f) + 4^2 (berths) + 5 (wet) + 1 (k0) + 3 (B)."""
+    visit.choose("trips")
+    for column, text in {"port": "Rome", "sex": "f", "berths": "4", "wet": "true", "deck": "B"}.items():
+        visit.page.get_by_label(column, exact=True).select_option(text)
+    visit.page.get_by_label("fare").fill("8")
+    visit.page.get_by_label("14 numbers, k0 to k13").fill("1" + ", 0" * 13)
+    expect(visit.facts.first).to_have_text("step 3 of 3, 7 of 7 ms")
+
+
+def test_levels_are_chosen_from_a_list_and_sent_as_they_were_in_the_table(visit: Visit) -> None:
+    enter_trip(visit)
+    assert options(visit, "port") == [BONN, "Oslo", "Rome", "other", "(other)", "(missing)"]
+    assert sorted(options(visit, "sex")) == ["(missing)", "f", "m"], "every value was a level"
+    assert sorted(options(visit, "berths")) == ["(missing)", "1", "2", "4"]
+    assert sorted(options(visit, "wet")) == ["(missing)", "false", "true"]
+    prediction = visit.page.locator("#prediction")
+    expect(prediction).to_have_text("59")
+    for port, y in {BONN: "69", "other": "79", "(other)": "99", "Oslo": "49"}.items():
+        visit.page.get_by_label("port").select_option(port)
+        expect(prediction).to_have_text(y)
+    visit.page.get_by_label("wet").select_option("false")
+    expect(prediction).to_have_text("44")
+    visit.page.get_by_label("fare").fill("")  # a missing fare adds nothing, which its indicator has learned
+    expect(prediction).to_have_text("40")
+    assert visit.complaints == []
+
+
+def test_a_value_that_counts_as_something_else_is_stated(visit: Visit) -> None:
+    enter_trip(visit)
+    expect(visit.page.locator("#facts .lacking")).to_have_count(0)
+    visit.page.get_by_label("port").select_option("(other)")
+    visit.page.get_by_label("sex").select_option("(missing)")
+    visit.page.get_by_label("fare").fill("95")
+    expect(visit.page.locator("#facts .lacking")).to_have_text(
+        [
+            "filled by training means: sex",
+            "not a level of the model, counts as other: port",
+            "outside the model's range: fare (95 counts as 20)",
+        ]
+    )
+    visit.page.get_by_label("sex").select_option("m")
+    expect(visit.page.locator("#prediction")).to_have_text("95")  # 60 (rare harbours) + 20/2 + 16 + 5 + 1 + 3
+
+
+def test_a_list_of_numbers_next_to_text_is_refused_by_its_length_until_it_is_complete(visit: Visit) -> None:
+    enter_trip(visit)
+    numbers, problem = visit.page.get_by_label("14 numbers"), visit.group("log").locator(".problem")
+    for given, width in (("1", 2), ("1" + ", 0" * 14, 16)):
+        numbers.fill(given)
+        expect(problem).to_contain_text(f"1 x {width}; expected 1 x 15")
+        expect(visit.page.locator("#facts .lacking")).to_have_text(["missing: log"])
+        assert visit.column("steps", 2) == ["used", "used", "used", "missing log"]
+    numbers.fill("2" + ", 0" * 13)
+    expect(problem).to_be_empty()
+    expect(visit.page.locator("#prediction")).to_have_text("60")
+
+
+def test_a_row_with_text_is_played(visit: Visit, console: Running) -> None:
+    visit.choose("trips")
+    row = console.get("/models/trips/sample", seed=0).json()["groups"]
+    visit.play.click()
+    expect(visit.facts.first).to_have_text("step 3 of 3, 7 of 7 ms")
+    expect(visit.play).to_have_text("Play")
+    answer = console.post({"groups": row}, model="trips").json()
+    assert float(visit.page.locator("#prediction").inner_text()) == pytest.approx(answer["prediction"], rel=1e-3)
+
+
 def test_names_are_text_and_never_markup(visit: Visit) -> None:
     visit.choose("light")
     expect(visit.group(TAGGED)).to_be_visible()
@@ -399,6 +474,13 @@ def test_everything_that_takes_input_has_a_name_and_every_chart_a_table(visit: V
     assert visit.page.locator("table:not(:has(caption))").count() == 0
     assert visit.page.locator("html[lang]").count() == 1
     assert visit.page.locator("h1").count() == 1
+
+
+def test_long_levels_do_not_widen_the_page(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 380, "height": 800})
+    enter_trip(visit)
+    visit.page.get_by_label("port").select_option(BONN)
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 380
 
 
 def test_the_page_needs_no_more_than_a_narrow_screen(visit: Visit) -> None:

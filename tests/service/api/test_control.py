@@ -6,10 +6,11 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.models.catalogue import plan
+from anytime_service.models.catalogue import plan, summary
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
+from service.browser import BONN, trips
 from service.serving import Running, running
 
 
@@ -43,6 +44,17 @@ def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running
     }
     assert {group["name"]: group["features"] for group in told["groups"]}["hog"] == ["h0", "h1"]
     assert told["policies"] == ["prefix"]
+
+
+def test_a_model_describes_its_columns_by_what_they_take() -> None:
+    columns = {column.pop("name"): column for column in summary(trips(), ["v1"]).model_dump()["columns"]}
+    assert list(columns)[:4] == ["port", "fare", "sex", "berths"]
+    levels = (BONN, "Oslo", "Rome", "other")
+    assert columns["port"] == {"group": "ticket", "type": "text", "levels": levels, "other": True, "range": None}
+    assert columns["fare"] == {"group": "ticket", "type": "number", "levels": None, "other": False, "range": (0, 20)}
+    assert (columns["sex"]["type"], columns["sex"]["other"]) == ("text", False)
+    assert (columns["berths"]["type"], sorted(columns["berths"]["levels"])) == ("number", [1, 2, 4])
+    assert (columns["wet"]["type"], sorted(columns["wet"]["levels"])) == ("bool", [False, True])
 
 
 @pytest.mark.parametrize("path", ["/models/none", "/models/none/plan"])

@@ -205,8 +205,8 @@ def _guarantee_text(model: Model) -> str:
 def sample(model: Model, seed: int) -> Sample:
     """Draw a row of raw values, jointly normal with the training correlations if the model has them.
 
-    A column of categories has the level at the same quantile of its shares, a column with hinges the value at the same
-    quantile of its knots. A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with
+    A column of categories has the level at the same quantile of the levels' shares, a column with hinges the value at
+    the same quantile of its knots. A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with
     probability m.
     """
     groups, expansion = model.groups, model.expansion
@@ -234,9 +234,10 @@ def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | 
     """Return the value of a column at a standard normal deviate; `first` is its first term."""
     basis, mean, scale = column.basis, float(model.prefixes.mean[first]), float(model.prefixes.scale[first])
     if isinstance(basis, Categories):
-        shares = model.prefixes.mean[first : first + len(basis.levels)]
-        level = int(np.searchsorted(np.cumsum(shares), ndtr(-deviate)))  # a large deviate is the first level
-        return basis.levels[level] if level < len(basis.levels) else None
+        shares = np.cumsum(model.prefixes.mean[first : first + len(basis.levels)])
+        if not basis.levels:
+            return None
+        return basis.levels[int(np.searchsorted(shares, ndtr(-deviate) * shares[-1]))]  # a large deviate is the first
     if isinstance(basis, Polynomial):
         mean, scale = basis.centre + basis.scale * mean, basis.scale * scale
     if model.terms.features[first] in model.manifest.redundant.constant:

@@ -94,7 +94,7 @@ function receive(given, done) {
   answers.set(given.cost, given);
   const sent = row.sent;
   const statements = facts(model, given);
-  const missing = omissions(given, [...sent.keys()]);
+  const missing = omissions(model, given, sent);
   byId("prediction").textContent = prediction(given);
   byId("error").textContent = doubt(model, given);
   byId("spent").max = Math.max(model.total_cost, 1e-9);
@@ -105,7 +105,7 @@ function receive(given, done) {
   if (done) byId("said").textContent = `Prediction ${prediction(given)} ${doubt(model, given)}; ${[...statements, ...missing].join("; ")}.`;
   const sorted = [...answers.values()].sort((a, b) => a.cost - b.cost);
   showAnswers(sorted);
-  showSteps(byId("steps"), model, curve, given, sent);
+  showSteps(byId("steps"), model, curve, given);
   draw();
 }
 
@@ -176,7 +176,7 @@ async function fill() {
   if (row !== current) return false;
   row.fill(sample.groups);
   byId("row-says").textContent =
-    `A synthetic row: values with the means and deviations${sample.correlated ? " and correlations" : ""} of the training data. ` +
+    `A synthetic row: values with the means${sample.correlated ? ", deviations and correlations" : " and deviations"} of the training data. ` +
     "Edit the values; an empty field is a missing value. Editing or ticking a group sends it.";
   return true;
 }
@@ -211,7 +211,7 @@ async function open(name) {
   byId("slider").max = model.steps.length;
   setBudget(null);
   describePolicy();
-  showSteps(byId("steps"), model, curve, null, row.sent);
+  showSteps(byId("steps"), model, curve, null);
   draw();
   send({ soon: 0, fresh: true });
 }

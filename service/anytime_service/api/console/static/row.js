@@ -3,7 +3,8 @@
 import { element } from "./element.js";
 import { number } from "./words.js";
 
-const SEPARATE = 12; // maximum number of features with separate inputs
+const SEPARATE = 12; // maximum number of number columns with separate inputs
+const LONG = 9; // maximum number of characters of the levels of a column that shares its line
 
 /** Return entered text as a value for the service: null if empty, else a number; other text is unchanged, so that it is rejected. */
 export function parsed(text) {
@@ -13,17 +14,63 @@ export function parsed(text) {
   return Number.isFinite(value) ? value : trimmed;
 }
 
+const shown = (value) => (value === null ? "" : String(value));
+
+/** Return the choices of a column of categories, texts and values: its levels, other values if they have a term, and missing. */
+function choices({ type, levels, other }) {
+  let unlisted = type === "text" ? "other" : type === "bool" ? !levels.includes(true) : Math.max(...levels) + 1;
+  while (type === "text" && levels.includes(unlisted)) unlisted += "'";
+  return [...levels.map((level) => [String(level) || '""', level]), ...(other && !levels.includes(unlisted) ? [["(other)", unlisted]] : []), ["(missing)", null]];
+}
+
+// A field has the text of its label, an input, and functions that return and show the values of its columns.
+
+function choiceField(column, id) {
+  const options = choices(column);
+  const long = options.some(([text]) => text.length > LONG);
+  const input = element("select", { id, class: long ? "long" : null }, ...options.map(([text], i) => element("option", { value: i }, text)));
+  return {
+    text: column.name, input, read: () => [options[input.value][1]],
+    write: ([value]) => { input.value = options.findIndex(([, each]) => each === value); },
+  };
+}
+
+function numberField(column, id) {
+  const input = element("input", { type: "text", id, inputMode: "decimal", placeholder: "missing" });
+  return { text: column.name, input, read: () => [parsed(input.value)], write: ([value]) => { input.value = shown(value); } };
+}
+
+function listField(columns, id) {
+  const input = element("textarea", { id, rows: 3 });
+  return {
+    text: `${columns.length} numbers, ${columns[0].name} to ${columns.at(-1).name}, separated by commas`, input,
+    read: () => input.value.split(",").map(parsed), write: (values) => { input.value = values.map(shown).join(", "); },
+  };
+}
+
+/** Return the fields of a group with the indices of their columns. */
+function fieldsOf(columns, prefix) {
+  const all = [...columns.keys()];
+  const isNumber = (i) => columns[i].levels === null;
+  const numbers = all.filter(isNumber);
+  const joint = numbers.length > SEPARATE;
+  const single = joint ? all.filter((i) => !isNumber(i)) : all;
+  const fields = single.map((i) => ({ indices: [i], ...(isNumber(i) ? numberField : choiceField)(columns[i], `${prefix}-${i}`) }));
+  return joint ? [...fields, { indices: numbers, ...listField(numbers.map((i) => columns[i]), `${prefix}-all`) }] : fields;
+}
+
 class Card {
-  constructor(group, place, unit, changed) {
+  constructor(group, columns, place, unit, changed) {
     this.name = group.name;
-    this.count = group.features.length;
+    this.count = columns.length;
     const problem = `group-${place}-problem`;
     this.check = element("input", { type: "checkbox", id: `group-${place}` });
     this.check.onchange = () => changed(this);
     this.state = element("span", { class: "state" });
     this.problem = element("p", { class: "problem", id: problem, "aria-live": "polite" });
-    this.inputs = this.count <= SEPARATE ? this.#separate(group, place, problem) : this.#joint(group, place, problem);
-    for (const { input } of this.inputs) {
+    this.fields = fieldsOf(columns, `group-${place}`);
+    for (const { input } of this.fields) {
+      input.setAttribute("aria-describedby", problem);
       input.oninput = () => {
         this.check.checked = true;
         changed(this);
@@ -34,43 +81,20 @@ class Card {
       element("p", { class: "head" },
         element("label", {}, this.check, " sent"), ` · ${number(group.cost)} ${unit}`,
         group.requires.length ? ` · after ${group.requires.join(", ")}` : "", this.state),
-      element("div", { class: "values" }, ...this.inputs.map(({ label, input }) => element("p", {}, label, input))),
+      element("div", { class: "values" }, ...this.fields.map(({ text, input }) => element("p", {}, element("label", { htmlFor: input.id }, text), input))),
       this.problem);
     this.show("idle");
   }
 
-  #separate(group, place, problem) {
-    return group.features.map((feature, i) => {
-      const id = `group-${place}-${i}`;
-      return {
-        label: element("label", { htmlFor: id }, feature),
-        input: element("input", { type: "text", id, inputMode: "decimal", placeholder: "missing", "aria-describedby": problem }),
-      };
-    });
-  }
-
-  #joint(group, place, problem) {
-    const id = `group-${place}-all`;
-    return [{
-      label: element("label", { htmlFor: id }, `${this.count} values, ${group.features[0]} to ${group.features.at(-1)}, separated by commas`),
-      input: element("textarea", { id, rows: 3, "aria-describedby": problem }),
-    }];
-  }
-
+  /** The values in the order of the columns. If the list lacks values or has too many, the row does too, so that it is rejected. */
   get values() {
-    const texts = this.inputs.map(({ input }) => input.value);
-    return (this.count <= SEPARATE ? texts : texts[0].split(",")).map(parsed);
+    const values = {};
+    for (const { indices, read } of this.fields) read().forEach((value, i) => { values[indices[i] ?? this.count + i] = value; });
+    return Object.values(values);
   }
 
   set values(values) {
-    const texts = values.map((value) => (value === null ? "" : String(value)));
-    const shown = this.count <= SEPARATE ? texts : [texts.join(", ")];
-    this.inputs.forEach(({ input }, i) => { input.value = shown[i]; });
-  }
-
-  /** Whether a value is not a number; it is sent unchanged, and the service's error says what is expected. */
-  get unreadable() {
-    return this.values.some((value) => typeof value === "string");
+    for (const { indices, write } of this.fields) write(indices.map((i) => values[i]));
   }
 
   show(state) {
@@ -82,7 +106,7 @@ class Card {
   /** Show a problem; null clears it. */
   refuse(detail) {
     this.problem.textContent = detail ?? "";
-    for (const { input } of this.inputs) {
+    for (const { input } of this.fields) {
       if (detail === null) input.removeAttribute("aria-invalid");
       else input.setAttribute("aria-invalid", "true");
     }
@@ -99,7 +123,10 @@ export class Row {
       card.show(card.check.checked ? "sent" : "idle");
       changed();
     };
-    this.cards = new Map(order.map((name, place) => [name, new Card(byName.get(name), place, model.cost_unit, update)]));
+    const described = new Map(model.columns.map((column) => [column.name, column]));
+    const columns = (group) => group.features.map((name) => described.get(name));
+    this.cards = new Map(order.map((name) => byName.get(name)).map((group, place) =>
+      [group.name, new Card(group, columns(group), place, model.cost_unit, update)]));
     form.onsubmit = (event) => event.preventDefault();
     form.replaceChildren(...[...this.cards.values()].map((card) => card.root));
   }
@@ -120,10 +147,9 @@ export class Row {
     return new Map([...this.cards].filter(([, card]) => card.check.checked).map(([name, card]) => [name, card.values]));
   }
 
-  /** Show a problem at its group; return false if it has no group. The problem of an undecodable message has only `values`. */
+  /** Show a problem at its group; return false if it has no group. */
   refuse({ field, detail }) {
-    const named = [...this.cards.values()].filter((card) => field === `groups.${card.name}` || field?.startsWith(`groups.${card.name}[`));
-    const affected = field?.startsWith("values") ? [...this.cards.values()].filter((card) => card.check.checked && card.unreadable) : named;
+    const affected = [...this.cards.values()].filter((card) => field === `groups.${card.name}` || field?.startsWith(`groups.${card.name}[`));
     for (const card of affected) card.refuse(detail);
     return affected.length > 0;
   }

@@ -4,23 +4,23 @@ import { fillTable } from "./element.js";
 import { errorName, explained, leastPercent, listed, number, percent } from "./words.js";
 
 /** Return the state of a step in an answer. */
-function state(step, prefix, model, answer, sent) {
+function state(step, prefix, model, answer) {
   if (answer === null) return "";
   const needed = step.adds.filter((name) => model.featured.has(name));
   if (answer.policy === "arrived" ? needed.length && needed.every((name) => answer.groups.includes(name)) : prefix <= answer.prefix) return "used";
-  const missing = needed.filter((name) => !sent.has(name));
+  const missing = needed.filter((name) => answer.missing.includes(name));
   if (answer.budget !== null && step.cumulative_cost > answer.budget * (1 + 1e-9)) return "beyond the budget";
   return missing.length ? `missing ${listed(missing)}` : "sent, not counted";
 }
 
-export function showSteps(table, model, curve, answer, sent) {
+export function showSteps(table, model, curve, answer) {
   const unit = model.cost_unit;
   const [base, ...points] = curve.points;
   const certified = curve.certified === null ? [] : ["Of the best possible, at least"];
   const share = (point) => certified.map(() => leastPercent(point.certified_share));
   const rows = points.map((point, i) => {
     const step = model.steps[i];
-    return [String(point.prefix), step.adds.join(", "), state(step, point.prefix, model, answer, sent), number(step.cost), number(point.cost),
+    return [String(point.prefix), step.adds.join(", "), state(step, point.prefix, model, answer), number(step.cost), number(point.cost),
       percent(point.r2), percent(point.cv_r2), number(point.cv_error), percent(point.guaranteed_r2), ...share(point)];
   });
   rows.unshift(["0", "none: the base rate", answer ? "used" : "", "0", "0", percent(base.r2), percent(base.cv_r2), number(base.cv_error), percent(base.guaranteed_r2), ...share(base)]);

@@ -98,16 +98,26 @@ export function facts(model, answer) {
   return statements;
 }
 
-/** Return statements about what an answer does not use; `sent` lists the groups sent to the service. */
-export function omissions(answer, sent) {
-  const unused = sent.filter((name) => !answer.groups.includes(name));
+/** Return statements about what an answer does not use, or not as it was sent; `sent` has the values sent to the service. */
+export function omissions(model, answer, sent) {
+  const unused = [...sent.keys()].filter((name) => !answer.groups.includes(name) && !answer.missing.includes(name)); // refused groups are missing
+  const values = new Map(model.groups.flatMap(({ name, features }) => features.map((feature, i) => [feature, sent.get(name)?.[i] ?? null])));
+  const [empty, unknown] = [true, false].map((isEmpty) => answer.imputed.filter((name) => (values.get(name) === null) === isEmpty));
   const statements = [];
-  if (!sent.length) statements.push("nothing is sent yet: press Play, or tick a group");
+  if (!sent.size) statements.push("nothing is sent yet: press Play, or tick a group");
   else if (answer.missing.length) statements.push(`missing: ${listed(answer.missing)}`);
   if (unused.length) statements.push(`sent, but not counted: ${listed(unused)}${whyUnused(answer)}`);
-  if (answer.imputed.length) statements.push(`filled by training means: ${listed(answer.imputed)}`);
+  if (empty.length) statements.push(`filled by training means: ${listed(empty)}`);
+  if (unknown.length) statements.push(`not a level of the model, counts as other: ${listed(unknown)}`);
+  if (answer.clamped.length) statements.push(`outside the model's range: ${listed(answer.clamped.map((name) => moved(model, name, values.get(name))))}`);
   if (answer.note) statements.push(answer.note);
   return statements;
+}
+
+/** Return the name of a clamped column with the end of its range that its value moved to. */
+function moved(model, name, value) {
+  const [low, high] = model.columns.find((column) => column.name === name).range;
+  return `${name} (${number(value)} counts as ${number(Math.min(Math.max(value, low), high))})`;
 }
 
 function whyUnused(answer) {
