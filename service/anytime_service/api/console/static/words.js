@@ -106,6 +106,7 @@ export function omissions(answer, sent) {
   else if (answer.missing.length) statements.push(`missing: ${listed(answer.missing)}`);
   if (unused.length) statements.push(`sent, but not counted: ${listed(unused)}${whyUnused(answer)}`);
   if (answer.imputed.length) statements.push(`filled by training means: ${listed(answer.imputed)}`);
+  if (answer.clamped.length) statements.push(`moved to the nearest end of their range: ${listed(answer.clamped)}`);
   if (answer.note) statements.push(answer.note);
   return statements;
 }
