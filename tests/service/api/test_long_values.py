@@ -20,7 +20,7 @@ from anytime_service.errors import FieldError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas import values as long_values
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, decoders
-from anytime_service.schemas.values import AT_ONCE, Pauses, UnevenRowsError, Values, read_list, read_values
+from anytime_service.schemas.values import AT_ONCE, Pauses, TextError, UnevenRowsError, Values, read_list, read_values
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import Running, expected, packed, running, small_model, timeless, until
@@ -72,6 +72,10 @@ def test_an_error_names_its_place_in_the_whole_list(form: Form) -> None:
     table: list[list[Any]] = [[float(row), 2.5] for row in range(50)]
     for row in (0, 7, 49):
         table[row][1] = "two"
+        with pytest.raises(TextError) as error:
+            converted(form, table, 2)
+        assert (error.value.index, error.value.value) == ((row, 1), "two")
+        table[row][1] = {}
         with pytest.raises(msgspec.ValidationError, match=rf"at `\$\[{row}\]\[1\]`"):
             converted(form, table, 2)
         table[row][1] = 2.5
@@ -249,7 +253,7 @@ def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(servi
     with service.stream(form) as stream:
         stream.say("begin", 1)
         cases: list[tuple[Any, int, str]] = [
-            (wrong, 400, "groups.hog[3000][1]"),
+            (wrong, 422, "groups.hog[3000][1]"),
             (uneven, 422, "groups.hog"),
             ([[0, 0]] * 12_000, 422, "rows"),
         ]
@@ -270,11 +274,11 @@ def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(servi
         assert (problem["status"], problem["field"]) == (422, "groups.hog[3000][1]")
         line = json.dumps({"group": "hog", "values": wrong}).encode()
         problem = posted(service, "/predict", b"\n" + line, "application/x-ndjson").json()
-        assert (problem["status"], problem["field"]) == (400, "groups.hog[3000][1]")
-        assert problem["detail"].startswith("line 2: ")
+        assert (problem["status"], problem["field"]) == (422, "groups.hog[3000][1]")
+        assert problem["detail"] == "line 2: values of group 'hog': column 'h1' has 'two'; expected a number, or null"
         tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": wrong}
         problem = service.post_to("/v2/models/brake/infer", {"inputs": [tensor]}).json()
-        assert (problem["status"], problem["field"]) == (400, "inputs[0].data[3000][1]")
+        assert (problem["status"], problem["field"]) == (422, "inputs[0].data[3000][1]")
 
 
 @pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
