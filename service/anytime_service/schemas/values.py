@@ -235,7 +235,10 @@ async def read_texts(content: msgspec.Raw, pauses: Pauses) -> Array:
     for start in range(0, len(items), CODED_AT_ONCE):
         values += _decoded(JSON, _joined(JSON, items[start : start + CODED_AT_ONCE]), start)
         await pauses.pause()
-    return np.array(values, dtype=object)
+    found = np.array(values, dtype=object)
+    if found.ndim == 1 and list in set(map(type, values)):
+        raise UnevenRowsError("rows are of different lengths")
+    return found
 
 
 async def _read_coded(

@@ -238,11 +238,11 @@ def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client, cla
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"hog": ["fast", "slow"]}, "values of group 'hog' are not all numbers"),
-        ({"hog": np.array(["a", "b"])}, "values of group 'hog' are not numbers"),
+        ({"hog": ["fast", b"slow"]}, "values of group 'hog' are not all numbers or text"),
+        ({"hog": np.array([1j, 2j])}, "values of group 'hog' are neither numbers nor text"),
         ({"hog": np.zeros((2, 2, 2))}, "values of group 'hog' are 2 x 2 x 2"),
         ({"hog": 3.0}, "values of group 'hog' are a single value"),
-        ({"hog": {"h0": 1}}, "values of group 'hog' are not numbers"),
+        ({"hog": {"h0": 1}}, "values of group 'hog' are neither numbers nor text"),
         ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
         ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
         ({"hog": [10**400, 1]}, "values of group 'hog'"),
