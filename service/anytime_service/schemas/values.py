@@ -193,7 +193,7 @@ async def read_values(
             return await _read_coded(form, group, place, listed, max_rows, pauses)
         _check_rows(_count_rows(form, listed), max_rows)
         return await read_list(form, listed, len(place.features), pauses)
-    except FieldError:
+    except (FieldError, msgspec.ValidationError):
         raise
     except ValueError as error:
         raise _refused(group, place, error) from error
