@@ -14,7 +14,7 @@ import asyncio
 import re
 import reprlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
@@ -230,7 +230,7 @@ async def read_texts(content: msgspec.Raw, pauses: Pauses) -> Array:
 
     Raise ValidationError, which names the place, if an item is not a value, and ValueError if rows differ in length.
     """
-    items = [memoryview(item) for item in _ITEMS[JSON.name].decode(content)]
+    items: list[msgspec.Raw] = _ITEMS[JSON.name].decode(content)
     values: Values = []
     for start in range(0, len(items), CODED_AT_ONCE):
         values += _decoded(JSON, _joined(JSON, items[start : start + CODED_AT_ONCE]), start)
@@ -248,8 +248,9 @@ async def _read_coded(
 
     Raise FieldError for too many rows, UnevenRowsError or ValuesError for invalid ones.
     """
-    items = [memoryview(item) for item in _ITEMS[form.name].decode(content)]
-    nested = bool(items) and (bytes(items[0][:1]) == b"[" if form is JSON else _head(items[0][:5])[1] > 0)
+    items: list[msgspec.Raw] = _ITEMS[form.name].decode(content)
+    first = bytes(items[0]) if items else b""
+    nested = first.startswith(b"[") if form is JSON else _head(first[:5])[1] > 0
     rows = len(items) if nested else 1
     _check_rows(rows, max_rows)
     at_once = max(CODED_AT_ONCE // len(place.features), 1)
@@ -356,8 +357,9 @@ def _msgpack_pieces(content: bytes, width: int) -> Iterator[bytes]:
         yield _joined(MSGPACK, rows)
 
 
-def _joined(form: Form, items: Sequence[bytes | memoryview]) -> bytes:
+def _joined(form: Form, items: Iterable[bytes | msgspec.Raw]) -> bytes:
     """Return the encoded list of encoded items."""
+    items = [*map(bytes, items)]
     if form is JSON:
         return b"[%b]" % b",".join(items)
     return b"\xdd" + len(items).to_bytes(4, "big") + b"".join(items)
