@@ -33,6 +33,7 @@ from anytime_service.schemas.values import (
     read_values,
 )
 from anytime_service.settings import Settings
+from models.properties import quick
 from service.loops import run
 from service.serving import Running, columns_model, expected, packed, running, small_model, timeless, until
 
@@ -64,6 +65,7 @@ tables = st.integers(1, 6).flatmap(
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_pieces_have_the_numbers_of_the_whole(form: Form) -> None:
+    @quick()
     @given(tables, st.booleans())
     def check(table: list[list[Any]], flat: bool) -> None:
         values = table[0] if flat else table
@@ -165,6 +167,7 @@ def test_pieces_with_text_have_the_values_of_the_whole(form: Form, monkeypatch: 
     monkeypatch.setattr(long_values, "CODED_AT_ONCE", 6)
     place = COLUMNS.places["person"]
 
+    @quick()
     @given(people, st.booleans())
     def check(table: list[list[Any]], flat: bool) -> None:
         values = table[0] if flat else table
