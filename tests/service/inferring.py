@@ -107,7 +107,7 @@ def assert_told(reply: dict[str, Any], answer: dict[str, Any]) -> None:
     told = dict(reply["parameters"])
     assert told.pop("elapsed_ms") >= 0
     assert told.pop("reason") in ("complete", "budget", "end", "deadline")
-    for name in ("groups", "missing", "imputed", "late_groups"):
+    for name in ("groups", "missing", "imputed", "clamped", "late_groups"):
         assert json.loads(told.pop(name)) == answer[name]
     for name, value in answer["expected"].items():
         assert told.pop(f"expected_{name}", None) == value

@@ -21,11 +21,16 @@ import numpy as np
 from starlette.types import ASGIApp
 from websockets.sync.client import ClientConnection, connect
 
+from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
 from anytime.inference.prediction import Prediction
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
+from anytime.moments.accumulate import moments_of
+from anytime.target import Target
+from anytime.training.fit import fit, provenance
+from anytime.training.options import Options
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.server.run import bind, bind_side, build_server
 from anytime_service.settings import Settings
@@ -131,6 +136,45 @@ def likelihood_model(family: str, width: int | None = None) -> Model:
         names, cuts = (["no", "yes"], [0.0]) if family == "binomial" else (["car", "cyclist", "walker"], [-0.5, 0.5])
         model = AnytimeClassifier(groups, alpha=0.01).fit(X, np.array(names)[np.digitize(scores, cuts)]).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": family, "version": f"{family}-0"}))
+
+
+COLUMNS: dict[str, Any] = {
+    "groups": [
+        {"name": "person", "features": ["age", "sex"], "cost": 1.0},
+        {"name": "ticket", "features": ["fare", "paid", "port", "cabin"], "cost": 2.0},
+        {"name": "home", "features": ["town"], "cost": 3.0},
+        {"name": "speed", "features": ["v"], "cost": 4.0},
+    ],
+    "bases": {
+        "age": {"basis": "hinge", "knots": [20.0, 50.0], "levels": [], "range": [1.0, 80.0], "missing": False},
+        "sex": {"basis": "categories", "levels": ["male", "female"], "other": False},
+        "paid": {"basis": "categories", "levels": [True, False], "other": False},
+        "port": {"basis": "categories", "levels": ["Oslo", "Rome", "Århus"], "other": True},
+        "cabin": {"basis": "categories", "levels": [17, 3], "other": True},
+        "town": {"basis": "categories", "levels": ["Bonn", "Köln"], "other": True},
+    },
+}
+
+
+@cache
+def columns_model(version: str = "c1", *, reverse: bool = False) -> Model:
+    """A model of columns of every type, with its moments; `reverse` reverses the order of the levels."""
+    groups = load_groups(COLUMNS)
+    if reverse:
+        bases = {
+            name: basis.model_copy(update={"levels": basis.levels and basis.levels[::-1]})
+            for name, basis in groups.bases.items()
+        }
+        groups = groups.model_copy(update={"bases": bases})
+    expansion = Expansion.of(groups)
+    rng = np.random.default_rng(3)
+    X = rng.uniform(0.0, 90.0, (300, len(groups.features)))
+    for j, basis in expansion.categories.items():
+        X[:, j] = rng.integers(-basis.other, len(basis.levels), 300)
+    Y = expansion.expand(X) @ rng.normal(size=(expansion.size, 1)) + rng.normal(size=(300, 1))
+    fitted = fit([moments_of(expansion.expand(X), Y)], groups, Options(alpha=0.01))
+    model = fitted.model("liner", Target("regression", ("y",)), provenance(fitted, "memory"))
+    return replace(model, manifest=model.manifest.model_copy(update={"version": version}))
 
 
 LIKELIHOODS = ("binomial", "multinomial", "poisson")

@@ -67,7 +67,7 @@ class Categories:
         codes, unknown = self._codes, self._unknown
         return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
 
-    @property
+    @cached_property
     def holds(self) -> str:
         """Return what a value is, for messages."""
         if all(isinstance(level, str) for level in self.levels):

@@ -132,7 +132,23 @@ class Expansion:
         GroupsError
             A basis is invalid.
         """
-        return cls(groups, tuple(_column(name, groups.bases.get(name)) for name in groups.features))
+        found = cls(groups, tuple(_column(name, groups.bases.get(name)) for name in groups.features))
+        found._check_names()
+        return found
+
+    def _check_names(self) -> None:
+        """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
+        texts = {self.columns[j].name for j, basis in self.categories.items() if basis.holds == "text"}
+        for group in self.groups.groups if texts else ():
+            for column in texts.intersection(group.features):
+                if ":" in group.name:
+                    what = f"group {group.name!r} has the text column {column!r} and ':' in its name"
+                    raise GroupsError(f"{what}; expected a name without ':'")
+                if (name := f"{group.name}:{column}") in self.groups.positions:
+                    raise GroupsError(
+                        f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
+                        "rename one of the groups"
+                    )
 
     @cached_property
     def is_identity(self) -> bool:

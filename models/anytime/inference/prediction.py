@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
+from anytime.features.categories import Categories
 from anytime.features.expansion import Expansion
 from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
@@ -148,6 +149,13 @@ class Prediction:
         """Return whether a group has been received."""
         return group in self._nulls
 
+    def more_bytes(self, group: str, values: NDArray[Any]) -> int:
+        """Return the bytes that storing values (rows, features) or (features,) would add to `nbytes`."""
+        place = self.model.places.get(group)
+        if place is None or group in self._nulls:
+            return 0
+        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start) * 8
+
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
 
@@ -185,7 +193,8 @@ class Prediction:
             return coded_values(group, place, values, self._rows)
         codes = _checked(group, place.features, self._rows, values)
         for j, basis in categories.items():
-            wrong = codes[~(np.isin(codes[:, j], range(-1, len(basis.levels))) | np.isnan(codes[:, j])), j]
+            code = codes[:, j]
+            wrong = code[~((code == np.trunc(code)) & (code >= -1) & (code < len(basis.levels)) | np.isnan(code))]
             if len(wrong):
                 raise ValuesError(
                     f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected the index of "
@@ -472,17 +481,28 @@ def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None
     table = _table(group, features, rows, values)
     numbers = np.empty(table.shape)
     for j, basis in categories.items():
-        for value in table[:, j]:
-            if not basis.accepts(value):
-                raise ValuesError(
-                    f"values of group {group!r}: column {features[j]!r} has {reprlib.repr(value)}; "
-                    f"expected {basis.holds}, or null"
-                )
-        numbers[:, j] = basis.coded(table[:, j])
+        numbers[:, j] = coded_column(group, features[j], basis, table[:, j].tolist())
     others = [j for j in range(len(features)) if j not in categories]
     if others:
         numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
     return numbers
+
+
+def coded_column(group: str, column: str, basis: Categories, values: list[Any]) -> Float:
+    """Return the values of one column of categories as the index of their level.
+
+    Raises
+    ------
+    ValuesError
+        A value is neither missing nor of the type of the levels.
+    """
+    for value in values:
+        if not basis.accepts(value):
+            shown = reprlib.repr(value)
+            raise ValuesError(
+                f"values of group {group!r}: column {column!r} has {shown}; expected {basis.holds}, or null"
+            )
+    return basis.coded(values)
 
 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:

@@ -306,7 +306,7 @@ def _solve_seconds(model: Model) -> float:
     prediction = Prediction(model)
     prediction.answer(policy="arrived")  # the first such answer prepares the Gram matrix, once per model
     for name in model.computed[-1][1:]:
-        prediction.add(name, model.places[name].mean)
+        prediction.add_checked(name, np.full((1, len(model.places[name].features)), np.nan))
     begin = time.perf_counter()
     prediction.answer(policy="arrived")
     return time.perf_counter() - begin

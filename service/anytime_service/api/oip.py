@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.routing import Route
 from starlette.types import Scope
 
@@ -33,6 +33,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
+    TEXT,
     InferModelState,
     InferParameters,
     InferRequest,
@@ -47,7 +48,7 @@ from anytime_service.schemas.oip import (
     tensors_of,
 )
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Pauses
+from anytime_service.schemas.values import Array, Pauses
 
 BINARY = "application/octet-stream"
 """Media type of JSON followed by tensors as bytes."""
@@ -90,7 +91,9 @@ class InferBody:
         self._json_bytes, self._length = lengths
         self._request: InferRequest | None = None
         self._buffer = bytearray(received)
-        self._arrays: dict[str, Any] = {}
+        self._arrays: dict[str, Array] = {}
+        self._parts: dict[str, Array] = {}
+        self._absent: dict[str, set[int]] = {}
         self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
         self._model = handler.registry.get(head.model)
@@ -136,12 +139,14 @@ class InferBody:
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
-        arrays = {tensor.group: await tensor.from_json(pauses) for tensor in tensors if tensor.size is None}
+        arrays = [(tensor, await tensor.from_json(pauses)) for tensor in tensors if tensor.size is None]
         if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
             return
-        self._arrays = arrays
+        for tensor, array in arrays:
+            self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        self._places = {tensor.group: tensor.place for tensor in tensors}
+        # All remaining errors of a group are about its numbers.
+        self._places = {t.group: t.place for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
@@ -150,7 +155,7 @@ class InferBody:
         """Add the tensors received so far to the prediction, in one call."""
         while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
             tensor = self._waiting.popleft()
-            self._arrays[tensor.group] = tensor.from_bytes(self._cut(tensor.size or 0))
+            self._put(tensor, tensor.from_bytes(self._cut(tensor.size or 0)))
         if self._arrays and not self._active.answered:
             arrays, self._arrays = self._arrays, {}
             try:
@@ -158,6 +163,19 @@ class InferBody:
             except FieldError as error:
                 place = self._places.get(error.field.removeprefix("groups."), "inputs")
                 raise FieldError(place, str(error)) from error
+
+    def _put(self, tensor: Tensor, array: Array) -> None:
+        """Store the values of a tensor; the group counts when all of its tensors are there."""
+        columns = set(range(len(tensor.of.features)))
+        if columns.issubset(tensor.columns):
+            self._arrays[tensor.group] = array
+            return
+        part = self._parts.setdefault(tensor.group, np.empty((tensor.rows, len(columns))))
+        part[:, tensor.columns] = array
+        absent = self._absent.setdefault(tensor.group, columns)
+        absent.difference_update(tensor.columns)
+        if not absent:
+            self._arrays[tensor.group] = part
 
     def _check_length(self, binary: int) -> None:
         if self._json_bytes is None:

@@ -356,7 +356,7 @@ class AsyncSession(_SessionProperties):
 
         Parameters
         ----------
-        groups : for each group (rows, features) numbers, or (features,) for one row; None or NaN for missing values.
+        groups : values of each group, as for `predict`.
 
         Raises
         ------
@@ -636,7 +636,8 @@ class Client:
         Parameters
         ----------
         groups : values of each group, (rows, features) or (features,) for one row; None or NaN for missing values.
-            The client sends arrays as their bytes, 4 or 8 per number.
+            The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists and in arrays
+            of text or objects; in an array of numbers it is the index of its level in `model().columns`.
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
         policy : "prefix" for the longest complete prefix, or "arrived" for the optimum of the given set of groups.

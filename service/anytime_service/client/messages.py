@@ -1,9 +1,10 @@
 """Encoding of the values of groups, and decoding of replies; `anytime_service.schemas` has the types of the messages.
 
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
-otherwise, so it neither converts numbers to text nor rounds them. It sends lists as lists, in which None is a missing
-value. It ignores fields of replies that it does not know, which a newer server may send, and does not validate the
-values of answers. Any other content raises ReplyError.
+otherwise, so it neither converts numbers to text nor rounds them. In an array of numbers a category is the index of its
+level. The client sends lists, and arrays of text or objects, as lists, in which None is a missing value and a category
+is its level. It ignores fields of replies that it does not know, which a newer server may send, and does not validate
+the values of answers. Any other content raises ReplyError.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
         raise ValuesError(
             f"converting the values of group {group!r} to an array failed ({summary(error)}); expected rows x features"
         ) from error
-    if array.dtype == object and array.ndim:  # None among numbers
+    if array.dtype.kind in "OU" and array.ndim:  # text, or None among numbers
         return _encoded_list(group, array.tolist(), rows)
     if array.dtype.kind not in "biuf":
-        raise ValuesError(f"values of group {group!r} are not numbers; expected an array (rows, features), or lists")
+        raise ValuesError(
+            f"values of group {group!r} are neither numbers nor text; expected an array (rows, features), or lists"
+        )
     shape = " x ".join(map(str, array.shape)) or "a single value"
     count = array.shape[0] if array.ndim == 2 else 1
     if array.ndim not in (1, 2) or rows not in (None, count):
@@ -80,7 +83,7 @@ def _encoded_list(group: str, values: Sequence[Any], rows: int | None) -> Encode
         _VALUES.decode(content)  # the server would refuse other values too, but would not name the group
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValuesError(
-            f"values of group {group!r} are not all numbers ({error}); expected numbers, or None for missing values"
+            f"values of group {group!r} are not all numbers or text ({error}); expected these, or None where missing"
         ) from error
     return Encoded(msgspec.Raw(content), None, count)
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 from anytime.inference.prediction import Answer, Prediction
@@ -84,9 +85,6 @@ class DeadlineTimer:
         else:
             self._handle = self._loop.call_soon(self._read, until_ms, reads - 1)
 
-
-VALUE_BYTES = 8
-"""Bytes that the server counts per value, whatever its format was on arrival."""
 
 AnswerCallback = Callable[[Answer], None]
 
@@ -182,7 +180,7 @@ class ActivePrediction:
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
-            self._account.check(values.size * VALUE_BYTES, f"groups.{name}")
+            self._account.check(self.opened.prediction.more_bytes(name, values), f"groups.{name}")
         answer = self.opened.group(now, name, values)
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
@@ -190,7 +188,7 @@ class ActivePrediction:
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        self._account.check(sum(array.size for array in values.values()) * VALUE_BYTES, "groups")
+        self._account.check(sum(starmap(self.opened.prediction.more_bytes, values.items())), "groups")
         answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
         self._count_bytes()
         self._after(answer)

@@ -3,14 +3,21 @@
 A request has a tensor for each group, in the JSON or as bytes after it. A tensor has the shape (rows, features), or
 (features,) for one row. Its datatype defines how its bytes are decoded. Numbers in JSON are not rounded to the
 datatype. Integer datatypes and BOOL accept only whole numbers in their range. A missing value is null in JSON and NaN
-in bytes. A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a
+in bytes.
+
+A text column is a tensor of its own, `group:column` of datatype BYTES: strings in JSON, and in bytes each text after
+its length (4 bytes, little-endian), where an empty text is a missing value unless it is a level of the column. The
+tensor of the group has the other columns in their order; there is none if all are text. A group is received with the
+last of its tensors.
+
+A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a
 list is JSON in a string.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -18,14 +25,14 @@ import msgspec
 import numpy as np
 
 from anytime._version import __version__
-from anytime.errors import suggestion
-from anytime.inference.prediction import Answer
-from anytime.model.model import Model
+from anytime.errors import ValuesError, suggestion
+from anytime.inference.prediction import Answer, coded_column
+from anytime.model.model import GroupPosition, Model
 from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, read_list
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, TextError, read_list, read_texts
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -39,6 +46,9 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("u1"),
 }
 """Datatypes of inputs, and the NumPy types of their bytes."""
+
+TEXT = "BYTES"
+"""Datatype of text."""
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "clamped", "reason", "policy"),
@@ -66,11 +76,14 @@ class InferInputParameters(_Parameters, frozen=True):
 
 
 class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values of a group: `data` is flat or nested, row after row; a missing value is null."""
+    """Values of a group, or of a text column `group:column`.
+
+    `data` is flat or nested, row after row; a missing value is null.
+    """
 
     name: str
     shape: list[_Size]
-    datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DATATYPES)})]
+    datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DATATYPES, TEXT]})]
     parameters: InferInputParameters | None = None
     # Decoded after the rest has been checked; long data is decoded in pieces.
     data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
@@ -157,44 +170,99 @@ def overload_of(content: bytes) -> Any:
 class Tensor:
     """An input, checked against the model; `place` is its place in the request, for error messages.
 
-    `size` is the number of its bytes after the JSON; None if its values are in the JSON.
+    `columns` are the indices of its columns in the group. `size` is the number of its bytes after the JSON; None if its
+    values are in the JSON. The values of categories are the indices of their levels.
     """
 
     place: str
+    name: str
     group: str
+    of: GroupPosition
+    columns: tuple[int, ...]
     datatype: str
     rows: int
-    features: int
     size: int | None
     data: msgspec.Raw
 
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.rows, len(self.columns)
+
     def from_bytes(self, content: bytes) -> Array:
-        """Return the values of the bytes after the JSON, (rows, features); raise FieldError if a BOOL is not 0 or 1."""
-        array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self.rows, self.features)
+        """Return the values of the bytes after the JSON, (rows, columns).
+
+        Raise FieldError if a BOOL is not 0 or 1, or the bytes are not the texts of the shape.
+        """
+        if self.datatype == TEXT:
+            return self._coded(np.array([*self._texts(content)], dtype=object).reshape(self._shape))
+        array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self._shape)
         if self.datatype == "BOOL":
             self._check_range(array)
-        return array
+        return self._coded(array)
 
     async def from_json(self, pauses: Pauses) -> Array:
-        """Return the values of the JSON, (rows, features), NaN where missing; yield to the event loop if they are long.
+        """Return the values of the JSON, (rows, columns), NaN where missing; yield to the event loop if they are long.
 
-        Raise MalformedBodyError if a value is not a number, and FieldError if the number of values does not match the
-        shape or a value is out of the datatype's range.
+        Raise MalformedBodyError if a value is neither a number nor text, and FieldError if it is of another type than
+        its column, the number of values does not match the shape, or a value is out of the datatype's range.
         """
-        where, expected = f"{self.place}.data", f"expected {self.rows} x {self.features} numbers, nested or flat"
+        kind = "texts" if self.datatype == TEXT else "numbers"
+        where, expected = f"{self.place}.data", f"expected {self.rows} x {len(self.columns)} {kind}, nested or flat"
         try:
-            array = await read_list(JSON, self.data, self.features, pauses)
+            if self.datatype == TEXT:
+                array = await read_texts(self.data, pauses)
+            else:
+                array = await read_list(JSON, self.data, len(self.columns), pauses)
         except msgspec.ValidationError as error:
             message, item = located(error)
             raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
+        except TextError as error:
+            features = [self.of.features[j] for j in self.columns]
+            raise error.of_group(where, self.group, features) from error
         except ValueError as error:
             raise FieldError(where, f"{where} is ragged; {expected}") from error
-        shape = (self.rows, self.features)
-        if array.shape not in (shape, (self.rows * self.features,)):
+        if array.shape not in (self._shape, (self.rows * len(self.columns),)):
             raise FieldError(where, f"{where} is {' x '.join(map(str, array.shape))}; {expected}")
-        if DATATYPES[self.datatype].kind != "f":
+        if self.datatype != TEXT and DATATYPES[self.datatype].kind != "f":
             self._check_range(array[~np.isnan(array)])
-        return array.reshape(shape)
+        array = self._coded(array.reshape(self._shape))
+        await pauses.pause()
+        return array
+
+    def _coded(self, values: Array) -> Array:
+        """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""
+        categories = self.of.expansion.categories
+        if categories.keys().isdisjoint(self.columns):
+            return values
+        codes = np.empty(self._shape)
+        try:
+            for i, j in enumerate(self.columns):
+                column, basis = values[:, i], categories.get(j)
+                name = self.of.features[j]
+                codes[:, i] = column if basis is None else coded_column(self.group, name, basis, column.tolist())
+        except ValuesError as error:
+            raise FieldError(f"{self.place}.data", str(error)) from error
+        return codes
+
+    def _texts(self, content: bytes) -> Iterator[str | None]:
+        """Yield the texts of the bytes after the JSON, as many as there are rows."""
+        empty = None if "" not in self.of.expansion.categories[self.columns[0]].levels else ""
+        at = 0
+        for number in range(self.rows):
+            length = int.from_bytes(content[at : at + 4], "little")
+            text, at = content[at + 4 : at + 4 + length], at + 4 + length
+            if at > len(content):
+                break
+            try:
+                yield text.decode() or empty
+            except UnicodeDecodeError as error:
+                raise FieldError(f"{self.place}.data", f"text {number} of input {self.name!r} is not UTF-8") from error
+        if at != len(content):
+            raise FieldError(
+                f"{self.place}.parameters.binary_data_size",
+                f"the {len(content)} bytes of input {self.name!r} are not {self.rows} texts; expected each text after "
+                "its length in 4 bytes, little-endian",
+            )
 
     def _check_range(self, array: Array) -> None:
         limits = np.iinfo(DATATYPES[self.datatype])
@@ -217,9 +285,9 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
     tensors = tuple(_tensor(model, f"inputs[{number}]", each, max_rows) for number, each in enumerate(request.inputs))
     first: dict[str, Tensor] = {}
     for tensor in tensors:
-        if tensor.group in first:
-            raise FieldError(f"{tensor.place}.name", f"input {tensor.group!r} is given more than once; send it once")
-        first[tensor.group] = tensor
+        if tensor.name in first:
+            raise FieldError(f"{tensor.place}.name", f"input {tensor.name!r} is given more than once; send it once")
+        first[tensor.name] = tensor
         if tensor.rows != tensors[0].rows:
             raise FieldError(
                 f"{tensor.place}.shape",
@@ -229,26 +297,37 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
     return tensors
 
 
+def inputs_of(group: str, of: GroupPosition) -> dict[str, tuple[int, ...]]:
+    """Return the inputs of a group by name, each with the indices of its columns: the numbers, then each text."""
+    texts = [j for j, basis in of.expansion.categories.items() if basis.holds == "text"]
+    numbers = tuple(j for j in range(len(of.features)) if j not in texts)
+    found = {group: numbers} if numbers else {}
+    return found | {f"{group}:{of.features[j]}": (j,) for j in texts}
+
+
 def _tensor(model: Model, place: str, source: InferInput, max_rows: int) -> Tensor:
-    _check_name(model, place, source.name)
-    if source.datatype not in DATATYPES:
-        raise FieldError(
-            f"{place}.datatype", f"{place}.datatype is {source.datatype[:50]!r}; expected one of {', '.join(DATATYPES)}"
-        )
-    features = len(model.places[source.name].features)
-    rows = _rows(place, source.shape, features, max_rows)
-    size = _size(place, source, rows * features * DATATYPES[source.datatype].itemsize)
-    return Tensor(place, source.name, source.datatype, rows, features, size, source.data)
+    name = source.name
+    group = name if name in model.places else name.partition(":")[0]
+    inputs = inputs_of(group, model.places[group]) if group in model.places else {}
+    if name not in inputs:
+        raise _unknown_input(model, place, name)
+    of, columns = model.places[group], inputs[name]
+    if source.datatype not in (DATATYPES if name == group else (TEXT,)):
+        one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
+        raise FieldError(f"{place}.datatype", f"{place}.datatype is {source.datatype[:50]!r}; expected {one_of}")
+    rows = _rows(place, source.shape, len(columns), max_rows)
+    size = _size(place, source, None if name != group else rows * len(columns) * DATATYPES[source.datatype].itemsize)
+    return Tensor(place, name, group, of, columns, source.datatype, rows, size, source.data)
 
 
-def _size(place: str, source: InferInput, expected: int) -> int | None:
+def _size(place: str, source: InferInput, expected: int | None) -> int | None:
     size = None if source.parameters is None else source.parameters.binary_data_size
     if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
         present = "no data" if size is None else "both data and a binary_data_size"
         raise FieldError(
             f"{place}.data", f"{place} has {present}; expected data, or a binary_data_size and bytes after the JSON"
         )
-    if size not in (None, expected):
+    if expected is not None and size not in (None, expected):
         raise FieldError(
             f"{place}.parameters.binary_data_size",
             f"{place} has a binary_data_size of {size}; its shape and datatype make it {expected}",
@@ -256,14 +335,12 @@ def _size(place: str, source: InferInput, expected: int) -> int | None:
     return size
 
 
-def _check_name(model: Model, place: str, name: str) -> None:
-    if name in model.places:
-        return
-    if name in model.groups.positions:
-        raise FieldError(f"{place}.name", f"group {name!r} has no features and is not an input; do not send it")
-    raise FieldError(
-        f"{place}.name",
-        f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], list(model.places))}",
+def _unknown_input(model: Model, place: str, name: str) -> FieldError:
+    if name in model.groups.positions and name not in model.places:
+        return FieldError(f"{place}.name", f"group {name!r} has no features and is not an input; do not send it")
+    known = [each for group, of in model.places.items() for each in inputs_of(group, of)]
+    return FieldError(
+        f"{place}.name", f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}"
     )
 
 
@@ -337,8 +414,8 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
     if kinds == {bool}:
         return "BOOL"
     if kinds == {int}:
-        return "INT64" if all(-(2**63) <= int(each) < 2**63 for each in classes) else "BYTES"
-    return "FP64" if kinds <= {int, float} else "BYTES"
+        return "INT64" if all(-(2**63) <= int(each) < 2**63 for each in classes) else TEXT
+    return "FP64" if kinds <= {int, float} else TEXT
 
 
 def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[bytes, int | None]:
@@ -369,7 +446,7 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
 def _binary(tensor: InferTensor) -> bytes:
     """Return the data of a tensor as bytes; each text of BYTES follows its length."""
     values = tensor.data or ()
-    if tensor.datatype == "BYTES":
+    if tensor.datatype == TEXT:
         texts = [str(value).encode() for value in values]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     return np.array(values, DATATYPES[tensor.datatype]).tobytes()
@@ -386,7 +463,7 @@ def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
     else:
         datatype = class_datatype(classes)
         labels = answer.prediction if several else [answer.prediction]
-        chosen = [str(label) for label in labels] if datatype == "BYTES" else labels
+        chosen = [str(label) for label in labels] if datatype == TEXT else labels
         tensors = [
             InferTensor("prediction", datatype, [len(chosen), 1], data=chosen),
             InferTensor("probabilities", "FP64", shape, data=flat),
@@ -436,9 +513,10 @@ class InferModelState(msgspec.Struct, frozen=True):
 class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input or output of a model; a size of -1 is arbitrary: the number of rows.
 
-    Parameters of an input: `features`, JSON in a string; `cost`, the cost of its group in the model's `cost_unit`;
-    `step`, the step that adds it; `prefix_cost`, the cost of all steps up to this one. Probabilities and prediction set
-    have `classes`, JSON in a string. Interval and prediction set have `coverage`, the calibrated coverage.
+    Parameters of an input: `features`, JSON in a string; `cost`, the cost of its group in the model's `cost_unit`, once
+    for all inputs of the group; `step`, the step that adds it; `prefix_cost`, the cost of all steps up to this one.
+    Probabilities and prediction set have `classes`, JSON in a string. Interval and prediction set have `coverage`, the
+    calibrated coverage.
     """
 
     name: str
@@ -485,13 +563,15 @@ def _input_kinds(model: Model) -> list[InferTensorKind]:
     kinds: list[InferTensorKind] = []
     for name, place in model.places.items():
         group = model.groups.groups[model.groups.positions[name]]
-        parameters: dict[str, Scalar] = {
-            "features": json_text(place.features),
-            "cost": float(group.cost),
-            "step": place.step,
-            "prefix_cost": float(model.costs[place.step]),
-        }
-        kinds.append(InferTensorKind(name, "FP64", [-1, len(place.features)], parameters))
+        for each, columns in inputs_of(name, place).items():
+            parameters: dict[str, Scalar] = {
+                "features": json_text([place.features[j] for j in columns]),
+                "cost": float(group.cost),
+                "step": place.step,
+                "prefix_cost": float(model.costs[place.step]),
+            }
+            datatype = "FP64" if each == name else TEXT
+            kinds.append(InferTensorKind(each, datatype, [-1, len(columns)], parameters))
     return kinds
 
 

@@ -4,6 +4,7 @@
 checks are those of `Prediction.checked`. Converting a list takes about 0.2 us a number, and a number in JSON takes as
 little as two bytes: converting a megabyte in one call would block the event loop for 100 ms. Therefore a long list is
 cut at the ends of rows or numbers. Each piece is converted, and after `PAUSE_MS` of work the code yields to the loop.
+Text may contain any character, so a list for a group with categories is cut where the decoder finds the rows.
 The decoder's scan of the complete text, which finds the values, remains one call; `max_json_bytes` bounds its time.
 """
 
@@ -11,21 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+import reprlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError
 from anytime.inference.prediction import coded_values
 from anytime.model.model import GroupPosition, Model
 from anytime_service.clock import now_ms
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, of_group
+from anytime_service.schemas.codecs import JSON, MSGPACK, Decoder, Form, decoders, located, of_group
 
 AT_ONCE = 16 * 1024  # maximum bytes of a list, or of a message that may contain one, that are converted without a pause
-CODED_ROWS = 128  # rows with text that are converted without a pause
+CODED_AT_ONCE = 2048  # values of groups with categories, of which some may be text, that are converted without a pause
 PAUSE_MS = 0.5  # working time after which a conversion yields to the event loop
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -43,7 +46,7 @@ Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
 _NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
 _ROW_END = re.compile(rb"\]\s*,")
 _PLACE = re.compile(r"\[(\d+)\](.*)", re.DOTALL)
-_RAW_ROWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_ITEMS = decoders(list[msgspec.Raw])
 _LISTS = decoders(Values)
 
 
@@ -59,11 +62,19 @@ class UnevenRowsError(ValueError):
 
 
 class TextError(ValueError):
-    """Error: a value is text, in a column counted from 0."""
+    """Error: a value is text; `index` is its place, (row, column) or (column,), counted from 0."""
 
-    def __init__(self, column: int, value: str) -> None:
+    def __init__(self, index: tuple[int, ...], value: str) -> None:
         super().__init__(value)
-        self.column, self.value = column, value
+        self.index, self.value = index, value
+
+    def of_group(self, field: str, group: str, features: Sequence[str]) -> FieldError:
+        """Return the error for text in a group of numbers; `field` is the place of its values."""
+        place = field + "".join(f"[{number}]" for number in self.index)
+        column, shown = features[self.index[-1] % len(features)], reprlib.repr(self.value)
+        return FieldError(
+            place, f"values of group {group!r}: column {column!r} has {shown}; expected a number, or null"
+        )
 
 
 class Pauses:
@@ -88,33 +99,29 @@ def array_of(model: Model, group: str, values: Values | bytes, dtype: Dtype | No
     Raise FieldError if lists are ragged or have a dtype, bytes do not make complete rows, or there are too many rows.
     """
     if isinstance(values, bytes):
-        array = _unpacked(model, group, values, dtype)
+        found = _unpacked(model, group, values, dtype)
     elif dtype is not None:
         raise FieldError(
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
         )
     else:
-        array = _listed(model, group, values)
-    if array.ndim > 1:
-        _check_rows(len(array), max_rows)
-    return array
+        found = _listed(model, group, values)
+    if found.ndim > 1:
+        _check_rows(len(found), max_rows)
+    return found
 
 
 def _listed(model: Model, group: str, values: Values) -> Array:
     """Return a decoded list as an array; raise FieldError for ragged rows, and for values of the wrong type."""
     place = model.places.get(group)
+    if place is None:
+        return np.empty(0)  # the prediction rejects an unknown group
     try:
-        if place is not None and place.expansion.categories:
+        if place.expansion.categories:
             return coded_values(group, place, values)
         return numbers_of(values)
-    except ValuesError as error:
-        raise FieldError(f"groups.{group}", str(error)) from error
-    except UnevenRowsError as error:
-        raise FieldError(
-            f"groups.{group}", f"values of group {group!r} are ragged; expected one value per feature in each row"
-        ) from error
-    except TextError as error:
-        raise _of_text(group, () if place is None else place.features, error) from error
+    except ValueError as error:
+        raise _refused(group, place, error) from error
 
 
 def numbers_of(values: Values) -> Array:
@@ -122,23 +129,25 @@ def numbers_of(values: Values) -> Array:
 
     Raise UnevenRowsError if rows differ in length, TextError if a value is text.
     """
+    nested = bool(values) and isinstance(values[0], list)
+    rows: list[Any] = values if nested else [values]
     try:
-        array = np.array(values)
-    except ValueError as error:
+        flat = list(chain.from_iterable(rows))
+        (width,) = set(map(len, rows))
+    except (TypeError, ValueError) as error:
         raise UnevenRowsError("rows are of different lengths") from error
-    if array.dtype.kind in "UO":
-        for at, value in np.ndenumerate(np.array(values, dtype=object)):
-            if isinstance(value, str):
-                raise TextError(at[-1], value)
-    return array.astype(np.float64, copy=False)
-
-
-def _of_text(group: str, features: Sequence[str], error: TextError) -> FieldError:
-    """Return the error for text among the values of a group without text columns."""
-    column = f"column {features[error.column]!r}" if error.column < len(features) else f"value {error.column} of a row"
-    return FieldError(
-        f"groups.{group}", f"values of group {group!r}: {column} has {error.value[:40]!r}; expected a number, or null"
-    )
+    try:
+        numbers = np.array(array("d", flat))
+    except TypeError:  # null, or something invalid
+        # An array of text would need memory for the longest text in every element.
+        kinds = set(map(type, flat))
+        if str in kinds:
+            at = next(at for at, value in enumerate(flat) if isinstance(value, str))
+            raise TextError(divmod(at, width) if nested else (at,), flat[at]) from None
+        if list in kinds:
+            raise UnevenRowsError("rows are of different lengths") from None
+        numbers = np.array(flat, dtype=np.float64)
+    return numbers.reshape(len(rows), width) if nested else numbers
 
 
 def read_short_values(
@@ -179,18 +188,15 @@ async def read_values(
     if place is None:
         return np.empty(0)  # the prediction rejects an unknown group
     listed = bytes(content)
-    _check_rows(_count_rows(form, listed), max_rows)
-    width = len(place.features)
-    if place.expansion.categories:  # text may contain any character, so it is decoded at once
-        return await _read_coded(group, place, decoder.decode(content), max_rows, pauses)
     try:
-        return await read_list(form, listed, width, pauses)
-    except TextError as error:
-        raise _of_text(group, place.features, error) from error
-    except UnevenRowsError as error:
-        raise FieldError(
-            f"groups.{group}", f"values of group {group!r} are ragged: {error}; expected {width} numbers in each row"
-        ) from error
+        if place.expansion.categories:
+            return await _read_coded(form, group, place, listed, max_rows, pauses)
+        _check_rows(_count_rows(form, listed), max_rows)
+        return await read_list(form, listed, len(place.features), pauses)
+    except (FieldError, msgspec.ValidationError):
+        raise
+    except ValueError as error:
+        raise _refused(group, place, error) from error
 
 
 async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses: Pauses) -> Array:
@@ -206,27 +212,55 @@ async def read_list(form: Form, content: msgspec.Raw | bytes, width: int, pauses
     first = 0
     for piece in (_json_pieces if form is JSON else _msgpack_pieces)(bytes(content), width):
         values = _decoded(form, piece, first)
+        try:
+            parts.append(numbers_of(values))
+        except TextError as error:
+            raise TextError((error.index[0] + first, *error.index[1:]), error.value) from error
         first += len(values)
-        parts.append(numbers_of(values))
         if parts[-1].shape[1:] != parts[0].shape[1:]:
             raise UnevenRowsError("rows are of different lengths")
         await pauses.pause()
-    array = np.concatenate(parts) if parts else np.empty(0)
+    found = np.concatenate(parts) if parts else np.empty(0)
     await pauses.pause()  # before the prediction processes the array
-    return array
+    return found
 
 
-async def _read_coded(group: str, place: GroupPosition, values: Values, max_rows: int, pauses: Pauses) -> Array:
-    """Return a decoded long list of a group with text columns as an array, with pauses."""
-    rows = values if values and isinstance(values[0], list) else [values]
-    _check_rows(len(rows), max_rows)
+async def read_texts(content: msgspec.Raw, pauses: Pauses) -> Array:
+    """Return a JSON list of values, or of rows of values, as an array of objects, with pauses.
+
+    Raise ValidationError, which names the place, if an item is not a value, and ValueError if rows differ in length.
+    """
+    items: list[msgspec.Raw] = _ITEMS[JSON.name].decode(content)
+    values: Values = []
+    for start in range(0, len(items), CODED_AT_ONCE):
+        values += _decoded(JSON, _joined(JSON, items[start : start + CODED_AT_ONCE]), start)
+        await pauses.pause()
+    found = np.array(values, dtype=object)
+    if found.ndim == 1 and list in set(map(type, values)):
+        raise UnevenRowsError("rows are of different lengths")
+    return found
+
+
+async def _read_coded(
+    form: Form, group: str, place: GroupPosition, content: bytes, max_rows: int, pauses: Pauses
+) -> Array:
+    """Return a long list of a group with categories as an array, with pauses.
+
+    Raise FieldError for too many rows, UnevenRowsError or ValuesError for invalid ones.
+    """
+    items: list[msgspec.Raw] = _ITEMS[form.name].decode(content)
+    first = bytes(items[0]) if items else b""
+    nested = first.startswith(b"[") if form is JSON else _head(first[:5])[1] > 0
+    rows = len(items) if nested else 1
+    _check_rows(rows, max_rows)
+    at_once = max(CODED_AT_ONCE // len(place.features), 1)
     parts: list[Array] = []
-    try:
-        for start in range(0, len(rows), CODED_ROWS):
-            parts.append(coded_values(group, place, rows[start : start + CODED_ROWS]))
-            await pauses.pause()
-    except ValuesError as error:
-        raise FieldError(f"groups.{group}", str(error)) from error
+    for start in range(0, rows, at_once):
+        values = _decoded(form, _joined(form, items[start : start + at_once]) if nested else content, start)
+        if nested and not all(isinstance(row, list) for row in values):
+            raise UnevenRowsError("rows are of different lengths")
+        parts.append(coded_values(group, place, values))
+        await pauses.pause()
     return np.concatenate(parts)
 
 
@@ -234,6 +268,17 @@ def malformed(error: msgspec.ValidationError, group: str) -> MalformedBodyError:
     """Return the error for a message whose `values` contain something that is not a number."""
     message, place = located(error)
     return of_group(MalformedBodyError(f"values{place}: {message}", f"values{place}"), group)
+
+
+def _refused(group: str, place: GroupPosition, error: ValueError) -> FieldError:
+    """Return the error for values that are not those of their group."""
+    field = f"groups.{group}"
+    if isinstance(error, TextError):
+        return error.of_group(field, group, place.features)
+    if isinstance(error, UnevenRowsError):
+        ragged = f"values of group {group!r} are ragged: {error}; expected one value per feature in each row"
+        return FieldError(field, ragged)
+    return FieldError(field, str(error))
 
 
 def _check_rows(rows: int, max_rows: int) -> None:
@@ -286,7 +331,7 @@ def _json_pieces(content: bytes, width: int) -> Iterator[bytes]:
             cut = cut if cut > 0 else end
         if nested and content.count(b",", at, cut) > AT_ONCE // 2 + width:
             raise UnevenRowsError(f"a row has more than {width} values")
-        yield b"[%b]" % content[at:cut]
+        yield _joined(JSON, [content[at:cut]])
         at = cut + 1
 
 
@@ -300,16 +345,24 @@ def _msgpack_pieces(content: bytes, width: int) -> Iterator[bytes]:
         return
     rows: list[bytes] = []
     size = 0
-    for row in map(bytes, _RAW_ROWS.decode(content)):
+    for row in map(bytes, _ITEMS[MSGPACK.name].decode(content)):
         if len(row) > _NUMBER_BYTES * (width + 1):
             raise UnevenRowsError(f"a row has more than {width} values")
         rows.append(row)
         size += len(row)
         if size > AT_ONCE:
-            yield b"\xdd" + len(rows).to_bytes(4, "big") + b"".join(rows)
+            yield _joined(MSGPACK, rows)
             rows, size = [], 0
     if rows:
-        yield b"\xdd" + len(rows).to_bytes(4, "big") + b"".join(rows)
+        yield _joined(MSGPACK, rows)
+
+
+def _joined(form: Form, items: Iterable[bytes | msgspec.Raw]) -> bytes:
+    """Return the encoded list of encoded items."""
+    items = [*map(bytes, items)]
+    if form is JSON:
+        return b"[%b]" % b",".join(items)
+    return b"\xdd" + len(items).to_bytes(4, "big") + b"".join(items)
 
 
 def _head(content: bytes | memoryview) -> tuple[int, int]:

@@ -254,7 +254,8 @@ class Bounds(NamedTuple):
         for model in models:
             names = sum(len(name.encode()) for name in model.places)
             fields = max(fields, len(model.places))
-            size = max(size, names + 8 * rows * len(model.prefixes.mean) + len(model.name.encode()))
+            values = 8 * rows * sum(len(place.features) for place in model.places.values())
+            size = max(size, names + values + len(model.name.encode()))
         return cls(rows, _FIELDS + fields, size + 64 * (_FIELDS + fields) + 1024)
 
 

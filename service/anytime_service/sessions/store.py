@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, Literal, NamedTuple, Protocol
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
-from anytime_service.core.active_prediction import VALUE_BYTES, ActivePrediction
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
 
@@ -109,8 +110,7 @@ class Session:
 
     def more_bytes(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of bytes that storing the groups would add."""
-        size: int = sum(array.size for name, array in arrays.items() if not self.prediction.has(name))
-        return size * VALUE_BYTES
+        return sum(starmap(self.prediction.more_bytes, arrays.items()))
 
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""

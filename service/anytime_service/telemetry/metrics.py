@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from anytime._version import __version__
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import LatenessRecord
-from anytime.model.model import Model
+from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
 from anytime_service.clock import now_ms
 from anytime_service.errors import UnknownModelError
@@ -111,6 +111,11 @@ class Metrics:
         self.prefix = Histograms("anytime_prefix", "Complete steps that answers used.", ["model"], _PREFIX, here)
         self.groups_late = counter(
             "anytime_groups_late", "Groups received after the deadline or after the answer.", ["model"]
+        )
+        self.clamped = counter(
+            "anytime_clamped_columns",
+            "Columns of answers with a value outside their range, which moved to its nearest end.",
+            ["model", "group"],
         )
         self.margin = gauge(
             "anytime_deadline_margin_seconds", "Time before the deadline at which answers begin.", ["model"]
@@ -214,6 +219,8 @@ class ModelMetrics:
         self._groups_late = signals.groups_late.labels(name)
         self._group_seconds = signals.group_seconds
         self._known: set[str] = set()
+        self._count_clamped = partial(signals.clamped.labels, name)
+        self._clamped: dict[str, Counter] = {}
         self._groups: dict[str, Tally] = {}
         signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
@@ -221,9 +228,13 @@ class ModelMetrics:
     def margin_ms(self) -> float:
         return self._record.margin_ms
 
-    def add_groups(self, groups: Collection[str]) -> None:
-        """Add names of groups of the model; other names that clients send are not measured."""
+    def add_groups(self, groups: Mapping[str, GroupPosition]) -> None:
+        """Add groups of the model; other names that clients send are not measured."""
         self._known.update(groups)
+        for name, place in groups.items():
+            ranged = [column.name for column in place.expansion.columns if column.range]
+            if ranged:
+                self._clamped |= dict.fromkeys(ranged, self._count_clamped(name))
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Count an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
@@ -231,6 +242,8 @@ class ModelMetrics:
         self._prefix.observe(answer.prefix)
         if answer.late_groups:
             self._groups_late.inc(len(answer.late_groups))
+        for column in self._clamped.keys() & answer.clamped:
+            self._clamped[column].inc()
         if late_ms is not None:
             self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
+from models.features.test_terms import model_of, trained
 from models.inference import extracting
 from models.inference.extracting import (
     SLOW_SECONDS,
@@ -166,6 +168,20 @@ def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker)
     assert answer.cost == 8.0
     assert 0 < answer.elapsed_ms < LONG_MS
     assert (runner.lateness.count, runner.failures, runner.last_failure) == (0, (), None)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_extractors_may_return_text_and_none(worker: Worker) -> None:
+    model = model_of(trained("gaussian"), "gaussian")
+    row: dict[str, Any] = {"person": [999.0, "male"], "ticket": [20.0, None, 0.5], "family": np.array([2])}
+    with Runner(model, {name: itemgetter(name) for name in row}, worker, max_workers=1) as runner:
+        answer = runner.run(row, LONG_MS)
+    prediction = Prediction(model)
+    for name, values in row.items():
+        prediction.add(name, values)
+    assert answer.prediction == prediction.answer().prediction
+    assert (answer.reason, answer.imputed, answer.clamped) == ("complete", ("port",), ("age",))
+    assert runner.failures == ()
 
 
 @pytest.mark.parametrize("worker", WORKERS)

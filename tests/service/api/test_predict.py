@@ -113,7 +113,7 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
         (b'{"groups": {"blood": [1]}}', 422, "groups.blood", "has no features"),
         (b'{"groups": {"speed": [1, 2]}}', 422, "groups.speed", "expected 1 x 1 numbers"),
         (b'{"groups": {"speed": 1}}', 422, "groups.speed", "expected `array`"),
-        (b'{"groups": {"hog": [1, "two"]}}', 422, "groups.hog[1]", "got `str`"),
+        (b'{"groups": {"hog": [1, "two"]}}', 422, "groups.hog[1]", "column 'h1' has 'two'; expected a number"),
         (b'{"groups": {"hog": [[1, 2], [3]]}}', 422, "groups.hog", "ragged"),
         (b'{"groups": {"hog": [1, 1e999]}}', 422, "groups.hog[1]", "out of range"),
     ],

@@ -133,7 +133,12 @@ def test_rows_are_counted_in_the_first_line(service: Running, model: Model) -> N
         (b"[]", 400, None, "line 3: expected `object`"),
         (b'{"group": "hog"}', 400, None, "missing required field `values`"),
         (b'{"groups": {"hog": [1, 2]}}', 400, None, "unknown field `groups`"),
-        (b'{"group": "hog", "values": [1, "x"]}', 400, "groups.hog[1]", "got `str`"),
+        (
+            b'{"group": "hog", "values": [1, "x"]}',
+            422,
+            "groups.hog[1]",
+            "line 3: values of group 'hog': column 'h1' has 'x'",
+        ),
         (b'{"group": "hog", "values": [1, 2], "took_ms": -1}', 400, "took_ms", ">= 0"),
         (b'{"group": "hog", "values": [1]}', 422, "groups.hog", "line 3: values of group 'hog' are 1 x 1"),
         (b'{"group": "hag", "values": [1]}', 422, "groups.hag", "line 3: there is no group 'hag'"),

@@ -288,7 +288,12 @@ def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> Non
         ({"type": "group", "id": "p", "group": "hog", "values": []}, 422, "groups.hog", "expected 1 x 2"),
         ({"type": "group", "id": "p", "group": "speed", "values": [1e101]}, 422, "groups.speed", "beyond 1e+100"),
         ({"type": "group", "id": "p", "group": "speed", "values": [[0.0]] * 51}, 422, "rows", "expected at most 50"),
-        ({"type": "group", "id": "p", "group": "hog", "values": [1, "two"]}, 400, "groups.hog[1]", "got `str`"),
+        (
+            {"type": "group", "id": "p", "group": "hog", "values": [1, "two"]},
+            422,
+            "groups.hog[1]",
+            "column 'h1' has 'two'",
+        ),
         ({"type": "group", "id": "p", "group": "hog", "values": 1}, 400, "groups.hog", "got `int`"),
         ({"type": "group", "id": "p", "group": "hog"}, 400, None, "missing required field `values`"),
         ({"type": "group", "id": "p", "group": "hog", "values": [1, 2], "took_ms": -1}, 400, "took_ms", ">= 0"),

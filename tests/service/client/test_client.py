@@ -41,7 +41,7 @@ from anytime_service.client import (
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from models.unreadable import Unreadable
-from service.serving import BASE_RATE, VALUES, Running, running, small_model
+from service.serving import BASE_RATE, VALUES, Running, columns_model, running, small_model
 
 LONG_MS = 20_000.0
 SHORT_MS = 150.0
@@ -173,6 +173,41 @@ def test_missing_values_are_none_or_nan_in_arrays_and_lists(client: Client) -> N
     assert len({answer.prediction for answer in answers}) == 1
 
 
+def test_strings_and_none_are_sent_as_they_are() -> None:
+    """In lists and in arrays of objects or text, by both clients, in predictions, runs and sessions."""
+    columns, settings = columns_model(), Settings(port=0)
+    person: list[Any] = [[30.0, "male"], [None, "x"], [99, None]]
+    groups = {"person": person, "home": np.array([["Köln"], ["Bonn"], [""]])}
+    prediction = Prediction(columns, 3)
+    for name, values in groups.items():
+        prediction.add(name, values)
+    told = prediction.answer(policy="arrived")
+    assert (told.imputed, told.clamped) == (("age", "sex", "town"), ("age",))
+    expected = (pytest.approx(told.prediction, rel=1e-12), told.imputed, told.clamped)
+    with running(create_app(ModelRegistry.of([columns]), settings), settings) as service:
+        with Client(service.url) as client:
+            for values in (person, np.array(person, dtype=object), [np.array(row, dtype=object) for row in person]):
+                answer = client.predict(groups | {"person": values}, policy="arrived")
+                assert (answer.prediction, answer.imputed, answer.clamped) == expected
+            with pytest.raises(ProblemError, match=r"column 'port' has 1\.0; expected text") as refused:
+                client.predict({"ticket": [1.0, True, 1, 3]})
+            assert refused.value.status == 422
+            row = {"person": [99.0, "male"], "ticket": [1.0, True, "Rome", 3], "speed": [1.0], "home": [None]}
+            run = client.run({name: itemgetter(name) for name in row}, row, deadline_ms=LONG_MS)
+            assert (run.imputed, run.clamped, run.complete) == (("town",), ("age",), True)
+
+        async def main() -> None:
+            async with AsyncClient(service.url) as client:
+                answer = await client.predict(groups, policy="arrived")
+                assert (answer.prediction, answer.imputed, answer.clamped) == expected
+                async with client.session() as session:
+                    await session.add_many(groups)
+                    answer = await session.predict(policy="arrived")
+                    assert (answer.prediction, answer.imputed, answer.clamped) == expected
+
+        asyncio.run(main())
+
+
 def test_rows_are_ranked_on_request(client: Client) -> None:
     answer = client.predict(arrays(50), model="brake", ranking=True)
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
@@ -238,11 +273,11 @@ def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client, cla
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"hog": ["fast", "slow"]}, "values of group 'hog' are not all numbers"),
-        ({"hog": np.array(["a", "b"])}, "values of group 'hog' are not numbers"),
+        ({"hog": ["fast", b"slow"]}, "values of group 'hog' are not all numbers or text"),
+        ({"hog": np.array([1j, 2j])}, "values of group 'hog' are neither numbers nor text"),
         ({"hog": np.zeros((2, 2, 2))}, "values of group 'hog' are 2 x 2 x 2"),
         ({"hog": 3.0}, "values of group 'hog' are a single value"),
-        ({"hog": {"h0": 1}}, "values of group 'hog' are not numbers"),
+        ({"hog": {"h0": 1}}, "values of group 'hog' are neither numbers nor text"),
         ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
         ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
         ({"hog": [10**400, 1]}, "values of group 'hog'"),
@@ -346,7 +381,7 @@ def test_run_accepts_many_rows_and_ranks_them(client: Client, model: Model) -> N
     [
         (broken, "RuntimeError: no light on the sensor"),
         (too_wide, "values of group 'hog' are"),
-        (words, "not all numb"),
+        (words, "column 'h0' has 'fast'; expected a number"),
         (lambda _: Unreadable(), "to an array failed (RuntimeError: not without a gradient)"),
     ],
 )

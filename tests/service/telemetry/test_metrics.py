@@ -56,6 +56,7 @@ def test_every_metric_is_exposed_to_prometheus(service: Running) -> None:
         "anytime_deadline_lateness_seconds",
         "anytime_prefix",
         "anytime_groups_late_total",
+        "anytime_clamped_columns_total",
         "anytime_deadline_margin_seconds",
         "anytime_group_seconds",
         "anytime_open_predictions",
