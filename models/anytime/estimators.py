@@ -28,6 +28,7 @@ from anytime.data.columns import (
     settled_columns,
 )
 from anytime.errors import TrainingError
+from anytime.features.basis import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
 from anytime.folds import FoldAssigner, fold_count, stratified
@@ -295,8 +296,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Determine the groups, with the bases of their columns, from the first rows: an array, or columns by name."""
         groups, self._columns = settled_columns(names, self._given_groups)
         framed = isinstance(X, dict)
-        kinds = [kind_of(X[name][:1]) for name in names] if framed else []
-        if factors or needs_sample(groups, kinds, self.basis, self.clamp):
+        used = [names[j] for j in self._columns]
+        kinds: list[Kind] = ["factor" if f in factors else kind_of(X[f][:1]) if framed else "number" for f in used]
+        if needs_sample(groups, kinds, self.basis, self.clamp):
             chosen = sampled_rows(len(X[names[0]]) if framed else X.shape[0], len(names), seed=_seed(self.random_state))
             rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
             columns = [rows[names[j] if framed else j] for j in self._columns]
@@ -310,7 +312,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        return 5 if self.alpha == "cv" or self.nested else None
+        return 5 if self.alpha == "cv" or self.nested or Expansion.of(self._groups).needs_size else None
 
     def _assigned(self, X: Any, Y: Float, query: Any) -> tuple[Index | None, int]:
         """Return the fold of each row, None for one fold, and the number of folds."""

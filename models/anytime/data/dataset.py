@@ -110,7 +110,10 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
+    gaps = np.zeros(batch.rows, dtype=np.bool_)
+    for name in columns:
+        gaps |= _absent(batch.columns[name])
+    return gaps
 
 
 def _absent(column: NDArray[Any]) -> Bool:
@@ -222,8 +225,12 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def with_learned_bases(self, option: str | None = None, clamp: Clamp = None, *, seed: int = 0) -> Dataset:
+    def with_learned_bases(
+        self, option: str | None = None, clamp: Clamp = None, *, seed: int = 0, complete: bool = False
+    ) -> Dataset:
         """Return the dataset with the bases of its columns learned from a sample of its rows that have a target.
+
+        With `complete` the groups have the basis of every column.
 
         Raises
         ------
@@ -236,13 +243,13 @@ class Dataset:
         first = next(self.table.batches(features, 1))
         factors = self.table.factors
         kinds: dict[str, Kind] = {f: "factor" if f in factors else kind_of(first.columns[f]) for f in features}
-        if not needs_sample(self.groups, kinds.values(), option, clamp):
+        if not (complete or needs_sample(self.groups, kinds.values(), option, clamp)):
             return self
         sample, rows = sample_of(self._columns_with_target(), seed=seed)
         for name in features:
             if kinds[name] == "text" and self.groups.bases.get(name) is None and are_mostly_numbers(sample[name]):
                 numbers(next(self.table.batches([name], 1)), name)  # raises, and names a cell
-        groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors)
+        groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors, complete=complete)
         return replace(self, groups=groups)
 
     def _columns_with_target(self) -> Iterator[Columns]:
