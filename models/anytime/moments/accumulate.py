@@ -105,8 +105,8 @@ def fold_moments_of(
 ) -> list[Moments]:
     """Return the moments of each of `count` folds; `folds` (n,) is the fold of each row. Otherwise as `moments_of`."""
     expansion = None if expansion is None or expansion.is_identity else expansion
-    check_memory(X.shape[1] if expansion is None else expansion.size, count)
     X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
+    check_memory(X.shape[1] if expansion is None else expansion.size, count)
     Y = np.asarray(Y)
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
