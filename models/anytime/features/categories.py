@@ -44,6 +44,11 @@ class Categories:
         if levels is None:
             by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             levels = tuple(level for level, count in by_count if count >= MIN_ROWS)[:MAX_LEVELS]
+            if not levels:
+                raise GroupsError(
+                    f"none of its {len(counts)} values is in {MIN_ROWS} or more of {rows} rows; leave the column out, "
+                    "or give its levels in the groups file"
+                )
         elif not 0 < len(levels) <= MAX_LEVELS:
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):

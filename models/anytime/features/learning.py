@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.basis import NUMERIC, Basis, Kind
 from anytime.features.expansion import Column, default_basis, learned, parsed_basis
 from anytime.features.hinge import Hinge
@@ -123,16 +125,17 @@ def kind_of(values: NDArray[Any]) -> Kind:
 
 def are_mostly_numbers(values: NDArray[Any]) -> bool:
     """Return whether most of the text of a column is numbers, so that the rest is likely a mistake."""
-    found = observed(values)
-    return sum(map(_is_number, found.tolist())) > len(found) / 2
+    return _are_mostly(float, observed(values))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _are_mostly(parse: Callable[[str], object], values: NDArray[Any]) -> bool:
+    """Return whether more than half of some text can be parsed."""
+    parsed = 0
+    for text in values.tolist():
+        with suppress(ValueError):
+            parse(text)
+            parsed += 1
+    return parsed > len(values) / 2
 
 
 def observed(values: NDArray[Any]) -> NDArray[Any]:
@@ -161,6 +164,8 @@ def learned_groups(
     ------
     GroupsError
         A basis does not fit its column. The message names the column.
+    TableError
+        A column holds dates.
     TrainingError
         The option `clamp` is invalid.
     """
@@ -170,6 +175,11 @@ def learned_groups(
         given = groups.bases.get(name, ColumnBasis())
         kind: Kind = "factor" if name in factors else kind_of(sample[name])
         values = observed(sample[name])
+        if kind == "text" and name not in groups.bases and _are_mostly(datetime.fromisoformat, values):
+            raise TableError(
+                f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
+                "fixed date, for example, leave it out, or give it the basis 'categories' in the groups file"
+            )
         try:
             basis = learned(given, kind, option, values, rows)
         except GroupsError as error:

@@ -205,11 +205,11 @@ class StoredMoments:
         for name in ours.groups.features:
             bases = [_basis(record.groups.bases.get(name)) for record in (ours, theirs)]
             for part in sorted({*bases[0], *bases[1]}):
-                a, b = (_shown(basis.get(part)) for basis in bases)
+                a, b = (basis.get(part) for basis in bases)
                 if a != b:
                     raise TableError(
                         f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {part} of column {name!r} "
-                        f"is {b}, expected {a}; make both with a groups file that 'anytime basis' wrote"
+                        f"is {_shown(b)}, expected {_shown(a)}; make both with a groups file that 'anytime basis' wrote"
                     )
 
 

@@ -149,7 +149,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
 @pytest.mark.parametrize(
     ("basis", "message"),
     [
-        ("spline", "column 'x': there is no basis 'spline'; expected one of linear, hinge, poly, categories"),
+        ("spline", "column 'x': there is no basis 'spline'; expected one of linear, hinge, poly, categories, auto"),
         ("hinge:65", "column 'x': basis 'hinge:65' is invalid; expected hinge:K with K from 0 to 64"),
         ("hinge:", "column 'x': basis 'hinge:' is invalid; expected hinge:K with K from 0 to 64"),
         ("poly:0", "column 'x': basis 'poly:0' is invalid; expected poly:K with K from 1 to 10"),
@@ -176,6 +176,7 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
         ({"x": {"basis": "categories", "levels": ["a", "a"]}}, "column 'x': it has level 'a' twice"),
         ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
         ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
+        ({}, "column 'x': none of its 2 values is in 10 or more of 2 rows; leave the column out, or give its levels"),
     ],
 )
 def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
