@@ -118,7 +118,7 @@ def test_npz_holds_text_booleans_integers_and_floats(desk: Path) -> None:
     write(content, Path("t.parquet"))
     Path("g.json").write_text(json.dumps(GROUPS).replace('"visits", ', ""))
     models = [trained(path) for path in ("t.npz", "t.parquet")]
-    assert models[0].terms == models[1].terms
+    assert models[0].terms.features == models[1].terms.features
     np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-9, atol=1e-9)
 
 
