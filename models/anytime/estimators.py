@@ -210,8 +210,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         Parameters
         ----------
-        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text. Missing values are
-            imputed by the training means.
+        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text, categorical or boolean.
+            Missing values are imputed by the training means, and marked by a term where they are 1 % or more.
         y : (n,) or (n, P) responses; (n,) classes.
         sample_weight : (n,) weights of the rows.
         query : (n,) keys; rows with the same key stay in the same fold.
@@ -397,18 +397,19 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
     basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "poly:P" or "categories" (the default of text).
+        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
     epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
         the response (Group-OMP); None selects every group.
     n_jobs : threads over the rows, as in joblib.
-    random_state : seed of the folds.
+    random_state : seed of the folds and of the sample of rows that bases are learned from.
 
     Attributes
     ----------
     sequence_ : chosen group of each step.  costs_ : cumulative cost of each prefix, (steps + 1,).
-    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each feature.
+    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each term of each column, named by
+        `get_feature_names_out()`.
     alpha_ : the penalty that ordered the groups.  alphas_ : the penalty of each prefix, (steps + 1,).
     curve_ : cost, explained variance and error of each prefix.  guarantee_ : the theoretical guarantee of the sequence.
     model_ : the model, which opens predictions.  n_features_in_, feature_names_in_ : as in scikit-learn.
