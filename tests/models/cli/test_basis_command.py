@@ -131,6 +131,18 @@ def test_moments_with_other_bases_are_refused_with_the_column(desk: Path, capsys
     assert not Path("both.moments").exists()
 
 
+def test_compare_measures_the_terms_of_both_tables(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "s.json")
+    common = ["a.csv", "--groups", "s.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]
+    run("train", *common, "--out", "m.safetensors")
+    capsys.readouterr()
+    run("evaluate", "m.safetensors", "b.csv", "--json")
+    expected = json.loads(capsys.readouterr().out)["prefixes"][-1]["r2"]
+    run("compare", *common, "--test", "b.csv", "--json")
+    found = {method["name"]: method for method in json.loads(capsys.readouterr().out)["methods"]}
+    assert found["CS-G-FR"]["test"]["r2"][-1] == pytest.approx(expected, rel=1e-9)
+
+
 WRITTEN = {
     "age": {"basis": "hinge:2", "knots": [18, 65.5], "levels": [0], "range": [0, 100], "missing": True},
     "country": {"basis": "categories", "levels": ["NO", "SE"], "other": True},

@@ -39,9 +39,10 @@ def frame(bends: int, rows: int = 500) -> pd.DataFrame:
     return found
 
 
-def mean_error(errors: Float, costs: Float) -> float:
+def mean_error(errors: Float | None, costs: Float) -> float:
     """The error that a client observes on average, if it is interrupted at any cost."""
-    return sum(errors[k] * (costs[k + 1] - costs[k]) for k in range(len(costs) - 1)) / float(costs[-1])
+    assert errors is not None
+    return float(sum(errors[k] * (costs[k + 1] - costs[k]) for k in range(len(costs) - 1)) / costs[-1])
 
 
 def size_of(groups: FeatureGroups) -> str:

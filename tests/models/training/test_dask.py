@@ -27,7 +27,7 @@ from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
 from anytime.training.dask import Cluster, ClusterDesign, spans
 from anytime.training.fit import fit
-from anytime.training.likelihood import Observed
+from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import Options
 from anytime.types import FamilyName
 
@@ -132,7 +132,7 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
         Options(alpha=1e-2, family=family),
         Observed(data.blocks(FoldAssigner(2, 0, stratified=False)), data.target),
     )
-    rows = [None, None] if family == "gaussian" else [here, cluster.observed(data, 2)]
+    rows: list[Observations | None] = [None, None] if family == "gaussian" else [here, cluster.observed(data, 2)]
     one, other = (fit(part, data.groups, options, seen) for part, seen in zip((parts, found), rows, strict=True))
     assert one.groups.features == other.groups.features
     assert {"grade=0", "x5 is missing"} < set(one.groups.features)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import held_out_curve
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import Prediction, load
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model
@@ -185,7 +185,12 @@ def problem(seed: int = 0, rows: int = 60) -> tuple[Float, Float, FeatureGroups]
     X[:, 13] = X[:, 12]
     y = X[:, 0] + 0.5 * X[:, 4] - X[:, 9] + rng.normal(size=rows)
     X[rng.random(X.shape) < 0.03] = np.nan
-    return X, y, groups
+    return X, y, without_indicators(groups)
+
+
+def without_indicators(groups: FeatureGroups) -> FeatureGroups:
+    """The groups, whose gaps are filled by the means only."""
+    return groups.with_bases({name: ColumnBasis(missing=False) for name in groups.features})
 
 
 def literal_errors(models: PrefixModels, X: Float, y: Float) -> Float:
@@ -376,7 +381,9 @@ def test_restricted_moments_are_those_of_the_restricted_table(seed: int, width: 
 
 def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> None:
     X, y, groups = problem()
-    groups = FeatureGroups(groups=tuple(g.model_copy(update={"requires": ()}) for g in groups.groups))
+    groups = without_indicators(
+        FeatureGroups(groups=tuple(g.model_copy(update={"requires": ()}) for g in groups.groups))
+    )
     moments = moments_of(X, y)
     model = model_of(fit([moments], groups, Options("omp", alpha=1e-2, epsilon=0.3)))
     assert model.manifest.stopped is not None
@@ -505,6 +512,7 @@ def test_estimators_stop_and_predict_from_the_table_that_they_know() -> None:
 def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Method, epsilon: float) -> None:
     X, Y = table_of(groups, seed)
     options = Options(method, alpha=1e-3, epsilon=epsilon)
+    groups = without_indicators(groups)
     whole = fit([moments_of(X, Y)], groups, replace(options, epsilon=None))
     assume(whole.sequence.steps)
     try:
