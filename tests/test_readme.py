@@ -35,5 +35,7 @@ def test_the_commands_of_the_readme_run(
             exec(compile(block, "README.md", "exec"), program)
         else:
             subprocess.run(["bash", "-euo", "pipefail", "-c", STOP_SERVERS + block], check=True, timeout=300)
-    assert '"prediction"' in capfd.readouterr().out
+    answers = capfd.readouterr().out
+    assert '"prediction"' in answers
+    assert '"imputed":["age"]' in answers, "the passenger of unknown age"
     assert (tmp_path / "cheaper.safetensors").exists()

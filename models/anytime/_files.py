@@ -118,3 +118,20 @@ def has_kind(path: Path, kind: FileKind) -> bool:
         return False
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return isinstance(metadata, dict) and kind.key in metadata
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
+    limits: list[int] = []
+    # Control groups of version 2 and of version 1; "max" is no limit.
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
+    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
+    return min(limits, default=None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []

@@ -28,6 +28,7 @@ from anytime.data.columns import (
     settled_columns,
 )
 from anytime.errors import TrainingError
+from anytime.features.basis import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
 from anytime.folds import FoldAssigner, fold_count, stratified
@@ -209,8 +210,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         Parameters
         ----------
-        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text. Missing values are
-            imputed by the training means.
+        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text, categorical or boolean.
+            Missing values are imputed by the training means, and marked by a term where they are 1 % or more.
         y : (n,) or (n, P) responses; (n,) classes.
         sample_weight : (n,) weights of the rows.
         query : (n,) keys; rows with the same key stay in the same fold.
@@ -295,8 +296,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Determine the groups, with the bases of their columns, from the first rows: an array, or columns by name."""
         groups, self._columns = settled_columns(names, self._given_groups)
         framed = isinstance(X, dict)
-        kinds = [kind_of(X[name][:1]) for name in names] if framed else []
-        if factors or needs_sample(groups, kinds, self.basis, self.clamp):
+        used = [names[j] for j in self._columns]
+        kinds: list[Kind] = ["factor" if f in factors else kind_of(X[f][:1]) if framed else "number" for f in used]
+        if needs_sample(groups, kinds, self.basis, self.clamp):
             chosen = sampled_rows(len(X[names[0]]) if framed else X.shape[0], len(names), seed=_seed(self.random_state))
             rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
             columns = [rows[names[j] if framed else j] for j in self._columns]
@@ -310,7 +312,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        return 5 if self.alpha == "cv" or self.nested else None
+        return 5 if self.alpha == "cv" or self.nested or Expansion.of(self._groups).needs_size else None
 
     def _assigned(self, X: Any, Y: Float, query: Any) -> tuple[Index | None, int]:
         """Return the fold of each row, None for one fold, and the number of folds."""
@@ -395,18 +397,19 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
     basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "poly:P" or "categories" (the default of text).
+        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
     epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
         the response (Group-OMP); None selects every group.
     n_jobs : threads over the rows, as in joblib.
-    random_state : seed of the folds.
+    random_state : seed of the folds and of the sample of rows that bases are learned from.
 
     Attributes
     ----------
     sequence_ : chosen group of each step.  costs_ : cumulative cost of each prefix, (steps + 1,).
-    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each feature.
+    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each term of each column, named by
+        `get_feature_names_out()`.
     alpha_ : the penalty that ordered the groups.  alphas_ : the penalty of each prefix, (steps + 1,).
     curve_ : cost, explained variance and error of each prefix.  guarantee_ : the theoretical guarantee of the sequence.
     model_ : the model, which opens predictions.  n_features_in_, feature_names_in_ : as in scikit-learn.

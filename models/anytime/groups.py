@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -216,6 +217,18 @@ class FeatureGroups(BaseModel):
         return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups)).with_bases(self.bases)
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader of YAML in which `NO`, `on` and dates are text, as levels of a column are; `true` is a boolean."""
+
+
+_PLAIN = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _PLAIN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_PLAIN[0], re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
 def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> FeatureGroups:
     """Read and check a groups file, or the same structure as a dict.
 
@@ -233,7 +246,7 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
+        content = json.loads(text) if kind == "JSON" else yaml.load(text, _Loader)  # noqa: S506  (a safe loader)
     except _UNREADABLE as error:
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
@@ -287,18 +300,28 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
-    """Write a groups file, JSON or YAML by its suffix, one line per group; raise GroupsError if that fails."""
+    """Write a groups file, JSON or YAML by its suffix, one line per group and column; raise GroupsError on failure."""
     entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
+    bases = {name: basis.model_dump(mode="json", exclude_unset=True) for name, basis in groups.bases.items()}
     if path.suffix.lower() == ".json":
-        lines = ",\n".join("  " + json.dumps(group, ensure_ascii=False) for group in entries)
-        unit = json.dumps(groups.cost_unit, ensure_ascii=False)
-        text = f'{{"cost_unit": {unit}, "groups": [\n{lines}\n]}}\n'
+        lines = ",\n".join("  " + _json(group) for group in entries)
+        columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
+        end = f', "bases": {{\n{columns}\n}}' if bases else ""
+        text = f'{{"cost_unit": {_json(groups.cost_unit)}, "groups": [\n{lines}\n]{end}}}\n'
     else:
         text = yaml.safe_dump({"cost_unit": groups.cost_unit}, allow_unicode=True) + "groups:\n"
-        for group in entries:
-            flow = yaml.safe_dump(group, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
-            text += f"  - {flow.strip()}\n"
+        text += "".join(f"  - {_flow(group)}\n" for group in entries)
+        text += "bases:\n" * bool(bases) + "".join(f"  {_flow({name: bases[name]})[1:-1]}\n" for name in bases)
     write_text(text, path)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _flow(value: Any) -> str:
+    flow: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    return flow.strip()
 
 
 def write_text(text: str, path: Path) -> None:

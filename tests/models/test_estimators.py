@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -96,7 +95,7 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "nested": True,
         "epsilon": -1.0,
         "basis": "nonsense",
-        "clamp": "nonsense",
+        "clamp": -1.0,
         "n_jobs": 3,
         "random_state": 7,
     }
@@ -632,7 +631,7 @@ DAYS = pd.date_range("2024-01-01", periods=80)
         (DAYS - DAYS[0], "column 'x2' is timedelta64["),
         (DAYS.tz_localize("UTC"), "column 'x2' has Timestamp('2024-01-01 00:00:00+0000', tz='UTC') in row 0"),
         (DAYS.date, "column 'x2' has datetime.date(2024, 1, 1) in row 0"),
-        (["1.5", "two"] * 40, "column 'x2' has 'two' in row 1"),
+        (["1.5", "two", "3", "4"] * 20, "column 'x2' has 'two' in row 1"),
     ],
     ids=["dates", "durations", "zoned", "objects", "text"],
 )
@@ -645,7 +644,8 @@ def test_a_column_of_a_dataframe_without_numbers_is_named_with_what_to_do(values
         AnytimeRegressor(groups).fit(dated, y)
     message = str(caught.value)
     assert message.startswith(f"X: {said}")
-    assert re.search("expected numbers,? or text.*: convert it", message)
+    assert "expected numbers" in message
+    assert ": convert it" in message
     assert ("days since a fixed date" in message) == (said != "column 'x2' has 'two' in row 1")
     with pytest.raises(TableError, match="expected numbers"):
         AnytimeRegressor(groups).fit(frame, y).predict(dated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,12 +56,14 @@ def compare(
     check_writable(plot, FORMATS)
     columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
     source = open_table_source(data, columns)
-    test_moments = None if test is None else table_moments(open_test(test, source), n_jobs=jobs)
-    settled = source.columns.groups
-    fitted = fit(source.moments(folds, seed, jobs), settled, training)
-    held = None if test_moments is None else fitted.gram.held_out_moments(test_moments)
-    compared = compare_methods(fitted.gram, settled, fitted.alpha, held, level)
-    unit = settled.cost_unit
+    tested = None if test is None else open_test(test, source)
+    fitted = fit(source.moments(folds, seed, jobs), source.columns.groups, training)
+    held, expansion = None, fitted.expansion
+    if tested is not None:
+        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=jobs)
+        held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
+    compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level)
+    unit = fitted.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
         remark(f"wrote {plot}")

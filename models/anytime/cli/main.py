@@ -27,6 +27,7 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
+    "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("moments", "Sum the rows of tables into a file that `train` accepts; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),

@@ -32,7 +32,7 @@ Weights = Annotated[str | None, typer.Option(help="Column with the weights of th
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Basis of all columns that it fits: linear (default), hinge[:K], poly:P or categories (default of text)."
+        help="Basis of all columns that it fits: linear (default), hinge[:K], auto (selects K), poly:P or categories."
     ),
 ]
 ClampAt = Annotated[
@@ -47,7 +47,7 @@ First = Annotated[list[str] | None, typer.Option(help="Group to place before all
 Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds and of the sample that bases are learned from.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendName = Annotated[
     Literal["local", "dask"], typer.Option(help="Where rows are read and summed: here, or on a Dask cluster.")

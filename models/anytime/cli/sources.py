@@ -24,6 +24,7 @@ from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
+from anytime.moments.accumulate import check_memory
 from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
@@ -121,6 +122,7 @@ class TableSource:
     def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
         cluster, checkpoint = self.backend
         folds = fold_count(folds, self.rows)
+        check_memory(self.dataset.terms.size, folds)
         with progress(f"reading {self.name}", self.rows) as advance:
             if cluster is not None:
                 return cluster.moments(self.dataset, folds, seed=seed, stratified=self.stratified, progress=advance)

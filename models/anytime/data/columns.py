@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,16 +42,6 @@ def codes(name: str, values: NDArray[Any], basis: Categories) -> Float:
     if wrong is not None:
         raise TableError(f"column {name!r} holds {wrong!r}; expected {basis.holds} in every row, as in training")
     return basis.coded(values.tolist())
-
-
-def check_no_dates(name: str, values: NDArray[Any]) -> None:
-    """Raise TableError for text that is dates."""
-    if are_mostly(datetime.fromisoformat, values):
-        raise TableError(
-            f"column {name!r} holds dates as text, such as {observed(values)[0]!r}; expected numbers or text: convert "
-            "it (a date to days since a fixed date, for example), leave the column out, or give it the basis "
-            "'categories' in the groups file"
-        )
 
 
 def numbers(batch: Batch, name: str) -> Float:
@@ -136,8 +125,6 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
             if are_mostly(float, text) and not stated:
                 columns[name] = _as_numbers(name, values, absent)
                 continue
-            if not stated:
-                check_no_dates(name, text)
             columns[name] = text
         else:
             columns[name] = _as_numbers(name, values, absent)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import check_no_dates, feature_matrix, numbers
+from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.features.basis import Kind
@@ -102,7 +102,10 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    return np.asarray(np.any([_absent(batch.columns[name]) for name in columns], axis=0))
+    gaps = np.zeros(batch.rows, dtype=np.bool_)
+    for name in columns:
+        gaps |= _absent(batch.columns[name])
+    return gaps
 
 
 def _absent(column: NDArray[Any]) -> Bool:
@@ -214,8 +217,12 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def with_learned_bases(self, option: str | None = None, clamp: Clamp = None, *, seed: int = 0) -> Dataset:
+    def with_learned_bases(
+        self, option: str | None = None, clamp: Clamp = None, *, seed: int = 0, complete: bool = False
+    ) -> Dataset:
         """Return the dataset with the bases of its columns learned from a sample of its rows that have a target.
+
+        With `complete` the groups have the basis of every column.
 
         Raises
         ------
@@ -228,16 +235,14 @@ class Dataset:
         first = next(self.table.batches(features, 1))
         factors = self.table.factors
         kinds: dict[str, Kind] = {f: "factor" if f in factors else kind_of(first.columns[f]) for f in features}
-        if not needs_sample(self.groups, kinds.values(), option, clamp):
+        if not (complete or needs_sample(self.groups, kinds.values(), option, clamp)):
             return self
         sample, rows = sample_of(self._columns_with_target(), seed=seed)
         for name in features:
-            if kinds[name] == "text" and name not in self.groups.bases:
-                if are_mostly(float, sample[name]):
-                    for batch in self.table.batches([name]):
-                        numbers(batch, name)  # raises, and names a cell
-                check_no_dates(name, sample[name])
-        groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors)
+            if kinds[name] == "text" and name not in self.groups.bases and are_mostly(float, sample[name]):
+                for batch in self.table.batches([name]):
+                    numbers(batch, name)  # raises, and names a cell
+        groups = learned_groups(self.groups, sample, rows, option, clamp, factors=factors, complete=complete)
         return replace(self, groups=groups)
 
     def _columns_with_target(self) -> Iterator[Columns]:

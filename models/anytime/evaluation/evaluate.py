@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -147,8 +147,13 @@ def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None)
     name = Path(dataset.table.name).name
     if family != "gaussian":
         return HoldOut(name, lambda models: _likelihood_curve(models, family, dataset)[1])
-    moments = table_moments(dataset, n_jobs=n_jobs)
-    return HoldOut(name, lambda models: held_out_curve(models, moments)[1])
+
+    def errors(models: PrefixModels) -> Float:
+        # The bases of the fit: it has resolved "auto".
+        groups = dataset.groups if models.expansion is None else models.expansion.groups
+        return held_out_curve(models, table_moments(replace(dataset, groups=groups), n_jobs=n_jobs))[1]
+
+    return HoldOut(name, errors)
 
 
 def _likelihood_curve(

@@ -48,6 +48,8 @@ class Categories:
             levels = tuple(level for level, count in by_count if count >= MIN_ROWS)[:MAX_LEVELS]
         elif len(levels) > MAX_LEVELS or not (levels or given.other):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
+        elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
+            raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from anytime.errors import GroupsError
 from anytime.features.basis import Basis, Kind, Linear
 from anytime.features.categories import Categories
-from anytime.features.hinge import Hinge
+from anytime.features.hinge import Hinge, Octiles
 from anytime.features.poly import Polynomial
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
 
-BASES: Mapping[str, type[Basis]] = {basis.name: basis for basis in (Linear, Hinge, Polynomial, Categories)}
+BASES: Mapping[str, type[Basis]] = {basis.name: basis for basis in (Linear, Hinge, Polynomial, Categories, Octiles)}
 """Every basis by its name on the command line and in the groups file."""
 
 
@@ -296,6 +296,24 @@ class Expansion:
     def of_group(self, index: int) -> Expansion:
         """Return the expansion of the columns of one group only; `terms`, which names all groups, is not for it."""
         return Expansion(self.groups, self.columns[self.groups.slices[index]])
+
+    @property
+    def needs_size(self) -> bool:
+        """Return whether the number of hinges is to be selected."""
+        return any(isinstance(column.basis, Octiles) for column in self.columns)
+
+    def with_hinges(self, size: int) -> tuple[Expansion, Index]:
+        """Return the expansion with K hinges in each column of basis "auto", and the terms of this one that it has."""
+        columns, bases, terms = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for column, (start, _) in zip(self.columns, self.spans, strict=True):
+            if isinstance(column.basis, Octiles):
+                hinge, knots = column.basis.hinge(size), column.basis.knots
+                terms[start + 1 : start + 1 + len(knots)] = np.isin(knots, hinge.knots)
+                update = hinge.described().model_dump(exclude_unset=True)
+                bases[column.name] = bases[column.name].model_copy(update=update)
+                column = replace(column, basis=hinge)  # noqa: PLW2901
+            columns.append(column)
+        return Expansion(self.groups.with_bases(bases), tuple(columns)), np.flatnonzero(terms)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""

@@ -41,16 +41,18 @@ class Hinge:
     @classmethod
     def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
         K = KNOTS if size is None else size
-        knots = quantile_knots(values, K) if given.knots is None else given.knots
-        if list(knots) != sorted(set(knots)):
+        knots = distinct(quantiles(values, K)) if given.knots is None else given.knots
+        if knots != distinct(knots):
             raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
+        return cls(K, knots, cls._levels(given, values, rows))
+
+    @classmethod
+    def _levels(cls, given: ColumnBasis, values: Float, rows: int) -> tuple[float, ...]:
         if given.levels is None:
-            levels = common_values(values, rows)
-        else:
-            if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
-                raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
-            levels = tuple(sorted(map(float, given.levels)))
-        return cls(K, knots, levels)
+            return common_values(values, rows)
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
+            raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
+        return distinct(tuple(map(float, given.levels)))
 
     @cached_property
     def _knots(self) -> Float:
@@ -74,11 +76,47 @@ class Hinge:
         return ColumnBasis(basis=f"{self.name}:{self.size}", knots=self.knots, levels=self.levels)
 
 
-def quantile_knots(values: Float, count: int) -> tuple[float, ...]:
-    """Return the different quantiles k/(count + 1), k = 1..count."""
+@dataclass(frozen=True)
+class Octiles(Hinge):
+    """Hinges at the octiles, of which cross-validation selects K = 0, 1, 3 or 7 (`Expansion.with_hinges`).
+
+    Attributes
+    ----------
+    octiles : all seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
+    """
+
+    name: ClassVar[str] = "auto"
+    sizes: ClassVar[range] = range(0)
+    choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)
+
+    octiles: tuple[float, ...]
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        octiles = quantiles(values, 7) if given.knots is None else given.knots
+        if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
+            raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
+        return cls(7, distinct(octiles), cls._levels(given, values, rows), octiles)
+
+    def hinge(self, size: int) -> Hinge:
+        """Return the basis `hinge:K` of the same values."""
+        every = 8 // (size + 1)
+        return Hinge(size, distinct(self.octiles[every - 1 :: every] if size else ()), self.levels)
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
+
+
+def quantiles(values: Float, count: int) -> tuple[float, ...]:
+    """Return the quantiles k/(count + 1), k = 1..count."""
     if not len(values) or not count:
         return ()
-    return tuple(np.unique(np.quantile(values, np.arange(1, count + 1) / (count + 1))).tolist())
+    return tuple(np.quantile(values, np.arange(1, count + 1) / (count + 1)).tolist())
+
+
+def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the different values, ascending."""
+    return tuple(sorted(set(values)))
 
 
 def common_values(values: Float, rows: int) -> tuple[float, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.basis import NUMERIC, Basis, Kind
-from anytime.features.expansion import Column, default_basis, learned
+from anytime.features.expansion import Column, default_basis, learned, parsed_basis
 from anytime.features.hinge import Hinge
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool
@@ -18,6 +19,9 @@ from anytime.types import Bool
 SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
 """Largest number of values of a sample, 256 MiB: a sample of a wide table has fewer rows."""
+
+MIN_MISSING = 0.01
+"""Share of the rows from which missing values of a column have an indicator."""
 
 Clamp: TypeAlias = float | Literal["off"] | None
 """Q of the quantiles Q and 1 - Q outside which values are clamped; None is the default of each basis."""
@@ -34,10 +38,28 @@ def checked_clamp(clamp: Clamp) -> Clamp:
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
-    """Return whether something of the columns is to be learned from rows."""
-    if groups.bases or option not in (None, "linear") or clamp not in (None, "off"):
-        return True
-    return any(default_basis(kind) != "linear" for kind in kinds)
+    """Return whether something of the columns, given the type of each, is to be learned from rows."""
+    learns = option not in (None, "linear") or clamp not in (None, "off")
+    return any(
+        not _is_complete(groups.bases[name], kind)
+        if name in groups.bases
+        else learns or default_basis(kind) != "linear"
+        for name, kind in zip(groups.features, kinds, strict=True)
+    )
+
+
+def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
+    """Return whether a basis in the groups file leaves nothing to learn, nor to refuse."""
+    try:
+        basis, size = parsed_basis(given.basis or "")
+        parts = basis.learn(size, given, np.empty(0), 0).described().model_fields_set
+    except GroupsError:
+        return False
+    if kind not in basis.fits or "range" not in given.model_fields_set:
+        return False
+    if kind != "factor" and any(isinstance(level, str) != (kind == "text") for level in given.levels or ()):
+        return False
+    return all(getattr(given, part) is not None for part in parts)
 
 
 def sampled_rows(count: int, columns: int, *, seed: int = 0) -> Bool:
@@ -129,15 +151,19 @@ def learned_groups(
     clamp: Clamp = None,
     *,
     factors: Collection[str] = (),
+    complete: bool = False,
 ) -> FeatureGroups:
-    """Return the groups with complete bases, learned from a sample where the groups file does not state them.
+    """Return the groups with bases learned from a sample where the groups file does not state them.
 
-    Whether missing values have an indicator is not decided here, unless the groups file states it.
+    Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
+    `complete` the sample decides, and the groups have the basis of every column.
 
     Raises
     ------
     GroupsError
         A basis does not fit its column. The message names the column.
+    TableError
+        A column holds dates.
     TrainingError
         The option `clamp` is invalid.
     """
@@ -147,14 +173,22 @@ def learned_groups(
         given = groups.bases.get(name, ColumnBasis())
         kind: Kind = "factor" if name in factors else kind_of(sample[name])
         values = observed(sample[name])
+        if kind == "text" and name not in groups.bases and are_mostly(datetime.fromisoformat, values):
+            raise TableError(
+                f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
+                "fixed date, for example, leave it out, or give it the basis 'categories' in the groups file"
+            )
         try:
             basis = learned(given, kind, option, values, rows)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
         ends = given.range if "range" in given.model_fields_set else _range(basis, kind, values, clamp)
         column = Column(name, basis, ends)
-        if not column.is_linear or given.missing is not None:
-            bases[name] = column.described().model_copy(update={"missing": given.missing})
+        missing = given.missing
+        if missing is None and complete:
+            missing = rows - len(values) >= MIN_MISSING * rows > 0
+        if complete or not column.is_linear or missing is not None:
+            bases[name] = column.described().model_copy(update={"missing": missing})
     return groups.with_bases(bases)
 
 

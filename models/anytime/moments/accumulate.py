@@ -22,6 +22,7 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
+from anytime._files import memory_limit
 from anytime._linalg import single_blas_thread
 from anytime.errors import TableError, TrainingError
 from anytime.features.expansion import Expansion
@@ -105,6 +106,7 @@ def fold_moments_of(
     """Return the moments of each of `count` folds; `folds` (n,) is the fold of each row. Otherwise as `moments_of`."""
     expansion = None if expansion is None or expansion.is_identity else expansion
     X = X.tocsr() if hasattr(X, "tocsr") else np.asarray(X)
+    check_memory(X.shape[1] if expansion is None else expansion.size, count)
     Y = np.asarray(Y)
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -117,6 +119,16 @@ def fold_moments_of(
         if b > a
     )
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
+
+
+def check_memory(terms: int, folds: int) -> None:
+    """Raise TrainingError if the moments of so many terms need more memory than there is."""
+    needed, limit = 8 * terms**2 * (folds + 2), memory_limit()  # those of each fold, of a block, and their sum
+    if limit is not None and needed > limit:
+        raise TrainingError(
+            f"the columns become {terms} terms, whose moments in {folds} folds need {needed} bytes of the {limit} that "
+            "this machine has; use fewer columns, levels, knots or folds"
+        )
 
 
 def accumulate(

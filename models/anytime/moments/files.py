@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from anytime._files import Arrays, FileKind, has_kind, read, write
 from anytime.errors import ArtifactError, TableError
 from anytime.features.expansion import Expansion
-from anytime.groups import FeatureGroups
+from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Label, Task
@@ -196,18 +196,30 @@ class StoredMoments:
         pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
         for name in ("target", "classes", "query", "weights", *(["folds"] if folds else [])):
             pairs[name] = getattr(ours, name), getattr(theirs, name)
-        for name in ours.groups.features:
-            pairs[f"bases of column {name!r}"] = ours.groups.bases.get(name), theirs.groups.bases.get(name)
         for what, (a, b) in pairs.items():
             if a != b:
                 raise TableError(
                     f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
                     f"{_shown(b)}, expected {_shown(a)}; make both with the same groups file and options"
                 )
+        for name in ours.groups.features:
+            bases = [_basis(record.groups.bases.get(name)) for record in (ours, theirs)]
+            for part in sorted({*bases[0], *bases[1]}):
+                a, b = (basis.get(part) for basis in bases)
+                if a != b:
+                    raise TableError(
+                        f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {part} of column {name!r} "
+                        f"is {_shown(b)}, expected {_shown(a)}; make both with a groups file that 'anytime basis' wrote"
+                    )
 
 
 def are_moments(path: Path) -> bool:
     return has_kind(path, KIND)
+
+
+def _basis(given: ColumnBasis | None) -> dict[str, Any]:
+    """Return what determines the terms of a column, as in a groups file."""
+    return (given or ColumnBasis(basis="linear")).model_dump(exclude_none=True)
 
 
 def _shown(value: Any) -> str:

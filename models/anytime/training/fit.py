@@ -20,6 +20,8 @@ from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
+from anytime.features.hinge import Octiles
+from anytime.features.learning import MIN_MISSING
 from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
@@ -238,28 +240,28 @@ def fit(
         raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
-    if expansion is None:
-        expansion = with_indicators(Expansion.of(groups), moments)
-        parts = [part.with_indicator_features(expansion.indicated) for part in parts]
-        moments = moments.with_indicator_features(expansion.indicated)
-    groups = expansion.terms
-    gram = Gram.of(moments)
+    candidates = _candidates(groups, parts, moments) if expansion is None else [_Terms(expansion, parts, moments)]
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
         if options.family == "gaussian":
-            choice, prefixes, held = _fit_least_squares(parts, gram, expansion, options, hold_out)
+            terms, squares = _least_error(candidates, options)
+            prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
+            choice, prefixes, held = shortened(squares, prefixes, hold_out)
         elif observed is None:
             raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
         else:
             check_family(options.family, observed.target)
-            likelihood = fit_likelihood(parts, gram, expansion, options, observed, hold_out)
+            terms = candidates[0]
+            if len(candidates) > 1:
+                terms, _ = _least_error(candidates, replace(options, family="gaussian"))
+            likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
         options=options,
-        expansion=expansion,
-        moments=moments,
-        gram=gram,
+        expansion=terms.expansion,
+        moments=terms.moments,
+        gram=terms.gram,
         sequence=choice.sequence,
         alpha=choice.alpha,
         alphas=choice.alphas,
@@ -268,10 +270,6 @@ def fit(
         likelihood=likelihood,
         held=held,
     )
-
-
-MIN_MISSING = 0.01
-"""Share of the rows from which missing values of a column have an indicator."""
 
 
 def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
@@ -287,10 +285,43 @@ def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
     )
 
 
-def _fit_least_squares(
-    parts: Many[Moments], gram: Gram, expansion: Expansion, options: Options, hold_out: HoldOut | None
-) -> tuple[Choice[FactoredSequence], PrefixModels, HeldBest | None]:
-    groups = expansion.terms
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """Terms of the raw columns, and their moments in each fold and in all."""
+
+    expansion: Expansion
+    parts: Many[Moments]
+    moments: Moments
+
+    @cached_property
+    def gram(self) -> Gram:
+        return Gram.of(self.moments)
+
+
+def _candidates(groups: FeatureGroups, parts: Many[Moments], moments: Moments) -> list[_Terms]:
+    """Return the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
+    whole = Expansion.of(groups)
+    if whole.needs_size and len(parts) == 1:
+        raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
+    found = []
+    for size in Octiles.choices if whole.needs_size else (7,):
+        _, columns = whole.plain.with_hinges(size)
+        all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
+        expansion = with_indicators(whole.with_hinges(size)[0], all_rows)
+        all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
+        found.append(_Terms(expansion, own, all_rows))
+    return found
+
+
+def _least_error(candidates: Many[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
+    """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence."""
+    found = [(terms, _least_squares(terms, options)) for terms in candidates]
+    horizon = options.horizon(candidates[0].expansion.groups)
+    return min(found, key=lambda each: each[1].mean_error(horizon))
+
+
+def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:
+    groups, parts = terms.expansion.terms, terms.parts
 
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(
@@ -304,8 +335,7 @@ def _fit_least_squares(
         )
 
     folds = [] if len(parts) == 1 else split(parts)
-    choice = cross_validated(gram, folds, orders, options, horizon=options.horizon(groups))
-    return shortened(choice, replace(_prefixes(gram, choice), expansion=expansion), hold_out)
+    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups))
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

@@ -11,6 +11,7 @@ NIPS 2009, section 4).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
@@ -146,6 +147,10 @@ class Choice(Generic[S]):
     sequence: S
     alphas: Float
     errors: Float | None
+
+    def mean_error(self, horizon: float | None) -> float:
+        """Return the mean error over the cost axis, up to a cost or the sequence's end."""
+        return math.inf if self.errors is None else float(_area(self.sequence, self.errors[np.newaxis], horizon)[0])
 
     def upto(self, steps: int) -> Choice[S]:
         errors = None if self.errors is None else self.errors[: steps + 1]

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
+from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
@@ -19,7 +20,7 @@ from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
-from anytime_service.limits.memory import Account, Accounts, MemoryBudget, memory_limit
+from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics

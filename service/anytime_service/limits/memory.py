@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -135,20 +134,3 @@ class Accounts:
     def _share(self, most: int) -> int:
         several = self._keys is not None and self._keys.several
         return max(int(most * self._part), 1) if several else most
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits: list[int] = []
-    # Control groups of version 2 and of version 1; "max" is no limit.
-    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
-    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
-    return min(limits, default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []

@@ -74,6 +74,10 @@ def test_levels_are_the_frequent_ones_and_the_rest_is_other() -> None:
     np.testing.assert_array_equal(found.expand(codes[:, np.newaxis]), expected)
 
 
+def test_a_column_whose_values_are_all_rare_has_the_term_other_only() -> None:
+    assert expansion_of([f"name {i}" for i in range(30)], "categories").terms.features == ("x is other",)
+
+
 def test_without_other_an_unknown_level_is_missing() -> None:
     found = expansion_of(["a"] * 10 + ["b"] * 10, {"basis": "categories", "missing": True})
     codes = found.columns[0].basis.coded(["b", "new"])  # type: ignore[attr-defined]
@@ -149,7 +153,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
 @pytest.mark.parametrize(
     ("basis", "message"),
     [
-        ("spline", "column 'x': there is no basis 'spline'; expected one of linear, hinge, poly, categories"),
+        ("spline", "column 'x': there is no basis 'spline'; expected one of linear, hinge, poly, categories, auto"),
         ("hinge:65", "column 'x': basis 'hinge:65' is invalid; expected hinge:K with K from 0 to 64"),
         ("hinge:", "column 'x': basis 'hinge:' is invalid; expected hinge:K with K from 0 to 64"),
         ("poly:0", "column 'x': basis 'poly:0' is invalid; expected poly:K with K from 1 to 10"),

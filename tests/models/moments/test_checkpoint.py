@@ -51,10 +51,10 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def dataset(path: Path, target: str = "y", **options: Any) -> Dataset:
+def dataset(path: Path, target: str = "y", groups: dict[str, Any] = CONTENT, **options: Any) -> Dataset:
     opened = open_table(path)
     survey = survey_target(opened, [target], drop_missing=True)
-    return Dataset(opened, load_groups(CONTENT), settle_target(survey), drop_missing=True, **options)
+    return Dataset(opened, load_groups(groups), settle_target(survey), drop_missing=True, **options)
 
 
 def stopped(after: int) -> Callable[[int], None]:
@@ -98,6 +98,23 @@ def test_a_pass_that_was_stopped_comes_to_what_it_would_have(how: str, jobs: int
     assert_same(found, expected)
     assert sum(reported) == sum(part.rows for part in expected)
     assert_same(dataset(table, target, query=query).moments(folds, checkpoint=Checkpoint(path), **options), expected)
+
+
+def test_a_pass_over_terms_that_was_stopped_comes_to_what_it_would_have(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pass.checkpoint"
+    content = {"groups": [{"name": "g", "features": ["x0", "kind"], "cost": 1}, CONTENT["groups"][1]]}
+
+    def learned(basis: str = "hinge:2") -> Dataset:
+        return dataset(table, groups=content).with_learned_bases(basis, seed=3)
+
+    expected = learned().moments(4)
+    assert expected[0].features == 8, "x0 and x2 with two knots each, and two kinds"
+    with pytest.raises(TableError, match="out of reach"):
+        learned().moments(4, progress=stopped(STOP), checkpoint=Checkpoint(path, every_s=0.0))
+    assert 0 < json.loads(read(path))["row"] < ROWS
+    with pytest.raises(ArtifactError, match="belongs to a pass with another bases"):
+        learned("hinge:1").moments(4, checkpoint=Checkpoint(path))
+    assert_same(learned().moments(4, checkpoint=Checkpoint(path)), expected)
 
 
 def read(path: Path) -> str:

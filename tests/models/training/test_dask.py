@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from anytime.data.formats.arrow import ArrowTable
 from anytime.errors import TableError, TrainingError
 from anytime.folds import FoldAssigner
 from anytime.glm.families import FAMILIES
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
 from anytime.training.dask import Cluster, ClusterDesign, spans
 from anytime.training.fit import fit
-from anytime.training.likelihood import Observed
+from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import Options
 from anytime.types import FamilyName
 
@@ -112,6 +113,31 @@ def test_moments_are_those_of_one_process(how: str, cluster: Cluster, folder: Pa
     ours, theirs = (fit(parts, groups(), Options(alpha=1e-3)) for parts in (found, expected))
     assert ours.sequence.columns.tolist() == theirs.sequence.columns.tolist()
     np.testing.assert_allclose(ours.prefixes.packed, theirs.prefixes.packed, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_columns_with_bases_come_to_the_model_of_one_process(
+    family: FamilyName, cluster: Cluster, folder: Path
+) -> None:
+    first = groups(4).groups[0]
+    several = (first.model_copy(update={"features": (*first.features, "grade")}), *groups(4).groups[1:])
+    plain = dataset(folder, "kind" if family == "binomial" else "y", 4)
+    stated = FeatureGroups(groups=several, bases={"grade": ColumnBasis(basis="categories")})
+    data = replace(plain, groups=stated).with_learned_bases("auto", seed=2)
+    parts = data.moments(2)
+    found = cluster.moments(data, 2)
+    assert found[0].features == FEATURES * 8 + 3, "seven knots each, and three grades"
+    assert_same(found, parts)
+    options, here = (
+        Options(alpha=1e-2, family=family),
+        Observed(data.blocks(FoldAssigner(2, 0, stratified=False)), data.target),
+    )
+    rows: list[Observations | None] = [None, None] if family == "gaussian" else [here, cluster.observed(data, 2)]
+    one, other = (fit(part, data.groups, options, seen) for part, seen in zip((parts, found), rows, strict=True))
+    assert one.groups.features == other.groups.features
+    assert {"grade=0", "x5 is missing"} < set(one.groups.features)
+    digits = 1e-9 if family == "gaussian" else 1e-6
+    np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import held_out_curve
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import Prediction, load
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model
@@ -185,7 +185,12 @@ def problem(seed: int = 0, rows: int = 60) -> tuple[Float, Float, FeatureGroups]
     X[:, 13] = X[:, 12]
     y = X[:, 0] + 0.5 * X[:, 4] - X[:, 9] + rng.normal(size=rows)
     X[rng.random(X.shape) < 0.03] = np.nan
-    return X, y, groups
+    return X, y, without_indicators(groups)
+
+
+def without_indicators(groups: FeatureGroups) -> FeatureGroups:
+    """The groups, whose gaps are filled by the means only."""
+    return groups.with_bases({name: ColumnBasis(missing=False) for name in groups.features})
 
 
 def literal_errors(models: PrefixModels, X: Float, y: Float) -> Float:
@@ -506,6 +511,7 @@ def test_estimators_stop_and_predict_from_the_table_that_they_know() -> None:
 def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Method, epsilon: float) -> None:
     X, Y = table_of(groups, seed)
     options = Options(method, alpha=1e-3, epsilon=epsilon)
+    groups = without_indicators(groups)
     whole = fit([moments_of(X, Y)], groups, replace(options, epsilon=None))
     assume(whole.sequence.steps)
     try:

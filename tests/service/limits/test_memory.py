@@ -15,11 +15,12 @@ import httpx
 import pytest
 from websockets.frames import Frame, Opcode
 
+from anytime._files import memory_limit
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
-from anytime_service.limits.memory import MemoryBudget, memory_limit
+from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings

@@ -1,0 +1,53 @@
+"""`anytime basis`: a groups file with the basis of every column, for several sites to share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anytime._files import check_writable
+from anytime.cli import options
+from anytime.cli.console import print_results, remark, working
+from anytime.data.dataset import Dataset, survey_target
+from anytime.data.formats import open_table
+from anytime.errors import listed
+from anytime.features.expansion import Expansion
+from anytime.groups import SUFFIXES, load_groups, write_groups
+from anytime.target import Target
+
+
+def basis(
+    data: options.Data,
+    groups: options.GroupsFile,
+    out: Annotated[Path, typer.Option(help="Groups file to write, JSON or YAML.")],
+    basis: options.Basis = None,
+    clamp: options.ClampAt = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Target: learn from the rows that have one, as train does.")
+    ] = None,
+    seed: options.Seed = 0,
+) -> None:
+    """Learn the bases of the columns of a table, and write a groups file that states them.
+
+    The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
+    and `moments` learn none of them again, so the moments of several tables may be added.
+    """
+    check_writable(out, SUFFIXES)
+    option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
+    table = open_table(data)
+    if target:
+        survey_target(table, target, drop_missing=True)
+    dataset = Dataset(table, load_groups(groups), Target("regression", tuple(target or ())))
+    ignored = dataset.check()
+    if ignored:
+        remark(f"ignored: {listed(ignored, 10)} (in no group)")
+    with working(f"reading a sample of {data.name}"):
+        learned = dataset.with_learned_bases(option, quantile, seed=seed, complete=True).groups
+    write_groups(learned, out)
+    counts = Counter(str(each.basis).partition(":")[0] for each in learned.bases.values())
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
+    terms = Expansion.of(learned).size
+    print_results(f"wrote {out}: {len(learned.features)} columns ({kinds}) become {terms} terms")

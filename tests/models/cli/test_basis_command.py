@@ -1,0 +1,227 @@
+"""`anytime basis` writes a groups file that several sites share; what it states is not learned again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from anytime import load
+from anytime.cli.main import main
+from anytime.groups import load_groups, write_groups
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "person", "features": ["age", "country", "member"], "cost": 1.0},
+        {"name": "ticket", "features": ["fare", "visits"], "cost": 2.0},
+    ],
+}
+
+
+def rows(seed: int, count: int = 300) -> pd.DataFrame:
+    """Rows of a site: each has its own ages; many ages are missing, and few fares."""
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame(
+        {
+            "age": rng.uniform(20 * seed, 60 + 20 * seed, count).round(1),
+            "country": rng.choice(["NO", "SE", "DK"], count, p=[0.5, 0.4, 0.1]),
+            "member": rng.random(count) < 0.3,
+            "fare": rng.lognormal(3, 1, count),
+            "visits": rng.integers(0, 5, count),
+        }
+    )
+    found["y"] = np.abs(found["age"] - 50) / 10 + (found["country"] == "NO") + rng.normal(size=count)
+    found.loc[rng.random(count) < 0.2, "age"] = np.nan
+    found.loc[7, "fare"] = np.nan
+    return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the tables of two sites, one of all their rows, and a groups file."""
+    monkeypatch.chdir(tmp_path)
+    sites = [rows(0), rows(1)]
+    for name, table in zip(("a", "b", "all"), (*sites, pd.concat(sites)), strict=True):
+        table.to_csv(f"{name}.csv", index=False)
+    Path("g.json").write_text(json.dumps(GROUPS))
+    return tmp_path
+
+
+def run(*arguments: str) -> None:
+    assert main(list(arguments)) == 0
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(error) == 1
+    return error[0]
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+@pytest.mark.parametrize("basis", ["hinge:3", "auto", "poly:2", "linear"])
+def test_sites_that_share_the_file_merge_moments_to_the_model_of_all_rows(basis: str, suffix: str, desk: Path) -> None:
+    shared = f"shared.{suffix}"
+    run("basis", "a.csv", "--groups", "g.json", "--basis", basis, "--target", "y", "--out", shared)
+    folds = ["--folds", "2" if basis == "auto" else "0"]
+    for name in ("a", "b", "all"):
+        run("moments", f"{name}.csv", "--groups", shared, "--target", "y", *folds, "--out", f"{name}.moments")
+    run("moments", "a.moments", "b.moments", "--out", "both.moments")
+    # Folds of merged moments are those of each site, so only a fixed alpha comes to the same.
+    for name in ("both", "all"):
+        run("train", f"{name}.moments", "--alpha", "0.01", "--out", f"{name}.safetensors")
+    both, every = load("both.safetensors"), load("all.safetensors")
+    assert both.groups.bases == every.groups.bases
+    np.testing.assert_allclose(both.prefixes.packed, every.prefixes.packed, rtol=1e-8, atol=1e-8)
+
+
+def test_the_file_states_every_column_and_the_sample_decides_about_missing_values(desk: Path) -> None:
+    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--clamp", "0.1", "--out", "shared.yaml")
+    found = load_groups("shared.yaml")
+    age, fare = (rows(0)[name].dropna() for name in ("age", "fare"))
+    assert list(found.bases) == ["age", "country", "member", "fare", "visits"]
+    assert {name: basis.missing for name, basis in found.bases.items()} == {
+        "age": True,
+        "country": False,
+        "member": False,
+        "fare": False,  # one of 300 rows is less than 1 %
+        "visits": False,
+    }
+    assert found.bases["age"].basis == "hinge:2"
+    np.testing.assert_allclose(found.bases["age"].knots or (), np.quantile(age, [1 / 3, 2 / 3]))
+    np.testing.assert_allclose(found.bases["fare"].range or (), np.quantile(fare, [0.1, 0.9]))
+    assert (found.bases["country"].levels, found.bases["country"].other) == (("NO", "SE", "DK"), False)
+    assert found.groups == load_groups("g.json").groups
+
+
+def test_complete_bases_are_not_learned_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "shared.json")
+    run("basis", "b.csv", "--groups", "shared.json", "--basis", "poly:3", "--clamp", "0.2", "--out", "again.json")
+    assert load_groups("again.json") == load_groups("shared.json")
+    monkeypatch.setattr("anytime.data.dataset.sample_of", None)  # a sample is not drawn either
+    run("train", "b.csv", "--groups", "shared.json", "--target", "y", "--basis", "poly:3", "--out", "m.safetensors")
+    assert load("m.safetensors").groups.bases == load_groups("shared.json").bases
+
+
+def test_only_rows_with_the_target_count(desk: Path) -> None:
+    table = rows(0)
+    table.loc[table["age"] > 30, "y"] = np.nan
+    table.to_csv("gaps.csv", index=False)
+    run("basis", "gaps.csv", "--groups", "g.json", "--basis", "hinge", "--target", "y", "--out", "s.json")
+    high = load_groups("s.json").bases["age"].range
+    assert high is not None
+    assert high[1] <= 30
+    run("basis", "gaps.csv", "--groups", "g.json", "--basis", "hinge", "--out", "s.json")
+    assert load_groups("s.json").bases["age"].range == (table["age"].min(), table["age"].max())
+
+
+def test_moments_with_other_bases_are_refused_with_the_column(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        own = ["--groups", "g.json", "--target", "y", "--basis", "hinge:1"]
+        run("moments", f"{name}.csv", *own, "--out", f"{name}.moments")
+    error = refusal(capsys, "moments", "a.moments", "b.moments", "--out", "both.moments")
+    assert error.startswith("error: moments of b.csv do not match those of a.csv: knots of column 'age' is [")
+    assert error.endswith("; make both with a groups file that 'anytime basis' wrote")
+    assert not Path("both.moments").exists()
+
+
+def test_compare_measures_the_terms_of_both_tables(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "s.json")
+    common = ["a.csv", "--groups", "s.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]
+    run("train", *common, "--out", "m.safetensors")
+    capsys.readouterr()
+    run("evaluate", "m.safetensors", "b.csv", "--json")
+    expected = json.loads(capsys.readouterr().out)["prefixes"][-1]["r2"]
+    run("compare", *common, "--test", "b.csv", "--json")
+    found = {method["name"]: method for method in json.loads(capsys.readouterr().out)["methods"]}
+    assert found["CS-G-FR"]["test"]["r2"][-1] == pytest.approx(expected, rel=1e-9)
+
+
+WRITTEN = {
+    "age": {"basis": "hinge:2", "knots": [18, 65.5], "levels": [0], "range": [0, 100], "missing": True},
+    "country": {"basis": "categories", "levels": ["NO", "SE"], "other": True},
+    "fare": {"basis": "poly:2", "centre": 30, "scale": 10},
+}
+TERMS = (
+    *("age", "age>18", "age>65.5", "age=0", "age is missing", "country=NO", "country=SE", "country is other", "member"),
+    *("fare", "fare^2", "visits"),
+)
+UNQUOTED = """
+groups:
+  - {name: person, features: [age, country, member], cost: 1}
+  - {name: ticket, features: [fare, visits], cost: 2}
+bases:
+  age: {basis: "hinge:2", knots: [18, 65.5], levels: [0], range: [0, 100], missing: true}
+  country: {basis: categories, levels: [NO, SE], other: true}
+  fare: {basis: "poly:2", centre: 30, scale: 10}
+"""
+
+
+@pytest.mark.parametrize("kind", ["json", "yaml", "unquoted"])
+def test_knots_levels_and_ranges_may_be_written_by_hand(kind: str, desk: Path) -> None:
+    content = GROUPS | {"bases": WRITTEN}
+    text = {"json": json.dumps(content), "yaml": yaml.safe_dump(content), "unquoted": UNQUOTED}[kind]
+    path = Path("hand.json" if kind == "json" else "hand.yaml")
+    path.write_text(text)
+    run("train", "all.csv", "--groups", str(path), "--target", "y", "--out", "m.safetensors")
+    model = load("m.safetensors")
+    assert model.terms.features == TERMS
+    assert model.groups.bases["age"].range == (0, 100)
+    assert model.groups.bases["country"].levels == ("NO", "SE")
+    prediction = model.open()
+    prediction.add("person", [130, "DK", True])
+    assert prediction.answer().clamped == ("age",)
+
+
+@pytest.mark.parametrize("name", ["g.json", "g.yaml"])
+def test_a_written_file_is_read_back_whatever_its_levels(name: str, tmp_path: Path) -> None:
+    text = ["NO", "yes", "null", "~", "1", "1e3", "2020-01-01", "12:30", "true", "", " a: b", "é", "{x}", "#"]
+    content = GROUPS | {
+        "bases": {
+            "country": {"basis": "categories", "levels": text, "other": False, "range": None},
+            "visits": {"basis": "categories", "levels": [3, 1], "other": True, "missing": False},
+            "member": {"basis": "categories", "levels": [True, False], "other": False},
+        }
+    }
+    groups = load_groups(content)
+    write_groups(groups, tmp_path / name)
+    again = load_groups(tmp_path / name)
+    assert again == groups
+    assert [type(level) for level in again.bases["member"].levels or ()] == [bool, bool]
+    fields = [{c: b.model_fields_set for c, b in each.bases.items()} for each in (again, groups)]
+    assert fields[0] == fields[1], "a range of null is still stated"
+
+
+@pytest.mark.parametrize(
+    ("basis", "message"),
+    [
+        ({"levels": [1, 2]}, "column 'country': its levels are [1, 2] and a value is "),
+        ({"levels": [1, 2], "other": True, "range": None}, "column 'country': its levels are [1, 2] and a value is "),
+        ({"levels": ["NO", "NO"]}, "column 'country': it has level 'NO' twice; expected each level once"),
+        ({"levels": ["NO"], "other": "no"}, "bases, country, other: input should be a valid boolean (got 'no')"),
+    ],
+)
+def test_levels_that_do_not_fit_are_refused(
+    basis: dict[str, Any], message: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = GROUPS | {"bases": {"country": {"basis": "categories"} | basis}}
+    Path("hand.json").write_text(json.dumps(content))
+    command = ["train", "a.csv", "--groups", "hand.json", "--target", "y", "--out", "m.safetensors"]
+    assert message in refusal(capsys, *command)
+
+
+def test_more_terms_than_memory_are_refused_before_the_pass(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: 8 * 100)
+    monkeypatch.setattr("anytime.data.dataset.Dataset.moments", None)
+    command = ["train", "a.csv", "--groups", "g.json", "--target", "y", "--basis", "hinge:1", "--folds", "3"]
+    error = refusal(capsys, *command, "--out", "m.safetensors")
+    # age, its knot; three countries; member; fare, its knot; visits, its knot and five common values
+    assert "the columns become 15 terms, whose moments in 3 folds need 9000 bytes of the 800 that" in error

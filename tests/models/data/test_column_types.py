@@ -1,0 +1,202 @@
+"""Tables as users have them: every type of column comes to the same terms and the same model from every format."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
+from anytime.errors import TableError
+
+FEATURES = ["city", "size", "member", "visits", "weight"]
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "who", "features": ["city", "size"], "cost": 1.0},
+        {"name": "what", "features": ["member", "visits", "weight"], "cost": 2.0},
+    ]
+}
+TERMS = (
+    *("city=Oslo", "city=Rome", "city is other", "city is missing", "size=M", "size=S", "size=L"),
+    *("member", "visits", "visits is missing", "weight"),
+)
+
+
+def table(rows: int = 240) -> pa.Table:
+    """Text with gaps and rare values, a dictionary, booleans, integers with gaps, and floats."""
+    rng = np.random.default_rng(0)
+    city = rng.choice(["Oslo", "Rome", "Bonn"], rows, p=[0.6, 0.38, 0.02]).tolist()
+    size = rng.choice(["M", "S", "L"], rows, p=[0.5, 0.3, 0.2]).tolist()
+    member = rng.random(rows) < 0.3
+    visits = [None if gap else int(v) for gap, v in zip(rng.random(rows) < 0.1, rng.integers(0, 9, rows), strict=True)]
+    weight = rng.normal(size=rows).round(3)
+    y = weight + member + [{"Oslo": 1.0, "Rome": -1.0}.get(each, 0.0) for each in city] + 0.1 * rng.normal(size=rows)
+    return pa.table(
+        {
+            "city": pa.array([None if k % 20 == 0 else each for k, each in enumerate(city)], pa.string()),
+            "size": pa.array(size).dictionary_encode(),
+            "member": pa.array(member),
+            "visits": pa.array(visits, pa.int64()),
+            "weight": pa.array(weight),
+            "y": pa.array(y.round(6)),
+        }
+    )
+
+
+def write(content: pa.Table, path: Path) -> None:
+    match path.suffix:
+        case ".parquet":
+            pa.parquet.write_table(content, path, row_group_size=100)
+        case ".arrow":
+            pa.feather.write_feather(content, str(path), compression="uncompressed", chunksize=100)
+        case ".csv":
+            content.to_pandas().to_csv(path, index=False)
+        case _:
+            arrays = {name: np.asarray(content[name].to_pandas()) for name in content.column_names}
+            text = {name: array.astype(str) for name, array in arrays.items() if array.dtype == object}
+            np.savez(path, **(arrays | text))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("g.json").write_text(json.dumps(GROUPS))
+    return tmp_path
+
+
+def trained(path: str, groups: str = "g.json", *more: str) -> Any:
+    command = ["train", path, "--groups", groups, "--target", "y", "--alpha", "0.01", "--folds", "0"]
+    assert main([*command, *more, "--out", "m.safetensors"]) == 0
+    return load("m.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv"])
+def test_every_type_of_column_comes_to_the_same_terms_and_model(suffix: str, desk: Path) -> None:
+    content = table()
+    write(content, Path(f"t{suffix}"))
+    model = trained(f"t{suffix}")
+    assert model.terms.features == TERMS
+    X, y = content.to_pandas(), content["y"].to_pandas()
+    assert X["size"].dtype == "category"
+    from_frame = AnytimeRegressor(GROUPS, alpha=0.01).fit(X[FEATURES], y)
+    assert tuple(from_frame.get_feature_names_out()) == TERMS
+    np.testing.assert_allclose(model.prefixes.packed, from_frame.model_.prefixes.packed, rtol=1e-9, atol=1e-9)
+    prediction = model.open(rows=2)
+    prediction.add("who", [["Oslo", "S"], [None, "XXL"]])
+    prediction.add("what", [[True, 3, 0.5], [False, None, -0.5]])
+    assert set(prediction.answer().imputed) == {"city", "size", "visits"}
+    frame = X[FEATURES][:1].assign(city="Oslo", size="S", member=True, visits=3.0, weight=0.5)
+    np.testing.assert_allclose(from_frame.predict(frame), prediction.answer().prediction[:1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "visits", [pd.array([1, None, 3] * 80, dtype="Int64"), np.array([1, np.nan, 3] * 80), [1, None, 3] * 80]
+)
+@pytest.mark.parametrize("text", ["string", "category", object])
+def test_a_dataframe_may_have_any_of_pandas_types(text: Any, visits: Any) -> None:
+    X = pd.DataFrame({"city": pd.Series(["Oslo", None, "Rome", "Rome"] * 60).astype(text), "visits": visits})
+    fitted = AnytimeRegressor().fit(X, np.arange(240.0) % 7)
+    assert list(fitted.get_feature_names_out()) == [
+        *("city=Rome", "city=Oslo", "city is missing", "visits", "visits is missing")
+    ]
+    assert np.isfinite(fitted.predict(X)).all()
+
+
+def test_npz_holds_text_booleans_integers_and_floats(desk: Path) -> None:
+    content = table().drop_columns(["visits"])
+    content = content.set_column(0, "city", content["city"].fill_null("nowhere"))
+    write(content, Path("t.npz"))
+    write(content, Path("t.parquet"))
+    Path("g.json").write_text(json.dumps(GROUPS).replace('"visits", ', ""))
+    models = [trained(path) for path in ("t.npz", "t.parquet")]
+    assert models[0].terms.features == models[1].terms.features
+    np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-9, atol=1e-9)
+
+
+def test_svmlight_columns_may_have_any_basis_of_numbers(desk: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal():.4f} 1:{rng.normal():.4f} 2:{rng.integers(0, 3)}" for _ in range(120)]
+    Path("t.svm").write_text("\n".join(lines) + "\n")
+    groups = {"groups": [{"name": "g", "features": ["f1", "f2"], "cost": 1}], "bases": {"f2": "categories"}}
+    Path("g.json").write_text(json.dumps(groups))
+    command = ["train", "t.svm", "--groups", "g.json", "--target", "target", "--basis", "hinge:1"]
+    assert main([*command, "--out", "m.safetensors"]) == 0
+    columns = load("m.safetensors").groups.bases
+    assert columns["f1"].basis == "hinge:1"
+    assert sorted(columns["f2"].levels or ()) == [0, 1, 2]
+
+
+DATES = [datetime.datetime(2020, 1, 1) + datetime.timedelta(days=k) for k in range(240)]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.date32(), pa.time32("ms"), pa.duration("s")])
+def test_dates_are_refused_with_advice(suffix: str, kind: Any, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dates = pa.array(range(240), pa.int32() if kind in (pa.date32(), pa.time32("ms")) else pa.int64()).cast(kind)
+    write(table().set_column(4, "weight", dates), Path(f"t{suffix}"))
+    assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"'weight' is {kind}; expected numbers or text: convert it (a date to days since a fixed date," in error
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_dates_in_text_are_refused_unless_the_groups_state_the_basis(
+    suffix: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = [str(day.date()) for day in DATES]
+    write(table().set_column(4, "weight", pa.array(days)), Path(f"t{suffix}"))
+    assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: column 'weight' holds dates, as '2020-01-01'; expected numbers or text: convert it")
+    with pytest.raises(TableError, match="column 'weight' holds dates, as '2020-01-01'"):
+        AnytimeRegressor(GROUPS).fit(table().to_pandas().assign(weight=days), np.arange(240.0))
+    levels = {"basis": "categories", "levels": [days[0]], "other": True}
+    Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
+    assert trained(f"t{suffix}").terms.features[-2:] == ("weight=2020-01-01", "weight is other")
+
+
+@pytest.mark.parametrize("values", [DATES, pd.Series(DATES).dt.date.tolist(), pd.Series(DATES).diff().tolist()])
+def test_dates_in_a_dataframe_are_refused_with_advice(values: list[Any]) -> None:
+    with pytest.raises(TableError, match=r"'weight'.*expected numbers.*\(?a date to days since a fixed date"):
+        AnytimeRegressor().fit(table().to_pandas().assign(weight=values)[FEATURES], np.arange(240.0))
+
+
+def mixed() -> pd.DataFrame:
+    """Numbers of which one is a word."""
+    frame = table().to_pandas()
+    return frame.assign(weight=[*map(str, frame["weight"][:-1]), "heavy"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_text_among_numbers_is_refused_unless_the_groups_state_the_basis(
+    suffix: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pa.Table.from_pandas(mixed()), Path(f"t{suffix}"))
+    assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    where = "'heavy' in row 239" if suffix == ".csv" else f"'{table()['weight'][0]}' in row 0"
+    assert error.startswith(f"error: column 'weight' holds text, as {where} (counted from 0); expected numbers: ")
+    assert error.endswith("or give it the basis 'categories' in the groups file")
+    levels = {"basis": "categories", "levels": ["heavy"], "other": True}
+    Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
+    assert trained(f"t{suffix}").terms.features[-2:] == ("weight=heavy", "weight is other")
+
+
+def test_text_among_numbers_in_a_dataframe_is_refused_unless_the_groups_state_the_basis() -> None:
+    X, y = mixed()[FEATURES], np.arange(240.0)
+    with pytest.raises(
+        TableError, match=r"column 'weight' has 'heavy' in row 239 \(counted from 0\); expected numbers"
+    ):
+        AnytimeRegressor(GROUPS).fit(X, y)
+    levels = {"basis": "categories", "levels": ["heavy"], "other": True}
+    fitted = AnytimeRegressor(GROUPS | {"bases": {"weight": levels}}).fit(X, y)
+    assert fitted.get_feature_names_out()[-2:].tolist() == ["weight=heavy", "weight is other"]

@@ -1,0 +1,134 @@
+"""Basis "auto": the octiles are learned once, and cross-validation selects how many hinges the model has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime import AnytimeClassifier, AnytimeRegressor, load
+from anytime.cli.main import main
+from anytime.errors import GroupsError
+from anytime.features.expansion import Expansion
+from anytime.features.learning import learned_groups
+from anytime.groups import FeatureGroups, load_groups
+from anytime.types import Float
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "a", "features": ["bent", "kind"], "cost": 1.0},
+        {"name": "b", "features": ["other", "steps"], "cost": 2.0},
+    ]
+}
+SIZES = (0, 1, 3, 7)
+
+
+def frame(bends: int, rows: int = 500) -> pd.DataFrame:
+    """A response that has so many bends in `bent`; gaps, text and a column of few values."""
+    rng = np.random.default_rng(bends)
+    found = pd.DataFrame({"bent": rng.uniform(0, 1, rows), "other": rng.normal(size=rows)})
+    found["kind"] = rng.choice(["x", "y"], rows)
+    found["steps"] = rng.integers(0, 4, rows).astype(float)
+    found["y"] = np.abs((found["bent"] * (bends + 1)) % 2 - 1) + 0.1 * found["other"] + 0.05 * rng.normal(size=rows)
+    found.loc[rng.random(rows) < 0.1, "bent"] = np.nan
+    return found
+
+
+def mean_error(errors: Float | None, costs: Float) -> float:
+    """The error that a client observes on average, if it is interrupted at any cost."""
+    assert errors is not None
+    return float(sum(errors[k] * (costs[k + 1] - costs[k]) for k in range(len(costs) - 1)) / costs[-1])
+
+
+def size_of(groups: FeatureGroups) -> str:
+    (basis,) = {groups.bases[name].basis for name in ("bent", "other", "steps")}
+    return str(basis)
+
+
+@given(st.lists(st.integers(0, 6), max_size=40))
+def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(values: list[int]) -> None:
+    sample = {"x": np.array(values, dtype=float)}
+    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
+    auto = Expansion.of(learned_groups(groups, sample, len(values), "auto"))
+    rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
+    for size in SIZES:
+        direct = Expansion.of(learned_groups(groups, sample, len(values), f"hinge:{size}"))
+        found, terms = auto.with_hinges(size)
+        assert found.columns == direct.columns
+        assert found.groups == direct.groups
+        np.testing.assert_array_equal(auto.expand(rows)[:, terms], direct.expand(rows))
+
+
+@pytest.mark.parametrize("bends", [0, 1, 3, 7])
+def test_the_size_with_the_least_error_is_selected_and_the_model_is_that_of_the_size(bends: int) -> None:
+    table = frame(bends)
+    auto = AnytimeRegressor(GROUPS, basis="auto", alpha="cv").fit(table, table["y"])
+    single = [AnytimeRegressor(GROUPS, basis=f"hinge:{K}", alpha="cv").fit(table, table["y"]) for K in SIZES]
+    errors = [mean_error(m.fit_.errors, m.costs_) for m in single]
+    best = single[int(np.argmin(errors))]
+    assert size_of(auto.model_.groups) == f"hinge:{SIZES[int(np.argmin(errors))]}"
+    assert auto.model_.groups.bases == best.model_.groups.bases
+    assert auto.sequence_ == best.sequence_
+    np.testing.assert_allclose(auto.predict(table), best.predict(table), rtol=1e-7, atol=1e-7)
+
+
+def test_more_bends_need_more_hinges() -> None:
+    found = []
+    for bends in (0, 3):
+        table = frame(bends)
+        found.append(size_of(AnytimeRegressor(GROUPS, basis="auto").fit(table, table["y"]).model_.groups))
+    assert found == ["hinge:0", "hinge:7"]
+
+
+def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -> None:
+    table = frame(1)
+    classes = np.where(table["y"] > table["y"].median(), "up", "down")
+    squares = AnytimeClassifier(GROUPS, basis="auto", family="gaussian", cv=3).fit(table, classes)
+    logistic = AnytimeClassifier(GROUPS, basis="auto", cv=3).fit(table, classes)
+    assert logistic.model_.groups.bases == squares.model_.groups.bases
+    direct = AnytimeClassifier(GROUPS, basis=size_of(logistic.model_.groups), cv=3).fit(table, classes)
+    np.testing.assert_allclose(logistic.predict_proba(table), direct.predict_proba(table), atol=1e-5)
+
+
+def test_a_stream_selects_again_with_each_batch() -> None:
+    table = frame(3)
+    stream = AnytimeRegressor(GROUPS, basis="auto", cv=3, clamp="off")
+    whole = AnytimeRegressor(GROUPS, basis="auto", cv=3, clamp="off").fit(table, table["y"])
+    stream.partial_fit(table, table["y"])
+    stream.partial_fit(table[:100], table["y"][:100])
+    assert size_of(stream.model_.groups) == size_of(whole.model_.groups) == "hinge:7"
+    assert stream.model_.groups.bases["bent"].knots == whole.model_.groups.bases["bent"].knots
+
+
+def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_validation_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame(3).to_csv("t.csv", index=False)
+    frame(3, 80).to_csv("v.csv", index=False)
+    Path("g.json").write_text(str(GROUPS).replace("'", '"'))
+    base = ["t.csv", "--groups", "g.json", "--target", "y", "--basis", "auto"]
+    assert main(["train", *base, "--out", "m.safetensors"]) == 0
+    assert main(["train", *base, "--out", "v.safetensors", "--validation", "v.csv", "--test", "v.csv"]) == 2
+    assert "--test is 'v.csv', which chooses where to stop" in capsys.readouterr().err
+    assert main(["train", *base, "--out", "v.safetensors", "--validation", "v.csv"]) == 0
+    assert main(["moments", *base, "--out", "t.moments"]) == 0
+    assert main(["train", "t.moments", "--out", "n.safetensors"]) == 0
+    assert main(["evaluate", "m.safetensors", "v.csv"]) == 0
+    models = [load(f"{name}.safetensors") for name in "mnv"]
+    assert [size_of(model.groups) for model in models] == ["hinge:7"] * 3
+    np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-9)
+    assert main(["train", *base, "--folds", "0", "--alpha", "0.1", "--out", "x.safetensors"]) == 2
+    assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in capsys.readouterr().err
+
+
+def test_octiles_that_are_not_seven_or_descend_are_refused() -> None:
+    given = {"basis": "auto", "knots": [1, 2, 3]}
+    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}], "bases": {"x": given}})
+    with pytest.raises(GroupsError, match=r"column 'x': its knots are \[1.0, 2.0, 3.0\]; expected seven octiles in"):
+        learned_groups(groups, {"x": np.arange(9.0)}, 9)
