@@ -8,7 +8,7 @@ JSON is received, the server knows only the head of the request.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -93,7 +93,7 @@ class InferBody:
         self._buffer = bytearray(received)
         self._arrays: dict[str, Array] = {}
         self._parts: dict[str, Array] = {}
-        self._absent: dict[str, set[int]] = {}
+        self._received: Counter[str] = Counter()  # columns of `_parts`
         self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
         self._model = handler.registry.get(head.model)
@@ -166,15 +166,14 @@ class InferBody:
 
     def _put(self, tensor: Tensor, array: Array) -> None:
         """Store the values of a tensor; the group counts when all of its tensors are there."""
-        columns = set(range(len(tensor.of.features)))
-        if columns.issubset(tensor.columns):
+        width = len(tensor.position.features)
+        if len(tensor.columns) == width:
             self._arrays[tensor.group] = array
             return
-        part = self._parts.setdefault(tensor.group, np.empty((tensor.rows, len(columns))))
+        part = self._parts.setdefault(tensor.group, np.empty((tensor.rows, width)))
         part[:, tensor.columns] = array
-        absent = self._absent.setdefault(tensor.group, columns)
-        absent.difference_update(tensor.columns)
-        if not absent:
+        self._received[tensor.group] += len(tensor.columns)
+        if self._received[tensor.group] == width:
             self._arrays[tensor.group] = part
 
     def _check_length(self, binary: int) -> None:

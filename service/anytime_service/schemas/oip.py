@@ -177,8 +177,8 @@ class Tensor:
     place: str
     name: str
     group: str
-    of: GroupPosition
-    columns: tuple[int, ...]
+    position: GroupPosition
+    columns: Sequence[int]
     datatype: str
     rows: int
     size: int | None
@@ -217,7 +217,7 @@ class Tensor:
             message, item = located(error)
             raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
         except TextError as error:
-            features = [self.of.features[j] for j in self.columns]
+            features = [self.position.features[j] for j in self.columns]
             raise error.of_group(where, self.group, features) from error
         except ValueError as error:
             raise FieldError(where, f"{where} is ragged; {expected}") from error
@@ -231,22 +231,21 @@ class Tensor:
 
     def _coded(self, values: Array) -> Array:
         """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""
-        categories = self.of.expansion.categories
-        if categories.keys().isdisjoint(self.columns):
+        categories = self.position.expansion.categories
+        coded = [(i, j) for i, j in enumerate(self.columns) if j in categories] if categories else []
+        if not coded:
             return values
-        codes = np.empty(self._shape)
+        codes = np.empty(self._shape) if self.datatype == TEXT else values.astype(np.float64)
         try:
-            for i, j in enumerate(self.columns):
-                column, basis = values[:, i], categories.get(j)
-                name = self.of.features[j]
-                codes[:, i] = column if basis is None else coded_column(self.group, name, basis, column.tolist())
+            for i, j in coded:
+                codes[:, i] = coded_column(self.group, self.position.features[j], categories[j], values[:, i].tolist())
         except ValuesError as error:
             raise FieldError(f"{self.place}.data", str(error)) from error
         return codes
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""
-        empty = None if "" not in self.of.expansion.categories[self.columns[0]].levels else ""
+        empty = None if "" not in self.position.expansion.categories[self.columns[0]].levels else ""
         at = 0
         for number in range(self.rows):
             length = int.from_bytes(content[at : at + 4], "little")
@@ -297,12 +296,13 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
     return tensors
 
 
-def inputs_of(group: str, of: GroupPosition) -> dict[str, tuple[int, ...]]:
+def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
     """Return the inputs of a group by name, each with the indices of its columns: the numbers, then each text."""
-    texts = [j for j, basis in of.expansion.categories.items() if basis.holds == "text"]
-    numbers = tuple(j for j in range(len(of.features)) if j not in texts)
-    found = {group: numbers} if numbers else {}
-    return found | {f"{group}:{of.features[j]}": (j,) for j in texts}
+    texts = [j for j, basis in position.expansion.categories.items() if basis.holds == "text"]
+    columns = range(len(position.features))
+    numbers = [j for j in columns if j not in texts] if texts else columns
+    found: dict[str, Sequence[int]] = {group: numbers} if numbers else {}
+    return found | {f"{group}:{position.features[j]}": (j,) for j in texts}
 
 
 def _tensor(model: Model, place: str, source: InferInput, max_rows: int) -> Tensor:
@@ -311,13 +311,13 @@ def _tensor(model: Model, place: str, source: InferInput, max_rows: int) -> Tens
     inputs = inputs_of(group, model.places[group]) if group in model.places else {}
     if name not in inputs:
         raise _unknown_input(model, place, name)
-    of, columns = model.places[group], inputs[name]
+    columns = inputs[name]
     if source.datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
         raise FieldError(f"{place}.datatype", f"{place}.datatype is {source.datatype[:50]!r}; expected {one_of}")
     rows = _rows(place, source.shape, len(columns), max_rows)
     size = _size(place, source, None if name != group else rows * len(columns) * DATATYPES[source.datatype].itemsize)
-    return Tensor(place, name, group, of, columns, source.datatype, rows, size, source.data)
+    return Tensor(place, name, group, model.places[group], columns, source.datatype, rows, size, source.data)
 
 
 def _size(place: str, source: InferInput, expected: int | None) -> int | None:
@@ -338,7 +338,7 @@ def _size(place: str, source: InferInput, expected: int | None) -> int | None:
 def _unknown_input(model: Model, place: str, name: str) -> FieldError:
     if name in model.groups.positions and name not in model.places:
         return FieldError(f"{place}.name", f"group {name!r} has no features and is not an input; do not send it")
-    known = [each for group, of in model.places.items() for each in inputs_of(group, of)]
+    known = [each for group, position in model.places.items() for each in inputs_of(group, position)]
     return FieldError(
         f"{place}.name", f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}"
     )

@@ -17,9 +17,10 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.schemas import values as wire_values
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.inferring import JSON_BYTES, assert_refused, infer, output, post, tensor
+from service.inferring import JSON_BYTES, assert_refused, half_sent, infer, output, post, tensor
 from service.redis_server import RedisServer
 from service.serving import PLAIN, Running, columns_model, expected, packed, running, timeless
 
@@ -346,8 +347,28 @@ def test_a_group_is_received_with_the_last_of_its_inputs(service: Running) -> No
         assert "ticket" in json.loads(reply["parameters"]["missing"])
 
 
-def test_an_empty_text_in_bytes_is_a_level_where_the_column_has_it(service: Running) -> None:
-    del service
+def test_inputs_that_arrive_before_the_deadline_count_group_by_group(service: Running) -> None:
+    groups = {name: CASES["every type"][name] for name in ("person", "ticket")}
+    content, headers = as_bytes(inputs(groups))
+    for left_out, received in ((0, ("person", "ticket")), (1, ("person",)), (10 + 24 + 1, ())):
+        sent = len(content) - left_out
+        with half_sent(service, content, sent, "liner", "deadline_ms=100", **{JSON_BYTES: headers[JSON_BYTES]}) as half:
+            status, _, reply = half.response()
+        assert status == 200, reply
+        assert_answers(reply, expected(MODEL, {name: groups[name] for name in received}))
+
+
+def test_long_texts_in_json_are_read_in_pieces_with_the_same_values(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_values, "CODED_AT_ONCE", 2)
+    groups = CASES["rows"]
+    assert_answers(infer(service, inputs(groups), "liner"), expected(MODEL, groups, rows=None))
+    wrong = tensor("home:town", [["Bonn"], ["Köln"], [{}]], "BYTES")
+    assert_refused(post(service, json.dumps({"inputs": [wrong]}).encode(), model="liner"), 400, "inputs[0].data[2][0]")
+
+
+def test_an_empty_text_in_bytes_is_a_level_where_the_column_has_it() -> None:
     groups = MODEL.groups
     bases = groups.bases | {"town": groups.bases["town"].model_copy(update={"levels": ("", "Köln")})}
     manifest = MODEL.manifest.model_copy(update={"groups": groups.model_copy(update={"bases": bases})})
