@@ -24,14 +24,14 @@ NAMES = tuple("abcde")
 
 def groups(names: tuple[str, ...] = NAMES, **costs: float) -> dict[str, Any]:
     """Groups a to e; b requires a."""
-    told = []
+    content: list[dict[str, Any]] = []
     for g, (name, size) in enumerate(zip(NAMES, SIZES, strict=True)):
         if name in names:
             features = [f"x{sum(SIZES[:g]) + j}" for j in range(size)]
             requires = ["a"] if name == "b" else []
-            told.append({"name": name, "features": features, "cost": costs.get(name, 1.0 + g), "requires": requires})
-    bases = {feature: {"missing": False} for group in told for feature in group["features"]}
-    return {"cost_unit": "ms", "groups": told, "bases": bases}
+            content.append({"name": name, "features": features, "cost": costs.get(name, 1.0 + g), "requires": requires})
+    bases = {feature: {"missing": False} for group in content for feature in group["features"]}
+    return {"cost_unit": "ms", "groups": content, "bases": bases}
 
 
 def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -49,12 +49,12 @@ def columns(*names: str) -> list[int]:
 def trained(names: tuple[str, ...] = NAMES, **options: Any) -> Model:
     X, y = table()
     kept = columns(*names)
-    told = groups(names)
+    content = groups(names)
     names_of = {f"x{j}": f"x{place}" for place, j in enumerate(kept)}
-    for group in told["groups"]:
+    for group in content["groups"]:
         group["features"] = [names_of[feature] for feature in group["features"]]
-    told["bases"] = {feature: {"missing": False} for feature in names_of.values()}
-    return AnytimeRegressor(told, **({"alpha": ALPHA} | options)).fit(X[:, kept], y).model_
+    content["bases"] = {feature: {"missing": False} for feature in names_of.values()}
+    return AnytimeRegressor(content, **({"alpha": ALPHA} | options)).fit(X[:, kept], y).model_
 
 
 def check_same(found: Model, expected: Model) -> None:
