@@ -927,7 +927,6 @@ def test_a_feature_of_dates_is_refused_with_what_came_and_what_to_do(suffix: str
     assert re.search(
         r"column 'c0' is (timestamp|datetime64)\[\w+\]; expected numbers or text: convert it \(a date to", said
     )
-    assert "or text" not in said
     assert said.endswith("or leave the column out")
     assert main([*call, "--drop", "c0"]) == 0
 
