@@ -10,8 +10,14 @@ IMAGE ?= anytime-linear
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
+# Two parts: tests that share the cores, and a few that measure time and run alone. Both run, and both are reported.
+# Pytest exits with 5 if ARGS selects no test; that fails only in both parts.
 test: .venv/ready
-	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
+	@trap 'exit 130' INT; \
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not alone" $(ARGS); shared=$$?; \
+	$(BIN)/pytest -m alone $(ARGS); alone=$$?; \
+	echo "make test: tests that share the cores exit with $$shared, tests that run alone with $$alone"; \
+	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
 
 # The numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 test-kernels: .venv/ready

@@ -20,6 +20,8 @@ from anytime.inference.workers import Worker
 from models.inference.extracting import first
 from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_MS = 500.0
 RUNS = 3
 """The effort after a stall is bounded by time, so that a busy machine may fail some of the runs, but hardly all."""

@@ -37,6 +37,8 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 
+pytestmark = pytest.mark.alone
+
 LONG_MS = 20_000.0
 SHORT_MS = 200.0
 PATIENT_MS = 1_500.0

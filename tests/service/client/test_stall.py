@@ -20,6 +20,8 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import Running, running, until
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_MS = 1500.0
 RUNS = 2
 

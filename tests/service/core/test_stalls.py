@@ -16,6 +16,8 @@ from service.commands import Command, command
 from service.raw_stream import raw, read_frame, text
 from service.serving import VALUES, Running, small_model, until
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_MS = 1000
 LINE = {name: json.dumps({"group": name, "values": values}).encode() + b"\n" for name, values in VALUES.items()}
 

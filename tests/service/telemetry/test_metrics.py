@@ -142,6 +142,7 @@ def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
     assert "# " not in sliced[first:last], "a family's lines stand together"
 
 
+@pytest.mark.alone
 def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
     async def turns_during_a_scrape(signals: Metrics) -> tuple[int, float, float]:
         loop, turns, done = asyncio.get_running_loop(), [now_ms()], False
