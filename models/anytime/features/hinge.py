@@ -78,7 +78,7 @@ class Hinge:
 
 @dataclass(frozen=True)
 class Octiles(Hinge):
-    """Hinges at the octiles, of which cross-validation selects K = 0, 1, 3 or 7 (`Expansion.with_hinges`).
+    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them (`Expansion.with_hinges`).
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ in bytes.
 
 A text column is a tensor of its own, `group:column` of datatype BYTES: strings in JSON, and in bytes each text after
 its length (4 bytes, little-endian), where an empty text is a missing value unless it is a level of the column. The
-tensor of the group has the other columns in their order; there is none if all are text. A group is received with the
+tensor of the group has the other columns in their order, and is absent if all are text. A group is received with the
 last of its tensors.
 
 A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a

@@ -28,7 +28,7 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Decoder, Form, decoders, located, of_group
 
 AT_ONCE = 16 * 1024  # maximum bytes of a list, or of a message that may contain one, that are converted without a pause
-CODED_AT_ONCE = 2048  # values of groups with categories, of which some may be text, that are converted without a pause
+CODED_AT_ONCE = 2048  # values of groups with categories, some perhaps text, that are converted without a pause
 PAUSE_MS = 0.5  # working time after which a conversion yields to the event loop
 
 Array: TypeAlias = np.ndarray[Any, Any]
