@@ -171,7 +171,7 @@ def test_dates_in_a_dataframe_are_refused_with_advice(values: list[Any]) -> None
 
 
 def mixed() -> pd.DataFrame:
-    """Numbers of which one is a word."""
+    """Numbers, and one word among them."""
     frame = table().to_pandas()
     return frame.assign(weight=[*map(str, frame["weight"][:-1]), "heavy"])
 

@@ -29,7 +29,7 @@ def expansion_of(x: Any, basis: Any, clamp: Any = "off") -> Expansion:
 
 
 def skewed(rows: int = 500) -> Float:
-    """Values of which many are 0, and a few 7."""
+    """Values, many of them 0 and a few 7."""
     rng = np.random.default_rng(3)
     x = rng.lognormal(size=rows)
     x[rng.random(rows) < 0.3] = 0.0

@@ -253,7 +253,7 @@ def test_an_index_of_no_level_is_refused(code: float) -> None:
 
 
 def named(first: str, second: str) -> dict[str, Any]:
-    """Two groups, of which the first has a text column `port`."""
+    """Two groups; the first has a text column `port`."""
     levels = {"port": {"basis": "categories", "levels": ["Oslo", "Rome"], "other": True}}
     groups = [{"name": first, "features": ["port"], "cost": 1.0}, {"name": second, "features": ["v"], "cost": 1.0}]
     return {"groups": groups, "bases": levels}

@@ -614,7 +614,7 @@ def test_damage_to_a_likelihood_is_one_line_that_says_what_is_wrong(
 
 
 COUNTS: list[tuple[str, Fields]] = [
-    ("an indicator of a feature that is none", {"missing": ((3, 4),)}),
+    ("an indicator of a feature that does not exist", {"missing": ((3, 4),)}),
     ("an indicator of a feature counted from the end", {"missing": ((-1, 0),)}),
     ("no weight", {"weight": 0.0}),
     ("a negative weight", {"weight": -4.0}),

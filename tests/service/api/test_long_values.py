@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -130,21 +130,27 @@ def test_too_many_rows_are_refused_before_any_is_decoded(form: Form, monkeypatch
     assert error.value.field == "rows"
 
 
+async def turns_during(reading: Awaitable[Any]) -> int:
+    """Turns of the event loop that another task has during some reading."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await reading
+    counting.cancel()
+    return turns
+
+
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_the_loop_has_its_turn_while_a_long_list_is_converted(form: Form) -> None:
     async def main() -> None:
         content = form.encode([[0, 1] * 50] * 4_000)
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        await read_list(form, content, 100, Pauses())
-        counting.cancel()
+        turns = await turns_during(read_list(form, content, 100, Pauses()))
         assert turns >= 10, "400,000 numbers take 50 ms at the least, and half a millisecond is a turn's"
 
     run(main())
@@ -211,23 +217,14 @@ def test_a_wrong_item_in_a_long_list_with_text_is_refused(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_the_loop_has_its_turn_while_a_long_list_with_text_is_converted(form: Form) -> None:
-    turns = 0
-
     async def main() -> None:
         content = msgspec.Raw(form.encode([[0.5, "male"]] * 100_000))
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        await read_values(form, decoders(Values)[form.name], COLUMNS, "person", content, 100_000, Pauses())
-        counting.cancel()
+        reading = read_values(form, decoders(Values)[form.name], COLUMNS, "person", content, 100_000, Pauses())
+        assert await turns_during(reading) >= 10, (
+            "200,000 values take 50 ms at the least, and half a millisecond is a turn's"
+        )
 
     run(main())
-    assert turns >= 10, "200,000 values take 50 ms at the least, and half a millisecond is a turn's"
 
 
 def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:

@@ -181,9 +181,9 @@ def test_strings_and_none_are_sent_as_they_are() -> None:
     prediction = Prediction(columns, 3)
     for name, values in groups.items():
         prediction.add(name, values)
-    told = prediction.answer(policy="arrived")
-    assert (told.imputed, told.clamped) == (("age", "sex", "town"), ("age",))
-    expected = (pytest.approx(told.prediction, rel=1e-12), told.imputed, told.clamped)
+    local = prediction.answer(policy="arrived")
+    assert (local.imputed, local.clamped) == (("age", "sex", "town"), ("age",))
+    expected = (pytest.approx(local.prediction, rel=1e-12), local.imputed, local.clamped)
     with running(create_app(ModelRegistry.of([columns]), settings), settings) as service:
         with Client(service.url) as client:
             for values in (person, np.array(person, dtype=object), [np.array(row, dtype=object) for row in person]):
