@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.metrics import r2_score
 
+from anytime.evaluation.evaluate import ndcg
 from anytime.groups import load_groups
 from benchmarks.peers.adapters.trees import lightgbm_features, used_by_rounds, xgboost_features
-from benchmarks.peers.budgets import Points, cost_of, mean_upto, prices, value_at_budgets
+from benchmarks.peers.budgets import Points, cost_of, difference_error, mean_upto, prices, value_at_budgets
+from benchmarks.peers.quality_sets import Part, QualitySet
 
 GROUPS = load_groups(
     {
@@ -80,3 +83,40 @@ def test_the_mean_of_a_curve_is_that_of_a_step_function() -> None:
     assert mean_upto(budgets, values, 1.0) == 0.0
     assert mean_upto(budgets, values, 2.0) == 0.5
     assert mean_upto(budgets, values, 5.0) == (0 + 3 * 1 + 1 * 2) / 5
+
+
+def test_values_of_each_row_are_selected_and_averaged_like_their_means() -> None:
+    rows = Points(POINTS.costs, POINTS.validation, POINTS.test[:, np.newaxis] + np.array([-0.1, 0.1]))
+    budgets = np.array([0.0, 1.0, 3.0, 5.0])
+    each = value_at_budgets(rows, budgets, np.array([0.0, 0.2]), chosen=True)
+    whole = value_at_budgets(POINTS, budgets, 0.1, chosen=True)
+    np.testing.assert_allclose(each.mean(axis=1), whole)
+    np.testing.assert_allclose(mean_upto(budgets, each, 4.0).mean(), mean_upto(budgets, whole, 4.0))
+
+
+def test_the_error_of_a_difference_is_that_of_a_mean() -> None:
+    difference = np.random.default_rng(1).normal(size=400)
+    error = difference_error(difference, np.ones(400), draws=4000)
+    np.testing.assert_allclose(error, difference.std() / 20, rtol=0.05)
+    assert difference_error(np.full(400, 0.3), np.ones(400)) < 1e-12
+
+
+def test_units_add_up_to_the_quality_of_a_model() -> None:
+    generator = np.random.default_rng(2)
+    query = np.repeat(np.arange(30), generator.integers(1, 7, size=30))
+    y, scores = generator.integers(0, 3, size=len(query)).astype(float), generator.normal(size=(2, len(query)))
+    part = Part(np.zeros((len(y), 0)), y, query)
+    problem = QualitySet("set", "", "ranking", GROUPS, part, part, part)
+    terms, weights = problem.units("NDCG@5", part, scores)
+    np.testing.assert_allclose(terms.sum(axis=1) / weights.sum(), ndcg(y, scores.T, query))
+    terms, weights = problem.units("r2", part, scores)
+    np.testing.assert_allclose(terms.sum(axis=1) / weights.sum(), [r2_score(y, row) for row in scores])
+    np.testing.assert_allclose(problem.prior("r2")[0], 0.0, atol=1e-12)
+
+
+def test_equal_rows_count_as_one_unit() -> None:
+    X = np.array([[1.0], [2.0], [1.0], [1.0]])
+    part = Part(X, np.array([0, 1, 0, 1]))
+    problem = QualitySet("set", "", "binary", GROUPS, part, part, part, classes=2)
+    terms, weights = problem.units("accuracy", part, np.array([[-1.0, 1.0, -1.0, -1.0]]))
+    assert (terms.tolist(), weights.tolist()) == ([[2.0, 1.0]], [3.0, 1.0])

@@ -9,7 +9,7 @@ import numpy as np
 from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread
-from benchmarks.peers.quality import compare_curves
+from benchmarks.peers.quality import BASIS, LINEAR, Cells, compare_cells
 from benchmarks.peers.report import format_cell, lines, page, read_sections, write
 from benchmarks.peers.section import Finding, Section, Sheet, cell, mebibytes, missing_peers, picture, within
 from benchmarks.peers.sizing import MAX_NUMBERS, exponents, grid
@@ -72,14 +72,22 @@ def test_a_peer_that_cannot_be_installed_is_reported_with_the_reason() -> None:
 
 
 def test_losses_are_reported_as_losses() -> None:
-    means = {"ours, a": [0.5, 0.6, 0.7], "ours, b": [0.4, 0.5, 0.6], "trees": [0.3, 0.6, 0.8]}
-    found = compare_curves("set", means, {"ours, a": 0.7, "ours, b": 0.6, "trees": 0.9})
-    assert [each.verdict for each in found] == ["ahead", "noted", "behind", "behind"]
-    assert found[0].text == "set, over the first 5% of the cost: ours, a 0.5000, trees 0.3000"
+    ones = np.ones(50)
+    noise = np.where(np.arange(50) % 2, 0.3, -0.3)
+    basis = np.array([0.5 * ones, 0.6 * ones, 0.7 * ones, 0.7 * ones])
+    linear = np.array([0.4 * ones, 0.6 * ones, 0.71 * ones + noise, 0.8 * ones])
+    trees = np.array([0.3 * ones, 0.6 * ones, 0.8 * ones, 0.9 * ones])
+    found = compare_cells("set", Cells({LINEAR: linear, BASIS: basis, "trees": trees}, ones))
+    with_linear, with_trees = found[::2], found[1::2]
+    assert [each.verdict for each in with_linear] == ["holds", "holds", "holds", "missed"]
+    assert [each.verdict for each in with_trees] == ["ahead", "noted", "behind", "behind"]
+    cell = "set, over the first 5% of the cost"
+    assert found[1].text == f"{cell}: {BASIS} 0.5000, trees 0.3000, difference +0.2000 ± 0.0000"
 
 
-def test_without_peers_there_are_no_findings() -> None:
-    assert compare_curves("set", {"ours, a": [0.5, 0.6, 0.7]}, {"ours, a": 0.7}) == []
+def test_without_peers_the_basis_is_compared_with_linear_columns_alone() -> None:
+    found = compare_cells("set", Cells(dict.fromkeys((LINEAR, BASIS), np.ones((4, 9))), np.ones(9)))
+    assert [each.verdict for each in found] == ["holds"] * 4
 
 
 def test_exponents_are_recovered() -> None:

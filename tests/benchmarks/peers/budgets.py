@@ -14,7 +14,7 @@ import numpy as np
 from anytime.groups import FeatureGroups
 from anytime.types import Bool, Float
 
-__all__ = ["Points", "cost_of", "mean_upto", "prices", "value_at_budgets"]
+__all__ = ["Points", "cost_of", "difference_error", "mean_upto", "prices", "value_at_budgets"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,8 @@ class Points:
     Attributes
     ----------
     costs : (m,) of each.
-    validation, test : (m,) quality of each; larger is better.
+    validation : (m,) quality of each on the rows to choose by; larger is better.
+    test : (m,) quality of each, or (m, u) with one value per test row or query.
     """
 
     costs: Float
@@ -61,8 +62,8 @@ def prices(groups: FeatureGroups) -> tuple[Float, Float]:
     return shared, full
 
 
-def value_at_budgets(points: Points, budgets: Float, prior: float, *, chosen: bool) -> Float:
-    """Return the test value of each budget, (budgets,); `prior` below the cheapest model.
+def value_at_budgets(points: Points, budgets: Float, prior: Float | float, *, chosen: bool) -> Float:
+    """Return the test value or values of each budget, (budgets,) or (budgets, u); `prior` below the cheapest model.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def value_at_budgets(points: Points, budgets: Float, prior: float, *, chosen: bo
     """
     order = np.lexsort((points.validation, points.costs))
     costs, validation, test = points.costs[order], points.validation[order], points.test[order]
-    values = np.full(len(budgets), prior)
+    values = np.tile(prior, (len(budgets), *[1] * (test.ndim - 1)))
     for i, budget in enumerate(budgets):
         affordable = int(np.searchsorted(costs, budget * (1 + 1e-9), side="right"))
         if affordable:
@@ -79,8 +80,18 @@ def value_at_budgets(points: Points, budgets: Float, prior: float, *, chosen: bo
     return values
 
 
-def mean_upto(budgets: Float, values: Float, stop: float) -> float:
-    """Return the mean of a step function of the budget over the budgets up to `stop`."""
+def mean_upto(budgets: Float, values: Float, stop: float) -> Float:
+    """Return the mean of a step function of the budget, (budgets,) or (budgets, u), over the budgets up to `stop`."""
     inside = budgets < stop
-    edges = np.append(budgets[inside], stop)
-    return float(np.diff(edges) @ values[inside]) / stop
+    mean: Float = np.diff(np.append(budgets[inside], stop)) @ values[inside] / stop
+    return mean
+
+
+def difference_error(difference: Float, weight: Float, draws: int = 1000, seed: int = 0) -> float:
+    """Return the bootstrapped standard error of sum(difference) / sum(weight), over test rows or queries, (u,) each."""
+    generator = np.random.default_rng(seed)
+    found = np.empty(draws)
+    for i in range(draws):
+        counts = np.bincount(generator.integers(len(weight), size=len(weight)), minlength=len(weight))
+        found[i] = counts @ difference / (counts @ weight)
+    return float(found.std(ddof=1))

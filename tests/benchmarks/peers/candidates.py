@@ -34,12 +34,12 @@ Candidates = tuple[dict[str, Points], float]
 """By measure, and the seconds of fitting."""
 
 
-def by_least_squares(problem: QualitySet) -> Candidates:
-    """Return the prefixes of our model, alpha by cross-validation."""
+def by_least_squares(problem: QualitySet, basis: str) -> Candidates:
+    """Return the prefixes of our model; alpha, and K of the basis `auto`, by cross-validation on the rows to fit on."""
     if problem.task == "ranking":
-        model: Any = AnytimeRegressor(problem.groups, alpha="cv", n_jobs=2)
+        model: Any = AnytimeRegressor(problem.groups, alpha="cv", basis=basis, n_jobs=2)
     else:
-        model = AnytimeClassifier(problem.groups, family="gaussian", alpha="cv", n_jobs=2)
+        model = AnytimeClassifier(problem.groups, family="gaussian", alpha="cv", basis=basis, n_jobs=2)
     return _prefixes(problem, model)
 
 
@@ -66,12 +66,12 @@ def _prefixes(problem: QualitySet, model: Any) -> Candidates:
 
 
 def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -> dict[str, Points]:
-    return {
-        measure: Points(
-            costs, problem.measured(measure, problem.choose, validation), problem.measured(measure, problem.test, test)
-        )
-        for measure in problem.measures
-    }
+    found = {}
+    for measure in problem.measures:
+        terms, weights = problem.units(measure, problem.choose, validation)
+        quality = terms.sum(axis=1) / weights.sum()
+        found[measure] = Points(costs, quality, problem.units(measure, problem.test, test)[0])
+    return found
 
 
 def boosted(problem: QualitySet, environment: Environment, quick: bool) -> dict[str, Candidates]:
@@ -155,6 +155,7 @@ def _best(candidates: list[Points]) -> Points:
         budgets = np.unique(np.concatenate([[0.0], points.costs]))
         mirrored = Points(points.costs, points.validation, points.validation)
         floor = float(points.validation.min())
-        return mean_upto(budgets, value_at_budgets(mirrored, budgets, floor, chosen=True), float(budgets[-1]) or 1.0)
+        values = value_at_budgets(mirrored, budgets, floor, chosen=True)
+        return float(mean_upto(budgets, values, float(budgets[-1]) or 1.0))
 
     return max(candidates, key=validated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,10 +41,22 @@ class Part:
         """Number of rows of each query, in order."""
         return np.unique(self.query, return_counts=True)[1] if self.query is not None else np.array([len(self.y)])
 
+    @cached_property
+    def distinct(self) -> tuple[Index, Index, Float]:
+        """The rows ordered so that equal ones are neighbours, and the start and number of each distinct row."""
+        _, number, counts = np.unique(self.X, axis=0, return_inverse=True, return_counts=True)
+        return np.argsort(number.ravel(), kind="stable"), np.cumsum(counts) - counts, counts.astype(np.float64)
+
     def at(self, rows: Index) -> Part:
         """Return some of the rows, grouped by query."""
         selected = rows if self.query is None else rows[np.argsort(self.query[rows], kind="stable")]
         return Part(self.X[selected], self.y[selected], None if self.query is None else self.query[selected])
+
+    def joined(self, other: Part) -> Part:
+        """Return the rows of both, grouped by query."""
+        query = None if self.query is None else np.concatenate([self.query, np.asarray(other.query)])
+        both = Part(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]), query)
+        return both.at(np.arange(len(both.y)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,29 +83,42 @@ class QualitySet:
         """Measures of scores; larger is better."""
         return ("NDCG@5", "r2") if self.task == "ranking" else ("accuracy",)
 
-    def measured(self, measure: str, part: Part, scores: Float) -> Float:
-        """Return the quality of scores (m, n), or (m, n, classes), on a part, (m,)."""
+    def units(self, measure: str, part: Part, scores: Float) -> tuple[Float, Float]:
+        """Return the terms of the quality of scores (m, n), or (m, n, classes), for each query or distinct row.
+
+        Rows of equal features have equal scores, so they count as one unit (KDD Cup 1999 repeats each row eight times).
+
+        Returns
+        -------
+        terms : (m, u).  weights : (u,). A model's quality is the sum of its terms over the sum of the weights.
+        """
         if measure == "NDCG@5":
             assert part.query is not None
-            found = ndcg(part.y, scores.T, part.query)
-            assert found is not None
-            return found
+            starts, sizes = np.unique(part.query, return_index=True, return_counts=True)[1:]
+            queries = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True) if size > 1]
+            found = [ndcg(part.y[rows], scores[:, rows].T, part.query[rows]) for rows in queries]
+            return np.column_stack([value for value in found if value is not None]), np.ones(len(queries))
         if measure == "r2":
-            risk = np.mean(np.square(part.y - self.fit.y.mean()))
-            r2: Float = 1.0 - np.mean(np.square(scores - part.y), axis=1) / risk
-            return r2
+            weights = np.square(part.y - self.fit.y.mean())
+            terms = np.column_stack([weights, (weights - np.square(scores - part.y)).T])
+            starts = np.unique(part.query, return_index=True)[1]
+            sums = np.add.reduceat(terms, starts, axis=0)
+            return sums[:, 1:].T, sums[:, 0]
         likely = scores.argmax(axis=2) if scores.ndim == 3 else (scores > 0).astype(np.intp)
-        accuracy: Float = np.mean(likely == part.y, axis=1)
-        return accuracy
+        order, starts, sizes = part.distinct
+        return np.add.reduceat((likely == part.y)[:, order], starts, axis=1, dtype=np.float64), sizes
 
-    def prior(self, measure: str) -> float:
-        """Return the quality on the test rows without any feature."""
-        if measure == "NDCG@5":
-            return float(self.measured(measure, self.test, np.zeros((1, len(self.test.y))))[0])
+    def prior(self, measure: str) -> tuple[Float, Float]:
+        """Return the terms and weights of the quality on the test rows without any feature, (u,) each."""
+        n = len(self.test.y)
         if measure == "r2":
-            return 0.0
-        values, counts = np.unique(self.fit.y, return_counts=True)
-        return float(np.mean(self.test.y == values[counts.argmax()]))
+            scores = np.full((1, n), self.fit.y.mean())
+        elif self.task == "multiclass":
+            scores = np.tile(np.bincount(self.fit.y.astype(np.intp), minlength=self.classes), (1, n, 1))
+        else:
+            scores = np.full((1, n), self.fit.y.mean() - 0.5)
+        terms, weights = self.units(measure, self.test, scores)
+        return terms[0], weights
 
 
 def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
@@ -110,6 +136,15 @@ def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
     """Return rows with a class as target."""
     X, y = _read(path, groups, target)
     return Part(X, y.astype(np.intp))
+
+
+def _heart_cleveland(folder: Path) -> QualitySet:
+    groups = load_groups(folder / "groups.json")
+    whole = _classed(folder / "data.parquet", groups, "disease")
+    order = np.random.default_rng(0).permutation(len(whole.y))
+    fit, choose, test = (whole.at(rows) for rows in np.split(order, [160, 200]))
+    what = "heart disease, Cleveland: 160 rows to fit on, 40 to choose by, 103 to test, prices in dollars"
+    return QualitySet("heart_cleveland", what, "binary", groups, fit, choose, test, classes=2)
 
 
 def _mq2008(folder: Path) -> QualitySet:
@@ -155,6 +190,7 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
     "yahoo_sample": _yahoo_sample,
     "kddcup99": _kddcup99,
     "mfeat": _mfeat,
+    "heart_cleveland": _heart_cleveland,
 }
 
 
