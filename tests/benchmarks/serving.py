@@ -242,6 +242,18 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
     return found
 
 
+def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, rounds: int) -> list[Measure]:
+    """Measure group messages for a model of hinges; the floor is the same message for the linear model."""
+    found: list[Measure] = []
+    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
+        streams = [Stream(model, service, floors, packed=many) for service in (with_hinges, linear)]
+        ours, floor = interleave(*(partial(stream.groups, gap_s) for stream in streams), rounds)
+        for stream in streams:
+            stream.close()
+        found.append(Measure(f"WebSocket group, {name}, with hinges / without", ours, floor, limit))
+    return found
+
+
 def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measure]:
     """Measure MLServer with a trivial model; the ratio is its cost divided by ours."""
     rng = np.random.default_rng(2)
@@ -298,12 +310,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path, groups=2 * SENT, size=WIDTH)
+        bent = Path(folder) / "hinges.safetensors"
+        saved_model(bent, groups=2 * SENT, size=WIDTH, basis="hinge")
         with server("admitting", path) as service, server("floors", path) as floors:
             measures = [
                 *websocket(model, service, floors, args.rounds),
                 *packed(model, service, floors, args.rounds),
                 *http(model, service, floors, args.rounds),
             ]
+            with server("admitting", bent) as with_hinges:
+                measures += hinges(model, service, with_hinges, floors, args.rounds)
             if args.peers:
                 measures += peers(model, service, Path(folder), args.rounds)
     sys.exit(0 if report(measures) else 1)

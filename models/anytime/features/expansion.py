@@ -117,38 +117,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Expansion:
-    """The terms of all raw columns, in the order of the groups file."""
+class Columns:
+    """Raw columns in order, and their terms: those of one group, for example."""
 
-    groups: FeatureGroups
     columns: tuple[Column, ...]
-
-    @classmethod
-    def of(cls, groups: FeatureGroups) -> Expansion:
-        """Return the expansion that groups with complete bases state.
-
-        Raises
-        ------
-        GroupsError
-            A basis is invalid.
-        """
-        found = cls(groups, tuple(_column(name, groups.bases.get(name)) for name in groups.features))
-        found._check_names()
-        return found
-
-    def _check_names(self) -> None:
-        """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
-        texts = {self.columns[j].name for j, basis in self.categories.items() if basis.holds == "text"}
-        for group in self.groups.groups if texts else ():
-            for column in texts.intersection(group.features):
-                if ":" in group.name:
-                    what = f"group {group.name!r} has the text column {column!r} and ':' in its name"
-                    raise GroupsError(f"{what}; expected a name without ':'")
-                if (name := f"{group.name}:{column}") in self.groups.positions:
-                    raise GroupsError(
-                        f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
-                        "rename one of the groups"
-                    )
 
     @cached_property
     def is_identity(self) -> bool:
@@ -168,18 +140,6 @@ class Expansion:
         return {j: basis for j, basis in bases if isinstance(basis, Categories)}
 
     @cached_property
-    def plain(self) -> Expansion:
-        """Return the expansion without indicators of missing values."""
-        if not any(column.indicator for column in self.columns):
-            return self
-        return Expansion(self.groups, tuple(replace(column, indicator=False) for column in self.columns))
-
-    @cached_property
-    def indicated(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop), counted without indicators, of the columns that have an indicator."""
-        return tuple(span for column, span in zip(self.columns, self.plain.spans, strict=True) if column.indicator)
-
-    @cached_property
     def are_indicators(self) -> Bool:
         """Return which terms are indicators of missing values, (terms,)."""
         marks = np.zeros(self.size, dtype=np.bool_)
@@ -191,35 +151,37 @@ class Expansion:
         """Return the number of terms."""
         return sum(len(column.terms) for column in self.columns)
 
-    @cached_property
-    def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features.
+    def clamped(self, X: Float) -> tuple[Float, Bool | None]:
+        """Move the values of X (rows, columns) into the ranges of their columns.
 
-        Raises
-        ------
-        GroupsError
-            Two terms have the same name.
+        Returns
+        -------
+        x : (columns, rows), a copy.  outside : (columns,) in which a value was moved; None if in no column.
         """
-        if self.is_identity:
-            return self.groups
-        of_column = {column.name: column.terms for column in self.columns}
-        groups = tuple(
-            group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
-            for group in self.groups.groups
-        )
-        return FeatureGroups(cost_unit=self.groups.cost_unit, groups=groups)
+        if self._bounds is None:
+            return np.array(X.T, dtype=np.float64, order="C"), None  # a column at a time is contiguous
+        low, high = self._bounds
+        x = np.minimum(np.maximum(X.T, low, order="C"), high)  # .7 us for a row, 2.0 by np.clip
+        if x.tobytes() == X.T.tobytes():  # .2 us for a row, 5.6 by the comparisons below
+            return x, None
+        outside = np.asarray(((X.T < low) | (X.T > high)).any(axis=1))
+        return x, outside if outside.any() else None
 
     def expand_into(self, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns)."""
         if self.is_identity:
             out[:] = X.T
             return
-        x = np.array(X.T, dtype=np.float64, order="C")  # a column at a time is contiguous
+        x = np.array(X.T, dtype=np.float64, order="C")
         if self._bounds is not None:
             np.clip(x, *self._bounds, out=x)
+        self.expand_clamped(x, out)
+
+    def expand_clamped(self, x: Float, out: Float) -> None:
+        """Write the terms (terms, rows) of values that `clamped` returned."""
         pieces = self._pieces
         if len(pieces.terms) == len(out):
-            np.take(x, pieces.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
+            x.take(pieces.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
             out -= pieces.knots
             np.maximum(out, pieces.floors, out=out)
         elif len(pieces.terms):
@@ -234,13 +196,13 @@ class Expansion:
             starts, lasts = zip(*(self.spans[j] for j in self._indicators), strict=True)
             out[np.array(lasts) - 1] = np.isnan(out[list(starts)])
 
-    def outside(self, X: NDArray[Any]) -> Bool | None:
-        """Return in which columns (columns,) a value of X (rows, columns) is outside the range; None without ranges."""
-        if self._bounds is None:
-            return None
-        low, high = self._bounds
-        x = X.T
-        return np.asarray(((x < low) | (x > high)).any(axis=1))
+    def expand(self, X: NDArray[Any]) -> Float:
+        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
+        if self.is_identity:
+            return np.asarray(X, dtype=np.float64)
+        out = np.empty((self.size, len(X)))
+        self.expand_into(X, out)
+        return out.T
 
     @cached_property
     def _bounds(self) -> tuple[Float, Float] | None:
@@ -285,17 +247,69 @@ class Expansion:
         """Return the columns with an indicator of missing values."""
         return [j for j, column in enumerate(self.columns) if column.indicator]
 
-    def expand(self, X: NDArray[Any]) -> Float:
-        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
-        if self.is_identity:
-            return np.asarray(X, dtype=np.float64)
-        out = np.empty((self.size, len(X)))
-        self.expand_into(X, out)
-        return out.T
 
-    def of_group(self, index: int) -> Expansion:
-        """Return the expansion of the columns of one group only; `terms`, which names all groups, is not for it."""
-        return Expansion(self.groups, self.columns[self.groups.slices[index]])
+@dataclass(frozen=True)
+class Expansion(Columns):
+    """The terms of all raw columns of some groups, in the order of the groups file."""
+
+    groups: FeatureGroups
+
+    @classmethod
+    def of(cls, groups: FeatureGroups) -> Expansion:
+        """Return the expansion that groups with complete bases state.
+
+        Raises
+        ------
+        GroupsError
+            A basis is invalid.
+        """
+        found = cls(tuple(_column(name, groups.bases.get(name)) for name in groups.features), groups)
+        found._check_names()
+        return found
+
+    def _check_names(self) -> None:
+        """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
+        texts = {self.columns[j].name for j, basis in self.categories.items() if basis.holds == "text"}
+        for group in self.groups.groups if texts else ():
+            for column in texts.intersection(group.features):
+                if ":" in group.name:
+                    what = f"group {group.name!r} has the text column {column!r} and ':' in its name"
+                    raise GroupsError(f"{what}; expected a name without ':'")
+                if (name := f"{group.name}:{column}") in self.groups.positions:
+                    raise GroupsError(
+                        f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
+                        "rename one of the groups"
+                    )
+
+    @cached_property
+    def plain(self) -> Expansion:
+        """Return the expansion without indicators of missing values."""
+        if not any(column.indicator for column in self.columns):
+            return self
+        return replace(self, columns=tuple(replace(column, indicator=False) for column in self.columns))
+
+    @cached_property
+    def indicated(self) -> tuple[tuple[int, int], ...]:
+        """Return the terms (start, stop), counted without indicators, of the columns that have an indicator."""
+        return tuple(span for column, span in zip(self.columns, self.plain.spans, strict=True) if column.indicator)
+
+    @cached_property
+    def terms(self) -> FeatureGroups:
+        """Return the groups with their terms as features.
+
+        Raises
+        ------
+        GroupsError
+            Two terms have the same name.
+        """
+        if self.is_identity:
+            return self.groups
+        of_column = {column.name: column.terms for column in self.columns}
+        groups = tuple(
+            group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
+            for group in self.groups.groups
+        )
+        return FeatureGroups(cost_unit=self.groups.cost_unit, groups=groups)
 
     @property
     def needs_size(self) -> bool:
@@ -313,13 +327,13 @@ class Expansion:
                 bases[column.name] = bases[column.name].model_copy(update=update)
                 column = replace(column, basis=hinge)  # noqa: PLW2901
             columns.append(column)
-        return Expansion(self.groups.with_bases(bases), tuple(columns)), np.flatnonzero(terms)
+        return Expansion(tuple(columns), self.groups.with_bases(bases)), np.flatnonzero(terms)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
         bases = self.groups.bases | {c.name: c.described() for c in columns if c.indicator}
-        return Expansion(self.groups.with_bases(bases), columns)
+        return Expansion(columns, self.groups.with_bases(bases))
 
 
 class _Pieces(NamedTuple):

@@ -23,7 +23,7 @@ from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
 from anytime.features.categories import Categories
-from anytime.features.expansion import Expansion
+from anytime.features.expansion import Columns
 from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.subsets import ArrivedModel, arrived_model
@@ -215,9 +215,8 @@ class Prediction:
         if expansion.is_identity:
             np.subtract(values, place.mean, out=stored)
         else:
-            expansion.expand_into(values, stored.T)
+            nulls = self._expand(group, expansion, values, stored.T)
             stored -= place.mean
-            nulls = self._changes(group, expansion, values)
         if math.isnan(dasum(stored.ravel(order="K"))):  # 1 us, 3 by `np.isnan(values).any()`
             missing = np.isnan(stored)
             stored[missing] = 0.0
@@ -234,16 +233,17 @@ class Prediction:
                 self._advance()
         self._nulls[group] = nulls
 
-    def _changes(self, group: str, expansion: Expansion, values: Float) -> Bool | None:
-        """Record which columns of a group are clamped; return which have an unknown level, None without categories."""
+    def _expand(self, group: str, columns: Columns, values: Float, out: Float) -> Bool | None:
+        """Write the terms of a group; record which columns are clamped, and return which have an unknown level."""
+        x, outside = columns.clamped(values)
+        columns.expand_clamped(x, out)
         self._clamped.pop(group, None)
-        outside = expansion.outside(values)
-        if outside is not None and outside.any():
+        if outside is not None:
             self._clamped[group] = outside
-        if not expansion.categories:
+        if not columns.categories:
             return None
         unknown = np.zeros(values.shape[1], dtype=np.bool_)
-        for j in expansion.categories:
+        for j in columns.categories:
             unknown[j] = (values[:, j] < 0).any()
         return unknown
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.features.expansion import Expansion
+from anytime.features.expansion import Columns, Expansion
 from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
@@ -80,7 +80,7 @@ class GroupPosition(NamedTuple):
     mean: Float
     step: int
     features: tuple[str, ...]
-    expansion: Expansion
+    expansion: Columns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,8 +147,8 @@ class Model:
             for index in map(self.groups.positions.__getitem__, step.adds):
                 group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
                 if group.features:
-                    terms = self.expansion.of_group(index)
-                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, terms)
+                    columns = Columns(self.expansion.columns[self.groups.slices[index]])
+                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, columns)
                     start += len(mean)
         return found
 

@@ -20,6 +20,7 @@ def saved_model(
     rows: int = 4000,
     *,
     seed: int = 0,
+    basis: str | None = None,
     name: str = "load",
     prefix: str = "group",
 ) -> Model:
@@ -43,7 +44,8 @@ def saved_model(
         for g in range(groups)
     ]
     with single_blas_thread():
-        return AnytimeRegressor({"cost_unit": "ms", "groups": costed}, n_jobs=1).fit(X, y).save(path, name=name)
+        model = AnytimeRegressor({"cost_unit": "ms", "groups": costed}, basis=basis, n_jobs=1).fit(X, y)
+        return model.save(path, name=name)
 
 
 def values_of(model: Model, group: str, rng: np.random.Generator) -> list[float]:

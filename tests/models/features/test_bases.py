@@ -102,7 +102,10 @@ def test_values_beyond_the_quantiles_move_to_them(basis: str) -> None:
     np.testing.assert_array_equal(
         found.expand(wild[:, np.newaxis]), found.expand(np.clip(wild, low, high)[:, np.newaxis])
     )
-    assert [found.outside(wild[[i], np.newaxis]) for i in range(3)] == [[True], [False], [True]]
+    for value, is_outside in zip(wild, (True, False, True), strict=True):
+        moved, outside = found.clamped(np.array([[value]]))
+        assert (outside is not None and outside.tolist() == [True]) == is_outside
+        assert moved.tolist() == [[np.clip(value, low, high)]]
     assert found.groups.bases["x"].range == (low, high)
 
 
