@@ -34,7 +34,7 @@ from anytime.selection import FactoredSequence, Sequence, given_sequence, sequen
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, cross_validated, shortened, split
+from anytime.training.model_selection import Choice, HeldBest, HoldOut, NoStepsError, cross_validated, shortened, split
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
@@ -315,7 +315,13 @@ def _candidates(groups: FeatureGroups, parts: Many[Moments], moments: Moments) -
 
 def _least_error(candidates: Many[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence."""
-    found = [(terms, _least_squares(terms, options)) for terms in candidates]
+    found = []
+    for terms in candidates:
+        try:
+            found.append((terms, _least_squares(terms, options)))
+        except NoStepsError:
+            if not found and terms is candidates[-1]:
+                raise
     horizon = options.horizon(candidates[0].expansion.groups)
     return min(found, key=lambda each: each[1].mean_error(horizon))
 

@@ -86,6 +86,10 @@ class Fold:
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=1))
 
 
+class NoStepsError(TrainingError):
+    """No group's projection of the responses is longer than epsilon."""
+
+
 @dataclass(frozen=True)
 class Errors:
     """Errors on held-out rows: mean squares in target units, averaged over the responses; or mean deviances.
@@ -179,7 +183,7 @@ def cross_validated(
         sequence = order(alpha)
         choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
     if not choice.sequence.steps:
-        raise TrainingError(
+        raise NoStepsError(
             f"epsilon is {options.epsilon:g}, and no group's projection of the responses is longer: the longest is "
             f"{choice.sequence.longest:.4g}; choose a smaller epsilon"
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
-from anytime.errors import GroupsError
+from anytime.errors import GroupsError, TrainingError
 from anytime.features.expansion import Expansion
 from anytime.features.learning import learned_groups
 from anytime.groups import FeatureGroups, load_groups
@@ -93,6 +93,19 @@ def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -
     assert logistic.model_.groups.bases == squares.model_.groups.bases
     direct = AnytimeClassifier(GROUPS, basis=size_of(logistic.model_.groups), cv=3).fit(table, classes)
     np.testing.assert_allclose(logistic.predict_proba(table), direct.predict_proba(table), atol=1e-5)
+
+
+def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.uniform(-1, 1, 400)})  # the response has no linear part
+    groups = {"groups": [{"name": "a", "features": ["x"], "cost": 1.0}]}
+    y = np.abs(X["x"]) + 0.02 * rng.normal(size=400)
+    with pytest.raises(TrainingError, match="longest is 0"):
+        AnytimeRegressor(groups, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
+    found = AnytimeRegressor(groups, basis="auto", epsilon=0.2, cv=5).fit(X, y)
+    assert found.model_.groups.bases["x"].basis != "hinge:0"
+    with pytest.raises(TrainingError, match="choose a smaller epsilon"):
+        AnytimeRegressor(groups, basis="auto", epsilon=5.0, cv=5).fit(X, y)
 
 
 def test_a_stream_selects_again_with_each_batch() -> None:
