@@ -164,7 +164,7 @@ class Columns:
         x = np.minimum(np.maximum(X.T, low, order="C"), high)  # .7 us for a row, 2.0 by np.clip
         if x.tobytes() == X.T.tobytes():  # .2 us for a row, 5.6 by the comparisons below
             return x, None
-        outside = np.asarray(((X.T < low) | (X.T > high)).any(axis=1))
+        outside = np.asarray(((X < low.T) | (X > high.T)).any(axis=0))
         return x, outside if outside.any() else None
 
     def expand_into(self, X: NDArray[Any], out: Float) -> None:
