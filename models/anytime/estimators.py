@@ -242,7 +242,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
         names = _names_of(y)
         if first:  # the groups' file is read once, so that predictions do not need it
-            self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+            given = None if self.groups is None else load_groups(self.groups)
+            matched = given and given.matched(X.columns if is_frame(X) else [])
+            self._given_groups: FeatureGroups | None = matched
         X = picked_columns(X, self._given_groups)
         framed = is_frame(X)
         if first and framed:

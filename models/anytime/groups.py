@@ -5,8 +5,9 @@ A groups file is JSON or YAML::
     {"cost_unit": "ms", "groups": [{"name": "hog", "features": ["hog_0", "hog_1"], "cost": 2.5, "requires":
     ["resize"]}]}
 
-Every feature belongs to exactly one group. The order of the file is the order of the columns everywhere in this
-library. A group may require others, whose cost is paid once, and may have no features of its own (a blood draw).
+Every feature belongs to exactly one group; `body_*` stands for columns of a table that no group names. The order of the
+file is the order of the columns everywhere in this library. A group may require others, whose cost is paid once, and
+may have no features of its own (a blood draw).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,7 +111,7 @@ class FeatureGroups(BaseModel):
                 if name not in names:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
         for column in self.bases:
-            if column not in owner:
+            if column not in owner and not any(_matches(name, column) for name in owner if _is_pattern(name)):
                 known = suggestion(column, tuple(owner))
                 raise GroupsError(f"bases has column {column!r}, which is in no group; {known}")
         _ = self.prerequisites  # raises for a cycle
@@ -170,6 +173,32 @@ class FeatureGroups(BaseModel):
         """Return the names of the groups that have features."""
         return tuple(group.name for group in self.groups if group.features)
 
+    def matched(self, columns: Iterable[str]) -> FeatureGroups:
+        """Return the groups with each pattern replaced by the columns that it matches, in their order.
+
+        `*` stands for any characters and `?` for one. A pattern matches no column that a group names; one without a
+        match remains, and so does the name of a column.
+
+        Raises
+        ------
+        GroupsError
+            Two patterns match one column.
+        """
+        names = dict.fromkeys(columns)
+        free = [name for name in names if name not in self.features]
+
+        def features(feature: str) -> list[str]:
+            if feature in names or not _is_pattern(feature):
+                return [feature]
+            return [name for name in free if _matches(feature, name)] or [feature]
+
+        if not any(map(_is_pattern, self.features)):
+            return self
+        content = self.model_dump(exclude_unset=True)
+        for group in content["groups"]:
+            group["features"] = list(chain.from_iterable(map(features, group["features"])))
+        return _checked(content, "groups")
+
     def without(self, features: Iterable[str]) -> FeatureGroups:
         """Return the groups without some features; emptied groups stay, because other groups may require them."""
         dropped = set(features)
@@ -200,6 +229,7 @@ class FeatureGroups(BaseModel):
         GroupsError
             The other file lacks a group, has an additional group, or a group there lacks a feature.
         """
+        other = other.matched(self.features)
         missing, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
         if missing or new:
             extra = f"has {listed(sorted(new))}, which the model lacks"
@@ -215,6 +245,14 @@ class FeatureGroups(BaseModel):
                 )
             groups.append(changed.model_copy(update={"features": group.features}))
         return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups)).with_bases(self.bases)
+
+
+def _is_pattern(feature: str) -> bool:
+    return "*" in feature or "?" in feature
+
+
+def _matches(pattern: str, column: str) -> bool:
+    return fnmatchcase(column, pattern.replace("[", "[[]"))  # brackets are ordinary in names such as hog[0]
 
 
 class _Loader(yaml.SafeLoader):

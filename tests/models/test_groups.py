@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
 from anytime.errors import GroupsError
 from anytime.groups import FeatureGroups, load_groups, singletons
 
@@ -311,3 +314,55 @@ def test_groups_cannot_be_changed() -> None:
         groups.groups[0].cost = 3.0  # type: ignore[misc]
     with pytest.raises(ValueError, match="frozen"):
         groups.cost_unit = "ms"  # type: ignore[misc]
+
+
+def test_a_pattern_stands_for_the_columns_that_no_group_names() -> None:
+    groups = load_groups(
+        {
+            "groups": [
+                {"name": "rest", "features": ["body_*", "hog[0]"], "cost": 1},
+                {"name": "dear", "features": ["body_9", "x?"], "cost": 2},
+            ],
+            "bases": {"body_1": {"basis": "hinge"}},
+        }
+    )
+    found = groups.matched(["body_2", "body_9", "x1", "x22", "body_1", "hog0"])
+    assert [group.features for group in found.groups] == [("body_2", "body_1", "hog[0]"), ("body_9", "x1")]
+    assert found.bases == groups.bases
+    assert groups.matched(["a"]) == groups
+    named = load_groups({"groups": [{"name": "g", "features": ["x*"], "cost": 1}]})
+    assert named.matched(["x*", "x1"]) == named
+
+
+def test_two_patterns_must_not_match_one_column() -> None:
+    twice = {"groups": [{"name": n, "features": [f], "cost": 1} for n, f in (("a", "x*"), ("b", "*1"))]}
+    with pytest.raises(GroupsError, match="feature 'x1' is in group 'a' and in group 'b'"):
+        load_groups(twice).matched(["x1"])
+
+
+def test_a_basis_of_a_column_that_no_pattern_matches_is_refused() -> None:
+    content = {"groups": [{"name": "a", "features": ["x*"], "cost": 1}], "bases": {"y": {"basis": "hinge"}}}
+    with pytest.raises(GroupsError, match="column 'y', which is in no group"):
+        load_groups(content)
+
+
+def test_patterns_are_matched_by_commands_and_estimators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    groups = {"groups": [{"name": "a", "features": ["a_*"], "cost": 1}, {"name": "rest", "features": ["?"], "cost": 2}]}
+    for number, unit in enumerate(("units", "dollars")):
+        (tmp_path / f"g{number}.json").write_text(json.dumps(groups | {"cost_unit": unit}))
+    place = [str(tmp_path / name) for name in ("t.csv", "g0.json", "m.safetensors")]
+    assert main(["train", place[0], "--groups", place[1], "--target", "y", "--out", place[2]]) == 0
+    model = load(place[2])
+    assert [group.features for group in model.groups.groups] == [("a_1", "a_2"), ("b",)]
+    assert main(["basis", place[0], "--groups", place[1], "--target", "y", "--out", str(tmp_path / "b.json")]) == 0
+    assert load_groups(tmp_path / "b.json").features == ("a_1", "a_2", "b")
+    cheaper = ["--costs", str(tmp_path / "g1.json"), "--out", str(tmp_path / "c.safetensors")]
+    assert main(["resequence", place[2], *cheaper]) == 0
+    assert load(tmp_path / "c.safetensors").groups.cost_unit == "dollars"
+    estimator = AnytimeRegressor(groups).fit(table.drop(columns="y"), table["y"])
+    assert estimator.model_.groups.features == model.groups.features
+    assert estimator.predict(table).shape == (60,)
+    capsys.readouterr()

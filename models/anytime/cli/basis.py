@@ -40,7 +40,8 @@ def basis(
     table = open_table(data)
     if target:
         survey_target(table, target, drop_missing=True)
-    dataset = Dataset(table, load_groups(groups), Target("regression", tuple(target or ())))
+    known = load_groups(groups).matched(name for name in table.columns if name not in (target or ()))
+    dataset = Dataset(table, known, Target("regression", tuple(target or ())))
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")

@@ -178,12 +178,14 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
         raise TrainingError(f"{str(data)!r} is a table; give --groups")
     if not options.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
-    groups = remaining_groups(load_groups(options.groups), options.changes)
+    table = open_table(data if backend.cluster is None else data.resolve())
+    used = (*options.target, options.query, options.weights)
+    known = load_groups(options.groups).matched(name for name in table.columns if name not in used)
+    groups = remaining_groups(known, options.changes)
     for feature in options.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
     groups = groups.without(options.drop) if options.drop else groups
-    table = open_table(data if backend.cluster is None else data.resolve())
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     survey = survey_target(table, options.target, drop_missing=options.drop_missing)
