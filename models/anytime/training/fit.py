@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -240,7 +240,8 @@ def fit(
         raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
-    candidates = _candidates(groups, parts, moments) if expansion is None else [_Terms(expansion, parts, moments)]
+    whole = Expansion.of(groups) if expansion is None else expansion
+    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(whole, parts, moments)
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
@@ -252,9 +253,8 @@ def fit(
             raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
         else:
             check_family(options.family, observed.target)
-            terms = candidates[0]
-            if len(candidates) > 1:
-                terms, _ = _least_error(candidates, replace(options, family="gaussian"))
+            squares_alone = replace(options, family="gaussian")
+            terms = _least_error(candidates, squares_alone)[0] if whole.needs_size else next(candidates)
             likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
@@ -298,32 +298,34 @@ class _Terms:
         return Gram.of(self.moments)
 
 
-def _candidates(groups: FeatureGroups, parts: Many[Moments], moments: Moments) -> list[_Terms]:
-    """Return the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
-    whole = Expansion.of(groups)
+def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
+    """Yield the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    found = []
     for size in Octiles.choices if whole.needs_size else (7,):
         _, columns = whole.plain.with_hinges(size)
         all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
         expansion = with_indicators(whole.with_hinges(size)[0], all_rows)
         all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
-        found.append(_Terms(expansion, own, all_rows))
-    return found
+        yield _Terms(expansion, own, all_rows)
 
 
-def _least_error(candidates: Many[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
+def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence."""
-    found = []
+    best: tuple[float, _Terms, Choice[FactoredSequence]] | None = None
+    refused = TrainingError("no terms")
     for terms in candidates:
         try:
-            found.append((terms, _least_squares(terms, options)))
-        except NoStepsError:
-            if not found and terms is candidates[-1]:
-                raise
-    horizon = options.horizon(candidates[0].expansion.groups)
-    return min(found, key=lambda each: each[1].mean_error(horizon))
+            choice = _least_squares(terms, options)
+        except NoStepsError as error:
+            refused = error
+            continue
+        error_of_size = choice.mean_error(options.horizon(terms.expansion.groups))
+        if best is None or error_of_size < best[0]:
+            best = error_of_size, terms, choice
+    if best is None:
+        raise refused
+    return best[1:]
 
 
 def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:
