@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import reprlib
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -202,8 +203,8 @@ class Prediction:
                 )
         return codes
 
-    def add_checked(self, group: str, values: Float) -> None:
-        """Add values that `checked` returned."""
+    def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
+        """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""
         place = self.model.places[group]
         if self._rows != len(values):
             self.expect_rows(len(values))
@@ -217,7 +218,7 @@ class Prediction:
         else:
             nulls = self._expand(group, expansion, values, stored.T)
             stored -= place.mean
-        if math.isnan(dasum(stored.ravel(order="K"))):  # 1 us, 3 by `np.isnan(values).any()`
+        if not present and math.isnan(dasum(stored.ravel(order="K"))):  # 1 us, 3 by `np.isnan(values).any()`
             missing = np.isnan(stored)
             stored[missing] = 0.0
             absent = missing[:, [start for start, _ in expansion.spans]].any(axis=0)
@@ -408,6 +409,32 @@ class Prediction:
             if marks is not None:
                 found += compress(self.model.places[name].features, marks)
         return tuple(found)
+
+
+class CheckedRow(dict[str, Float]):
+    """Values (1, features) of several groups, all of them numbers and none missing."""
+
+
+def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
+    """Return one row of several groups of numbers, in a third of the time that `checked` takes for each.
+
+    None if there is no group, or one whose list is not that simple: unknown, of categories, of a wrong length, with a
+    missing or a large value. `checked` accepts or refuses it.
+    """
+    row, ends = array("d"), [0]
+    try:
+        for group, each in values.items():
+            place = model.places[group]
+            row.extend(each)
+            ends.append(len(row))
+            if ends[-1] - ends[-2] != len(place.features) or place.expansion.categories:
+                return None
+    except (KeyError, TypeError, OverflowError):
+        return None
+    numbers = np.array(row)[np.newaxis]
+    if not row or not dasum(numbers[0]) <= LARGEST:
+        return None
+    return CheckedRow({group: numbers[:, i:j] for group, (i, j) in zip(values, pairwise(ends), strict=True)})
 
 
 _NUMBERS = (type(None), int, float, np.integer, np.floating)

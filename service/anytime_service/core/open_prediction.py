@@ -46,7 +46,7 @@ from typing import Any, get_args
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, CheckedRow, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
@@ -173,8 +173,9 @@ class OpenPrediction:
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        for name, array in checked_groups(self.prediction, values).items():
-            self.prediction.add_checked(name, array)
+        checked = checked_groups(self.prediction, values)
+        for name, array in checked.items():
+            self.prediction.add_checked(name, array, present=isinstance(checked, CheckedRow))
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
@@ -278,11 +279,13 @@ def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
         raise FieldError(f"groups.{name}", str(error)) from error
 
 
-def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> dict[str, Float]:
+def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
     """Return the values of groups as arrays for `Prediction.add_checked`.
 
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """
+    if isinstance(values, CheckedRow) and prediction.rows == 1:
+        return values
     arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
     if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())

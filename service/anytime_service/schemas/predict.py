@@ -7,19 +7,19 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from anytime.inference.prediction import checked_row
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, read, too_large
 from anytime_service.schemas.values import (
+    AT_ONCE,
     VALUES_SCHEMA,
     Array,
     Packed,
     Pauses,
     Values,
     array_of,
-    is_long_list,
     malformed,
-    read_short_values,
     read_values,
 )
 
@@ -147,24 +147,41 @@ async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> 
 
     Raise FieldError, which names the group and the place, if values are invalid.
     """
-    pauses, decoder = Pauses(), _VALUES[form.name]
+    pauses, decoder, name = Pauses(), _VALUES[form.name], ""
     converted: Arrays = {}
-    for name, values in groups.items():
-        try:
-            if isinstance(values, Packed):
-                converted[name] = array_of(model, name, values.values, values.dtype, max_rows)
-            elif is_long_list(form, values):
-                converted[name] = await read_values(form, decoder, model, name, values, max_rows, pauses)
-            else:  # without a coroutine for each group, 2 us less
-                converted[name] = read_short_values(form, decoder, model, name, values, max_rows)
-        except msgspec.ValidationError as error:
-            message, place = located(error)
-            field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
-            at = f" at {place}" if place else ""
-            raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
-        if pauses.due():
-            await pauses.pause()
+    try:
+        if sum(map(_size, groups.values())) <= AT_ONCE:
+            values = {}
+            for name, content in groups.items():
+                values[name] = content if isinstance(content, Packed) else decoder.decode(content)
+            row = checked_row(model, values)
+            if row is not None:
+                return row
+            converted = {name: _array(model, name, each, max_rows) for name, each in values.items()}
+        else:
+            for name, content in groups.items():
+                if isinstance(content, Packed):
+                    converted[name] = _array(model, name, content, max_rows)
+                else:
+                    converted[name] = await read_values(form, decoder, model, name, content, max_rows, pauses)
+                await pauses.pause()
+    except msgspec.ValidationError as error:
+        message, place = located(error)
+        field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
+        at = f" at {place}" if place else ""
+        raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
     return converted
+
+
+def _size(content: msgspec.Raw | Packed) -> int:
+    """Return the bytes that are to be converted; packed values are used as they are."""
+    return 0 if isinstance(content, Packed) else len(content)
+
+
+def _array(model: Model, name: str, values: Values | Packed, max_rows: int) -> Array:
+    if isinstance(values, Packed):
+        return array_of(model, name, values.values, values.dtype, max_rows)
+    return array_of(model, name, values, None, max_rows)
 
 
 def _read_body(form: Form, kinds: Mapping[str, Decoder], packed: Decoder, content: bytes, max_lists: int) -> Any:

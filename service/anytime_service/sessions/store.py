@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, Literal, NamedTuple, Protocol
 
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, CheckedRow, Prediction
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
@@ -115,7 +115,7 @@ class Session:
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
         for name, array in arrays.items():
-            self.prediction.add_checked(name, array)
+            self.prediction.add_checked(name, array, present=isinstance(arrays, CheckedRow))
         for live in tuple(self.waiting):
             live.took(arrays)
 

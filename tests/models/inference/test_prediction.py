@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, Prediction, checked_row
 from anytime.model.model import Model
 from anytime.model.prefixes import class_probabilities
 from anytime.types import Float
@@ -245,6 +245,41 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 # Missing values
+
+
+NUMBER = st.one_of(
+    st.floats(-1e3, 1e3), st.integers(-5, 5), st.booleans(), st.none(), st.just("a"), st.just(10**400), st.just(1e200)
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*NAMES, "visit", "unknown"]),
+        st.one_of(
+            st.integers(1, 3).flatmap(lambda n: st.lists(NUMBER, min_size=n, max_size=n)),
+            st.lists(st.floats(-9, 9), min_size=1, max_size=3),
+            st.just([[1.0, 2.0]]),
+        ),
+    )
+)
+def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values: dict[str, Any]) -> None:
+    together = checked_row(MODEL, values)
+    single, combined = Prediction(MODEL), Prediction(MODEL)
+    try:
+        one_by_one = {name: single.checked(name, each) for name, each in values.items()}
+    except ValuesError:
+        assert together is None
+        return
+    complete = all(np.isfinite(array).all() for array in one_by_one.values())
+    if together is None:
+        assert not values or not complete or any(isinstance(each[0], list) for each in values.values())
+        return
+    assert list(together) == list(values)
+    for name, array in one_by_one.items():
+        np.testing.assert_array_equal(together[name], array)
+        single.add_checked(name, array)
+        combined.add_checked(name, together[name], present=True)
+    assert combined.answer() == single.answer()
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.nan])
