@@ -86,7 +86,7 @@ def row_blocks_of(
             mapped = None if store is None else store.append(8 * width * len(part.Y))
             Z: Float = np.ndarray((width, len(part.Y)), buffer=mapped)
             gaps = _fill(Z, part, gram, expansion)
-            Y = np.ascontiguousarray(part.Y, dtype=np.float64)
+            Y = np.asfortranarray(part.Y, dtype=np.float64)  # a response is contiguous
             row_blocks.append(RowBlock(Z, Y, part.weights, part.folds, gaps, mapped))
             row_blocks[-1].release()
     finally:
@@ -310,12 +310,15 @@ class BlockView(View):
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
     def _predictors(self, number: int, theta: Float) -> Float:
-        """Return Z'theta (rows, Q) of a block, run by run, without a copy."""
+        """Return Z'theta (rows, Q) of a block, run by run, without a copy.
+
+        Its columns are contiguous: sums over Q numbers of each row take a third of the time.
+        """
         Z = self.design.row_blocks[number].Z
-        eta = np.zeros((Z.shape[1], theta.shape[1]))
+        eta = np.zeros((theta.shape[1], Z.shape[1])).T
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             for to, out_of in self._runs:
-                eta += Z[out_of].T @ theta[to]
+                eta += (theta[to].T @ Z[out_of]).T
             for row, missing, mean in self._gaps(number):
                 eta[missing] += mean * theta[row]
         return eta
@@ -325,7 +328,7 @@ class BlockView(View):
         Z = self.design.row_blocks[number].Z
         score = np.empty((self.width, residual.shape[1]))
         for to, out_of in self._runs:
-            score[to] = Z[out_of] @ residual
+            score[to] = (residual.T @ Z[out_of].T).T
         for row, missing, mean in self._gaps(number):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
