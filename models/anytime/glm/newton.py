@@ -34,8 +34,9 @@ LOSS_ROUNDING = 1e-15
 FAR, DAMPING = 10.0, 1e-6
 """Steps over this multiple of the largest coefficient leave the quadratic model and are damped, from this ridge up."""
 
-FAST = 0.1
-"""If a step leaves less than this share of the slope along it, the factor of H is reused."""
+FAST_ONE, FAST_MANY = 0.1, 0.6
+"""If a step leaves less than this share of the slope along it, the factor of H is reused: for one predictor, and for
+several, whose H takes many times the work of a step (6 classes: a third less time than with 0.1)."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def optimum(
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     curved = near
-    dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
+    most, fast = (DENSE_ONE, FAST_ONE) if theta.shape[1] == 1 else (DENSE_MANY, FAST_MANY)
+    dense = theta.size <= most
     solver = None if near is None or near.hessian is None else _factored_solver(near.hessian, ridge, theta.shape[1])
     adrift = 0
     for iteration in range(ITERATIONS):
@@ -132,7 +134,7 @@ def optimum(
             continue
         t, etas, slope_share = found
         theta = theta + t * step
-        if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
+        if not (dense and damping == DAMPING and t == 1.0 and slope_share < fast):
             solver = None
         now = view.evaluate(etas, hessian=solver is None and dense)
     if alpha == 0:  # nearly separated: rounding ended the steps

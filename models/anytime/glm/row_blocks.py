@@ -14,7 +14,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -152,6 +152,10 @@ CHUNK_VALUES = 2**17
 MIN_PARALLEL_VALUES = 2**20
 """Number of values of a pass below which threads cost more than they save."""
 
+PART_ROWS, MIN_PARALLEL_PRODUCTS = 2500, 2**30
+"""Rows of a block whose second derivatives one thread adds up, and the number of products from which threads do."""
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -242,7 +246,7 @@ class BlockView(View):
     def weighted_gram(self, etas: Predictors) -> Float:
         def of_block(i: int) -> Float:
             total = np.zeros((self.width, 1, self.width, 1))
-            for Z, rows in self._chunks(i):
+            for Z, rows in self._chunks(i, slice(0, len(etas[i]))):
                 h = self._curvature(i, etas[i][rows], rows)
                 mean = np.einsum("iaa->i", h) / h.shape[1]
                 _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
@@ -277,20 +281,15 @@ class BlockView(View):
                 row_blocks[number].release()
 
         values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
-        if len(row_blocks) == 1 or values < MIN_PARALLEL_VALUES or effective_n_jobs(n_jobs) == 1:
-            yield from map(run, range(len(row_blocks)))
-        else:
-            parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-            yield from parallel(delayed(run)(i) for i in range(len(row_blocks)))
+        yield from _in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
-    def _chunks(self, number: int) -> Iterator[tuple[Float, slice]]:
-        """Yield Z (d + 1, rows) of the chunks of a block; each is valid until the next."""
+    def _chunks(self, number: int, part: slice) -> Iterator[tuple[Float, slice]]:
+        """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
         Z, gaps = self.design.row_blocks[number].Z, self._gaps(number)
-        total = Z.shape[1]
-        step = min(max(256, CHUNK_VALUES // self.width), total)
+        step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
         buffer = None if len(self._runs) == 1 and not gaps else np.empty((self.width, step))
-        for start in range(0, total, step):
-            rows = slice(start, min(start + step, total))
+        for start in range(part.start, part.stop, step):
+            rows = slice(start, min(start + step, part.stop))
             if buffer is None:
                 yield Z[: self.width, rows], rows
                 continue
@@ -338,18 +337,37 @@ class BlockView(View):
         losses, residual = family.loss(eta, row_block.Y)
         if w is not None:
             losses, residual = losses * w, residual * w[:, np.newaxis]
-        Q = eta.shape[1]
-        H = np.zeros((self.width, Q, self.width, Q)) if hessian else None
-        if H is not None:
-            for Z, rows in self._chunks(number):
-                _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
         score = self._score(number, residual)
-        return float(losses.sum()), score, None if H is None else H.reshape(self.width * Q, -1)
+        return float(losses.sum()), score, self._hessian(number, eta) if hessian else None
+
+    def _hessian(self, number: int, eta: Float) -> Float:
+        """Return the second derivatives of a block; of a single block in threads, unless folds use them."""
+        Q = eta.shape[1]
+
+        def of_part(part: slice) -> Float:
+            H = np.zeros((self.width, Q, self.width, Q))
+            for Z, rows in self._chunks(number, part):
+                _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
+            return H.reshape(self.width * Q, -1)
+
+        parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
+        values = len(eta) * (self.width * Q) ** 2
+        alone = len(self.design.row_blocks) == 1 and self.design.held is None and values > MIN_PARALLEL_PRODUCTS
+        return reduce(iadd, _in_threads(of_part, parts, self.design.n_jobs if alone else 1))
 
     def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
         h, w = self.design.family.hessian(eta), self.design.weights[number]
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
+
+
+def _in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
+    """Yield the results in order."""
+    if len(items) == 1 or effective_n_jobs(n_jobs) == 1:
+        return map(task, items)
+    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
+    results: Iterator[T] = parallel(delayed(task)(item) for item in items)
+    return results
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:
@@ -360,15 +378,23 @@ def _runs(rows: Index) -> list[tuple[slice, slice]]:
 
 
 def _add_hessian(H: Float, Z: Float, h: Float) -> None:
-    """Add sum_i h_i (x) z_i z_i' to H (d + 1, Q, d + 1, Q); Z is (d + 1, rows)."""
+    """Add sum_i h_i (x) z_i z_i' to H (d + 1, Q, d + 1, Q); Z is (d + 1, rows).
+
+    The product of predictors a and b follows from those of a, of b and of their sum, which are symmetric: half the
+    work. h is positive semi-definite, so their weights are negative only by rounding.
+    """
     Q = h.shape[1]
-    if Q == 1:
-        B = Z * np.sqrt(h[:, 0, 0])
-        H[:, 0, :, 0] += B @ B.T
-        return
+
+    def product(weights: Float) -> Float:
+        B = Z * np.sqrt(np.maximum(weights, 0.0))  # numpy recognises BB' and computes half of it
+        found: Float = B @ B.T
+        return found
+
+    own = [product(h[:, a, a]) for a in range(Q)]
     for a in range(Q):
-        for b in range(a + 1):
-            block = (Z * h[:, a, b]) @ Z.T
+        H[:, a, :, a] += own[a]
+        for b in range(a):
+            both = product(h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b])
+            block = 0.5 * (both - own[a] - own[b])
             H[:, a, :, b] += block
-            if a != b:
-                H[:, b, :, a] += block
+            H[:, b, :, a] += block
