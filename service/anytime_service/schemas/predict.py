@@ -174,8 +174,7 @@ async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> 
 
 
 def _size(content: msgspec.Raw | Packed) -> int:
-    """Return the bytes that are to be converted; packed values are used as they are."""
-    return 0 if isinstance(content, Packed) else len(content)
+    return len(content.values if isinstance(content, Packed) else content)
 
 
 def _array(model: Model, name: str, values: Values | Packed, max_rows: int) -> Array:
