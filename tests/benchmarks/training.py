@@ -15,9 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from anytime import AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.features.learning import learned_groups
 from anytime.folds import FoldStream
@@ -64,6 +68,20 @@ def train(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
     """Compute moments, exact sequence, and the coefficients of all prefixes, which are read."""
     parts = fold_moments_of(X, y, n_jobs=THREADS, expansion=Expansion.of(groups).plain)
     return float(fit(parts, groups, Options(method=method, alpha=1e-5)).prefixes.packed.sum())
+
+
+def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], object]]:
+    """Return the fit of the estimator on the same table in each form that it may have, by its name."""
+    columns = list(groups.features)
+    forms: dict[str, Any] = {
+        "C-ordered": X,
+        "F-ordered": np.asfortranarray(X),
+        "DataFrame": pd.DataFrame(X, columns=columns),
+        "float32 DataFrame": pd.DataFrame(X.astype(np.float32), columns=columns),
+        "float32 array": X.astype(np.float32),
+    }
+    estimator = AnytimeRegressor(groups)
+    return {name: partial(estimator.fit, form, y) for name, form in forms.items()}
 
 
 def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
@@ -149,6 +167,7 @@ def main() -> None:
     )
     product = seconds["product"]
     cv = interleave({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, args.repeats // 3))
+    estimated = interleave({"product": lambda: X.T @ X} | fits(X, y, groups), args.repeats)
     print(f"n={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
     report(
         [
@@ -159,6 +178,11 @@ def main() -> None:
             ("FR path, Gram given / X.T @ X", seconds["fr path"] / product, 0.15),
             ("FR path / OMP path, Gram given", seconds["fr path"] / seconds["omp path"], None),
             ("20 alphas x 5 folds / X.T @ X", cv["cv"] / cv["product"], 6.0),
+        ]
+        + [
+            (f"AnytimeRegressor.fit, {form} / X.T @ X", seconds / estimated["product"], 1.2)
+            for form, seconds in estimated.items()
+            if form != "product"
         ]
     )
     command = [sys.executable, os.path.abspath(__file__), "--memory"]
