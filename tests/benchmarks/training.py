@@ -151,6 +151,13 @@ def main() -> None:
     if args.only_basis:
         basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
         return
+    # First, because a process inherits the peak memory of the one that started it.
+    command = [sys.executable, os.path.abspath(__file__)]
+    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
+    printed = subprocess.run([*command, "--memory"], check=True, capture_output=True, text=True).stdout
+    data, before, fixed, crossed = map(float, printed.split())
+    print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
+    subprocess.run([*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)], check=True)
     X, y, groups = problem(args.rows, args.columns, args.size)
     moments = moments_of(X, y, n_jobs=THREADS)
     gram = Gram.of(moments)
@@ -168,7 +175,7 @@ def main() -> None:
     product = seconds["product"]
     cv = interleave({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, args.repeats // 3))
     estimated = interleave({"product": lambda: X.T @ X} | fits(X, y, groups), args.repeats)
-    print(f"n={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
+    print(f"\nn={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
     report(
         [
             ("moments / X.T @ X", seconds["moments"] / product, None),
@@ -185,14 +192,6 @@ def main() -> None:
             if form != "product"
         ]
     )
-    command = [sys.executable, os.path.abspath(__file__), "--memory"]
-    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    data, before, fixed, crossed = map(float, printed.split())
-    print(f"\npeak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
-    command = [sys.executable, os.path.abspath(__file__), "--only-basis", "--basis", args.basis]
-    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
-    subprocess.run([*command, "--repeats", str(args.repeats)], check=True)
 
 
 if __name__ == "__main__":
