@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from multiprocessing import current_process
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from joblib import cpu_count
+from joblib.parallel import get_active_backend
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
@@ -22,23 +25,25 @@ from anytime.data.columns import (
     check_no_times,
     coded_frame,
     frame_columns,
+    has_floats_only,
     is_frame,
     ordered_columns,
     picked_columns,
     settled_columns,
 )
-from anytime.errors import TrainingError
+from anytime.errors import TableError, TrainingError
 from anytime.features.basis import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
 from anytime.folds import FoldAssigner, fold_count, stratified
+from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.prediction import LoadedModel
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, MomentStream, dense, fold_moments_of
+from anytime.moments.accumulate import Block, MomentStream, UnusableColumnError, dense, fold_moments_of
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
@@ -246,22 +251,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             matched = given and given.matched(X.columns if is_frame(X) else [])
             self._given_groups: FeatureGroups | None = matched
         X = picked_columns(X, self._given_groups)
-        framed = is_frame(X)
-        if first and framed:
-            self._settle(list(X.columns), *frame_columns(X, self._given_groups))
+        columns = list(X.columns) if is_frame(X) else []
+        coded = is_frame(X) and not (first and has_floats_only(X))
+        if first and coded:  # before validation, which converts all columns to one type
+            self._settle(columns, *frame_columns(X, self._given_groups))
         X, y = validate_data(
             self,
-            coded_frame(X, self._groups) if framed else X,
+            coded_frame(X, self._groups) if coded else X,
             y,
             dtype="numeric",
             accept_sparse="csr",
-            ensure_all_finite="allow-nan",
+            ensure_all_finite=False,  # the moments find infinities in the same pass
             ensure_min_samples=2 if first else 1,
             reset=first,
             **y_checks,
         )
-        if first and not framed:
-            self._settle([f"x{j}" for j in range(X.shape[1])], X)
+        if first and not coded:
+            self._settle(columns or [f"x{j}" for j in range(X.shape[1])], X)
         Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
         X = ordered_columns(X, self._columns)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -280,17 +286,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         check_family(options.family, self._target)
         observed = None
         expansion = Expansion.of(self._groups).plain
-        if decay is None:
-            folds, count = self._assigned(X, Y, query)
-            parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=self.n_jobs, expansion=expansion)
-            if options.family != "gaussian":
-                observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
-        else:
-            if stream is None:
-                self._fold_count = self._count()
-                stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-            stream.add(X, Y, weights, decay=decay, n_jobs=self.n_jobs, expansion=expansion)
-            parts = stream.parts
+        n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
+        try:
+            if decay is None:
+                folds, count = self._assigned(X, Y, query)
+                parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=n_jobs, expansion=expansion)
+                if options.family != "gaussian":
+                    observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
+            else:
+                if stream is None:
+                    self._fold_count = self._count()
+                    stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
+                stream.add(X, Y, weights, decay=decay, n_jobs=n_jobs, expansion=expansion)
+                parts = stream.parts
+        except UnusableColumnError as error:
+            named = [f"X: column {name!r}" for name in self._groups.features]
+            named += [f"y: {name!r}" for name in self._target.responses]
+            raise TableError(f"{named[error.column]} {error.why}") from None
         self.fit_: Fit = fit(parts, self._groups, options, observed)
         self._stream = stream
 
@@ -305,6 +317,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
             columns = [rows[names[j] if framed else j] for j in self._columns]
             sample = dict(zip(groups.features, columns, strict=True))
+            for name, values in sample.items():
+                if values.dtype.kind == "f" and np.isinf(values).any():
+                    raise TableError(f"X: column {name!r} holds infinite values; expected finite numbers")
             groups = learned_groups(groups, sample, int(chosen.sum()), self.basis, self.clamp, factors=factors)
         self._groups = groups
 
@@ -375,6 +390,18 @@ def _folds_of(tests: list[Any], rows: int) -> Index:
     return folds
 
 
+def _threads(n_jobs: int | None, values: int) -> int | None:
+    """Return joblib's `n_jobs` for a pass over so many values: all cores if it is None and the pass is long.
+
+    It stays None if joblib states the number, and in a fit that joblib or multiprocessing runs along with others.
+    """
+    backend, stated = get_active_backend()
+    runs_alone = backend.nesting_level == 0 and not current_process().daemon
+    if n_jobs is None and stated is None and runs_alone and values >= MIN_PARALLEL_VALUES:
+        return int(cpu_count())
+    return n_jobs
+
+
 def _seed(random_state: Any) -> int:
     """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
     if isinstance(random_state, Integral):
@@ -404,7 +431,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         for hinges and off for other bases.
     epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
         the response (Group-OMP); None selects every group.
-    n_jobs : threads over the rows, as in joblib.
+    n_jobs : threads over the rows, as in joblib; but least squares on many rows uses all cores by default, unless
+        `joblib.parallel_config` states a number or joblib runs several fits.
     random_state : seed of the folds and of the sample of rows that bases are learned from.
 
     Attributes

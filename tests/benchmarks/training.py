@@ -15,9 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from anytime import AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.features.learning import learned_groups
 from anytime.folds import FoldStream
@@ -64,6 +68,20 @@ def train(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
     """Compute moments, exact sequence, and the coefficients of all prefixes, which are read."""
     parts = fold_moments_of(X, y, n_jobs=THREADS, expansion=Expansion.of(groups).plain)
     return float(fit(parts, groups, Options(method=method, alpha=1e-5)).prefixes.packed.sum())
+
+
+def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], object]]:
+    """Return the fit of the estimator on the same table in each form that it may have, by its name."""
+    columns = list(groups.features)
+    forms: dict[str, Any] = {
+        "C-ordered": X,
+        "F-ordered": np.asfortranarray(X),
+        "DataFrame": pd.DataFrame(X, columns=columns),
+        "float32 DataFrame": pd.DataFrame(X.astype(np.float32), columns=columns),
+        "float32 array": X.astype(np.float32),
+    }
+    estimator = AnytimeRegressor(groups)
+    return {name: partial(estimator.fit, form, y) for name, form in forms.items()}
 
 
 def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
@@ -133,6 +151,13 @@ def main() -> None:
     if args.only_basis:
         basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
         return
+    # First, because a process inherits the peak memory of the one that started it.
+    command = [sys.executable, os.path.abspath(__file__)]
+    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
+    printed = subprocess.run([*command, "--memory"], check=True, capture_output=True, text=True).stdout
+    data, before, fixed, crossed = map(float, printed.split())
+    print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
+    subprocess.run([*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)], check=True)
     X, y, groups = problem(args.rows, args.columns, args.size)
     moments = moments_of(X, y, n_jobs=THREADS)
     gram = Gram.of(moments)
@@ -149,7 +174,8 @@ def main() -> None:
     )
     product = seconds["product"]
     cv = interleave({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, args.repeats // 3))
-    print(f"n={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
+    estimated = interleave({"product": lambda: X.T @ X} | fits(X, y, groups), args.repeats)
+    print(f"\nn={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
     report(
         [
             ("moments / X.T @ X", seconds["moments"] / product, None),
@@ -160,15 +186,12 @@ def main() -> None:
             ("FR path / OMP path, Gram given", seconds["fr path"] / seconds["omp path"], None),
             ("20 alphas x 5 folds / X.T @ X", cv["cv"] / cv["product"], 6.0),
         ]
+        + [
+            (f"AnytimeRegressor.fit, {form} / X.T @ X", seconds / estimated["product"], 1.2)
+            for form, seconds in estimated.items()
+            if form != "product"
+        ]
     )
-    command = [sys.executable, os.path.abspath(__file__), "--memory"]
-    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    data, before, fixed, crossed = map(float, printed.split())
-    print(f"\npeak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
-    command = [sys.executable, os.path.abspath(__file__), "--only-basis", "--basis", args.basis]
-    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
-    subprocess.run([*command, "--repeats", str(args.repeats)], check=True)
 
 
 if __name__ == "__main__":

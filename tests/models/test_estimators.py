@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +23,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
-from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime import AnytimeClassifier, AnytimeRegressor, estimators
 from anytime.errors import GroupsError, TableError, TrainingError, ValuesError
+from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.inference.prediction import Prediction
+from anytime.moments.accumulate import fold_moments_of
 from anytime.types import Float
 
 Estimator = AnytimeRegressor | AnytimeClassifier
@@ -349,10 +352,30 @@ def test_infinity_is_refused_in_training_and_after(value: float) -> None:
     estimator = AnytimeRegressor(GROUPS).fit(X, y)
     X[5, 2] = value
     for table_of in (np.asarray, sparse.csr_array):
-        with pytest.raises(ValueError, match="infinity"):
+        with pytest.raises(TableError, match="X: column 'c0' holds 1 infinite value; expected finite numbers"):
             AnytimeRegressor(GROUPS).fit(table_of(X), y)
         with pytest.raises(ValueError, match="infinity"):
             estimator.predict(table_of(X))
+
+
+@pytest.mark.parametrize("options", [{"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
+def test_an_infinity_is_refused_though_a_range_would_hide_it(options: dict[str, Any]) -> None:
+    X, y = table()
+    infinite = X.copy()
+    infinite[5, 2] = np.inf
+    for rows in (infinite, pd.DataFrame(infinite, columns=FEATURES)):
+        with pytest.raises(TableError, match="X: column 'c0' holds infinite values; expected finite numbers"):
+            AnytimeRegressor(GROUPS, **options).fit(rows, y)
+    if options != {"basis": "auto"}:  # the ranges are those of the first rows
+        with pytest.raises(TableError, match="X: column 'c0' holds 1 infinite value"):
+            AnytimeRegressor(GROUPS, **options).partial_fit(X, y).partial_fit(infinite, y)
+
+
+def test_a_target_that_cannot_be_squared_is_named() -> None:
+    X, y = table()
+    Y = pd.DataFrame({"near": y, "far": np.where(np.arange(80) == 7, 1e200, y)})
+    with pytest.raises(TableError, match="y: 'far' holds values that are infinite or too large to square"):
+        AnytimeRegressor(GROUPS).fit(X, Y)
 
 
 def test_what_is_handed_in_stays_as_it_was() -> None:
@@ -474,6 +497,55 @@ def test_options_that_cannot_be_trained_are_refused(options: dict[str, Any], sai
     X, y = table()
     with pytest.raises(TrainingError, match=said):
         AnytimeRegressor(GROUPS, **options).fit(X, y)
+
+
+def test_long_passes_use_all_cores_unless_joblib_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def recorded(*args: Any, n_jobs: int | None, **options: Any) -> Any:
+        used.append(joblib.effective_n_jobs(n_jobs))
+        return fold_moments_of(*args, n_jobs=n_jobs, **options)
+
+    monkeypatch.setattr(estimators, "fold_moments_of", recorded)
+    monkeypatch.setattr(estimators, "cpu_count", lambda: 3)
+    long = np.random.default_rng(0).normal(size=(MIN_PARALLEL_VALUES // 8, 8))
+    X, y = long[:100], long[:, 0]
+
+    def fit() -> None:
+        AnytimeRegressor().fit(long, y)
+
+    fit()
+    AnytimeRegressor().fit(X, y[:100])
+    AnytimeRegressor(n_jobs=2).fit(X, y[:100])
+    for stated in (1, 2):
+        with joblib.parallel_config(backend="threading", n_jobs=stated):
+            fit()
+    joblib.Parallel(n_jobs=2, prefer="threads")([joblib.delayed(fit)()])
+    assert used == [3, 1, 2, 1, 2, 1]
+
+
+STORED: dict[str, Any] = {
+    "C order": np.ascontiguousarray,
+    "F order": np.asfortranarray,
+    "float32": lambda X: X.astype(np.float32),
+    "DataFrame": lambda X: pd.DataFrame(X, columns=FEATURES),
+    "DataFrame of columns": lambda X: pd.DataFrame({name: X[:, j].copy() for j, name in enumerate(FEATURES)}),
+    "float32 DataFrame": lambda X: pd.DataFrame(X, columns=FEATURES, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_a_table_is_fitted_however_it_is_stored_and_never_copied_whole(stored: str) -> None:
+    X, y = table(rows=600_000)
+    X = X.astype(np.float32).astype(np.float64)
+    expected = AnytimeRegressor(GROUPS, n_jobs=1).fit(X, y).coef_
+    given = STORED[stored](X)
+    tracemalloc.start()
+    found = AnytimeRegressor(GROUPS, n_jobs=2).fit(given, y).coef_
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < X.nbytes / 4
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 # Saved models.

@@ -91,6 +91,12 @@ def picked_columns(X: Any, groups: FeatureGroups | None) -> Any:
     return X[list(groups.features)]
 
 
+def has_floats_only(X: Any) -> bool:
+    """Return whether all columns of a DataFrame are floats of one type, which one array may store."""
+    dtypes = set(X.dtypes)
+    return len(dtypes) == 1 and all(_is_numeric(dtype) and dtype.kind == "f" for dtype in dtypes)
+
+
 def is_frame(X: Any) -> bool:
     """Return whether X is a DataFrame whose columns have names."""
     return hasattr(X, "columns") and all(isinstance(name, str) for name in X.columns)
@@ -151,8 +157,10 @@ def _as_numbers(name: str, values: NDArray[Any], absent: Bool) -> Float:
 
 def coded_frame(X: Any, groups: FeatureGroups) -> Any:
     """Return a DataFrame of numbers: columns of categories become the indices of their levels."""
-    columns, _ = frame_columns(X, groups)
     categories = {groups.features[j]: basis for j, basis in Expansion.of(groups).categories.items()}
+    if not categories and all(map(_is_numeric, X.dtypes)):
+        return X
+    columns, _ = frame_columns(X, groups)
     coded = {name: codes(name, columns[name], basis) for name, basis in categories.items()}
     for name, dtype in zip(X.columns, X.dtypes, strict=True):
         if not _is_numeric(dtype) and name in groups.features and name not in categories:

@@ -1,9 +1,9 @@
 """Accumulation of moments from rows: one pass in float64, whatever the dtype, with threads over parts of the table.
 
 A part is read in chunks that fit the cache. Each chunk is copied into a buffer after subtraction of a shift, and one
-symmetric product accumulates it. The shift is the mean of the part's first rows, so that a column with mean 1e8 and
-deviation 1 keeps its digits. Missing values are stored as `fill` and marked in indicator columns (see
-`anytime.moments.moments`).
+symmetric product accumulates it. The buffer is stored by rows or by columns, as the table is. The shift is the mean of
+the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its digits. Missing values are stored as
+`fill` and marked in indicator columns (see `anytime.moments.moments`).
 """
 
 from __future__ import annotations
@@ -191,10 +191,17 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
         return Moments.empty(features, responses, np.zeros(features))
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
-    sums = _Sums(_centre(block, _chunks(rows, size, CENTRE_ROWS)), block.expansion, features, responses, step)
+    # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
+    by_columns = block.expansion is not None or (rows is None and _is_stored_by_columns(block.X))
+    centre = _centre(block, _chunks(rows, size, CENTRE_ROWS))
+    sums = _Sums(centre, block.expansion, features, responses, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     return sums.moments()
+
+
+def _is_stored_by_columns(X: Any) -> bool:
+    return isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
@@ -228,9 +235,16 @@ class _Sums:
     """
 
     def __init__(
-        self, shift: Float, expansion: Expansion | None, features: int, responses: int, chunk_rows: int
+        self,
+        shift: Float,
+        expansion: Expansion | None,
+        features: int,
+        responses: int,
+        chunk_rows: int,
+        order: Literal["C", "F"],
     ) -> None:
-        self.expansion, self.features, self.responses, self.chunk_rows = expansion, features, responses, chunk_rows
+        self.expansion, self.features, self.responses = expansion, features, responses
+        self.chunk_rows, self.order = chunk_rows, order
         self.spans = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
@@ -240,9 +254,8 @@ class _Sums:
     def _widen(self, more: int) -> None:
         """Append columns; the sums so far keep their positions."""
         width = len(self.total) + more
-        # Terms are computed a term at a time, each contiguous; columns are copied a row at a time.
-        order: Literal["C", "F"] = "C" if self.expansion is None else "F"
-        self.buffer, self.product = np.empty((self.chunk_rows, width), order=order), np.empty((width, width))
+        self.buffer = np.empty((self.chunk_rows, width), order=self.order)
+        self.product = np.empty((width, width))
         self.total = np.pad(self.total, (0, more))
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
@@ -250,7 +263,8 @@ class _Sums:
         X, Y = dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
-        if not np.isfinite(total).all():
+        # Terms may hide an infinity: a clamp moves it to the end of a range.
+        if not (np.isfinite(total).all() and (self.expansion is None or np.isfinite(X.sum(dtype=np.float64)))):
             B = self._with_missing(X, Y)
             total = B.sum(axis=0)
         if block.weights is None:
@@ -284,7 +298,8 @@ class _Sums:
         infinite = np.isinf(X)
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
-            why = f"holds {int(infinite[:, j].sum())} infinite values; expected finite numbers"
+            count = int(infinite[:, j].sum())
+            why = f"holds {count} infinite {'value' if count == 1 else 'values'}; expected finite numbers"
             raise UnusableColumnError(j, X.shape[1], why)
         B = self._shifted(X, Y)
         gaps = np.isnan(B[:, [start for start, _ in self.spans]])

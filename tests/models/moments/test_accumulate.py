@@ -252,6 +252,9 @@ def test_any_type_and_layout_equals_float64(layout: str, jobs: int) -> None:
     found = fold_moments_of(LAYOUTS[layout](X), Y, None, folds, 3, n_jobs=jobs, chunk_rows=37)
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other, 1e-12)
+    weights = rng.uniform(0.1, 3.0, 300)
+    whole = moments_of(LAYOUTS[layout](X), Y, weights, n_jobs=jobs, chunk_rows=37)
+    assert_same(whole, moments_of(X, Y, weights), 1e-12)
 
 
 def test_bool_features_and_targets_are_zeros_and_ones() -> None:
