@@ -246,10 +246,10 @@ def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, round
     """Measure group messages for a model of hinges; the floor is the same message for the linear model."""
     found: list[Measure] = []
     for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
-        streams = [Stream(model, service, floors, packed=many) for service in (with_hinges, linear)]
-        ours, floor = interleave(*(partial(stream.groups, gap_s) for stream in streams), rounds)
-        for stream in streams:
-            stream.close()
+        bent, straight = (Stream(model, service, floors, packed=many) for service in (with_hinges, linear))
+        ours, floor = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
+        bent.close()
+        straight.close()
         found.append(Measure(f"WebSocket group, {name}, with hinges / without", ours, floor, limit))
     return found
 

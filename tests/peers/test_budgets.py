@@ -108,7 +108,9 @@ def test_units_add_up_to_the_quality_of_a_model() -> None:
     part = Part(np.zeros((len(y), 0)), y, query)
     problem = QualitySet("set", "", "ranking", GROUPS, part, part, part)
     terms, weights = problem.units("NDCG@5", part, scores)
-    np.testing.assert_allclose(terms.sum(axis=1) / weights.sum(), ndcg(y, scores.T, query))
+    expected = ndcg(y, scores.T, query)
+    assert expected is not None
+    np.testing.assert_allclose(terms.sum(axis=1) / weights.sum(), expected)
     terms, weights = problem.units("r2", part, scores)
     np.testing.assert_allclose(terms.sum(axis=1) / weights.sum(), [r2_score(y, row) for row in scores])
     np.testing.assert_allclose(problem.prior("r2")[0], 0.0, atol=1e-12)

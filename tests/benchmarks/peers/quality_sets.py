@@ -42,10 +42,10 @@ class Part:
         return np.unique(self.query, return_counts=True)[1] if self.query is not None else np.array([len(self.y)])
 
     @cached_property
-    def distinct(self) -> tuple[Index, Index, Float]:
-        """The rows ordered so that equal ones are neighbours, and the start and number of each distinct row."""
+    def distinct(self) -> tuple[Index, Index]:
+        """The rows ordered so that equal ones are neighbours, and the number of rows of each distinct one."""
         _, number, counts = np.unique(self.X, axis=0, return_inverse=True, return_counts=True)
-        return np.argsort(number.ravel(), kind="stable"), np.cumsum(counts) - counts, counts.astype(np.float64)
+        return np.argsort(number.ravel(), kind="stable"), counts.astype(np.intp)
 
     def at(self, rows: Index) -> Part:
         """Return some of the rows, grouped by query."""
@@ -94,19 +94,20 @@ class QualitySet:
         """
         if measure == "NDCG@5":
             assert part.query is not None
-            starts, sizes = np.unique(part.query, return_index=True, return_counts=True)[1:]
-            queries = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True) if size > 1]
+            _, starts, counts = np.unique(part.query, return_index=True, return_counts=True)
+            queries = [slice(start, start + count) for start, count in zip(starts, counts, strict=True) if count > 1]
             found = [ndcg(part.y[rows], scores[:, rows].T, part.query[rows]) for rows in queries]
             return np.column_stack([value for value in found if value is not None]), np.ones(len(queries))
         if measure == "r2":
             weights = np.square(part.y - self.fit.y.mean())
             terms = np.column_stack([weights, (weights - np.square(scores - part.y)).T])
-            starts = np.unique(part.query, return_index=True)[1]
-            sums = np.add.reduceat(terms, starts, axis=0)
+            _, first = np.unique(part.query, return_index=True)
+            sums = np.add.reduceat(terms, first, axis=0)
             return sums[:, 1:].T, sums[:, 0]
         likely = scores.argmax(axis=2) if scores.ndim == 3 else (scores > 0).astype(np.intp)
-        order, starts, sizes = part.distinct
-        return np.add.reduceat((likely == part.y)[:, order], starts, axis=1, dtype=np.float64), sizes
+        order, sizes = part.distinct
+        hits = (likely == part.y)[:, order].astype(np.float64)
+        return np.add.reduceat(hits, np.cumsum(sizes) - sizes, axis=1), sizes.astype(np.float64)
 
     def prior(self, measure: str) -> tuple[Float, Float]:
         """Return the terms and weights of the quality on the test rows without any feature, (u,) each."""
