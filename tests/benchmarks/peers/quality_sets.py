@@ -101,6 +101,7 @@ class QualitySet:
         if measure == "r2":
             weights = np.square(part.y - self.fit.y.mean())
             terms = np.column_stack([weights, (weights - np.square(scores - part.y)).T])
+            assert part.query is not None
             _, first = np.unique(part.query, return_index=True)
             sums = np.add.reduceat(terms, first, axis=0)
             return sums[:, 1:].T, sums[:, 0]
