@@ -6,7 +6,6 @@ As a script this is such a server: it prints its port and serves until it is ter
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp
 from anytime._linalg import single_blas_thread
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
-from anytime_service.server.run import bind, build_server
+from anytime_service.server.run import bind, build_server, control_collections
 from anytime_service.settings import Settings
 from benchmarks.load.floors import floors
 from benchmarks.load.instrumented import instrumented
@@ -116,8 +115,7 @@ def main() -> None:
             partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)
         running = build_server(app, settings)
     with bind(settings) as listening, single_blas_thread():
-        gc.collect()
-        gc.freeze()  # as `anytime serve` does
+        control_collections()  # as `anytime serve` does
         print(listening.getsockname()[1], flush=True)
         running.run(sockets=[listening])
 
