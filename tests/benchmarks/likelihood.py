@@ -2,7 +2,8 @@
 
 On the intrusions of KDD Cup 1999 the whole binomial path, every prefix at its optimum, alternates with one
 `LogisticRegression(solver="newton-cholesky")` on all columns at the same penalty. On the digits of mfeat the softmax
-path is plotted next to that of least squares on one-hot classes, error against cost.
+path is plotted next to that of least squares on one-hot classes, error against cost. Cross-validation of softmax
+alternates with `LogisticRegressionCV` on a synthetic table.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.metrics import log_loss
 
 from anytime import AnytimeClassifier, load_groups
@@ -98,6 +99,32 @@ def intrusions(data: Path, alpha: float, repeats: int) -> None:
         print(f"  last prefix on the test table, {name}: accuracy {accuracy:.6f}, deviance {deviance:.6f}")
 
 
+def penalties(repeats: int) -> None:
+    """Compare softmax with `alpha="cv"`, every prefix, with `LogisticRegressionCV` on all columns; same penalties."""
+    rng = np.random.default_rng(0)
+    n, D, classes, size = 5000, 128, 6, 8
+    X = rng.standard_normal((n, D))
+    X[:, 1:] += 0.5 * X[:, :-1]
+    coef = 0.5 * rng.standard_normal((D, classes)) * (rng.random((D, 1)) < 0.4)
+    y = (X @ coef + rng.gumbel(size=(n, classes))).argmax(axis=1)
+    named = [
+        {"name": f"g{g}", "features": [f"x{g * size + j}" for j in range(size)], "cost": 1.0 + g % 4}
+        for g in range(D // size)
+    ]
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    ratios = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        model = AnytimeClassifier({"groups": named}, alpha="cv", n_jobs=THREADS).fit(X, y)
+        own = time.perf_counter() - start
+        C = 1 / (0.8 * n * np.array(model.fit_.options.grid))
+        start = time.perf_counter()
+        LogisticRegressionCV(Cs=np.sort(C), cv=5, max_iter=1000, scoring="neg_log_loss", n_jobs=THREADS).fit(Z, y)
+        ratios.append(own / (time.perf_counter() - start))
+    print(f"softmax, alpha cv, {n} x {D}, {classes} classes, {len(named)} groups, 20 penalties, 5 folds:")
+    print(f"  all prefixes / LogisticRegressionCV {statistics.median(ratios):.2f} (limit 2)")
+
+
 def digits(data: Path, picture: Path) -> None:
     """Plot error against cost of softmax and of least squares on one-hot classes."""
     folder = data / "mfeat"
@@ -139,12 +166,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--picture", type=Path, default=Path("mfeat.png"))
     parser.add_argument("--memory-only", action="store_true")
-    parser.add_argument("--only", choices=["kddcup99", "mfeat"])
+    parser.add_argument("--only", choices=["kddcup99", "mfeat", "penalties"])
     options = parser.parse_args()
     if options.memory_only:
         memory(options.data, options.alpha)
         return
-    if options.only != "mfeat":
+    if options.only in (None, "kddcup99"):
         # First, since a process inherits the peak of its parent.
         command = [
             sys.executable,
@@ -157,8 +184,10 @@ def main() -> None:
         ]
         subprocess.run(command, check=True)
         intrusions(options.data, options.alpha, options.repeats)
-    if options.only != "kddcup99":
+    if options.only in (None, "mfeat"):
         digits(options.data, options.picture)
+    if options.only in (None, "penalties"):
+        penalties(options.repeats)
 
 
 if __name__ == "__main__":
