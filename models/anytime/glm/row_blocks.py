@@ -155,6 +155,9 @@ MIN_PARALLEL_VALUES = 2**20
 PART_ROWS, MIN_PARALLEL_PRODUCTS = 2500, 2**30
 """Rows of a block whose second derivatives one thread adds up, and the number of products from which threads do."""
 
+MAX_PARALLEL_SIZE = 2**22
+"""Maximum number of second derivatives that threads add up, 32 MiB for each thread."""
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -350,10 +353,12 @@ class BlockView(View):
                 _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
             return H.reshape(self.width * Q, -1)
 
+        size = (self.width * Q) ** 2
+        alone = len(self.design.row_blocks) == 1 and self.design.held is None
+        if not alone or size > MAX_PARALLEL_SIZE or len(eta) * size < MIN_PARALLEL_PRODUCTS:
+            return of_part(slice(0, len(eta)))
         parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
-        values = len(eta) * (self.width * Q) ** 2
-        alone = len(self.design.row_blocks) == 1 and self.design.held is None and values > MIN_PARALLEL_PRODUCTS
-        return reduce(iadd, _in_threads(of_part, parts, self.design.n_jobs if alone else 1))
+        return reduce(iadd, _in_threads(of_part, parts, self.design.n_jobs))
 
     def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
