@@ -153,23 +153,6 @@ def numbers_of(values: Values) -> Array:
     return numbers.reshape(len(rows), width) if nested else numbers
 
 
-def read_short_values(
-    form: Form,
-    decoder: Decoder,
-    model: Model,
-    group: str,
-    content: msgspec.Raw,
-    max_rows: int,
-    dtype: Dtype | None = None,
-) -> Array:
-    """Return values that are no long list as an array; arguments and errors are those of `read_values`."""
-    listed = dtype is not None and is_long_list(form, content)  # an error, which needs no value of the list
-    values: Any = [] if listed else decoder.decode(content)
-    if isinstance(values, Packed):
-        values, dtype = values.values, values.dtype
-    return array_of(model, group, values, dtype, max_rows)
-
-
 async def read_values(
     form: Form,
     decoder: Decoder,
@@ -185,8 +168,12 @@ async def read_values(
     `decoder` decodes short or packed values of this form to lists, bytes or `Packed`. Raise ValidationError if a value
     is not a number, and FieldError as `array_of`; a long list with too many rows is not decoded.
     """
-    if dtype is not None or not is_long_list(form, content):
-        return read_short_values(form, decoder, model, group, content, max_rows, dtype)
+    is_long = is_long_list(form, content)
+    if dtype is not None or not is_long:
+        values: Any = [] if is_long else decoder.decode(content)  # a list with a dtype is an error whatever it holds
+        if isinstance(values, Packed):
+            values, dtype = values.values, values.dtype
+        return array_of(model, group, values, dtype, max_rows)
     place = model.places.get(group)
     if place is None:
         return np.empty(0)  # the prediction rejects an unknown group
