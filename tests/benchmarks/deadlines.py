@@ -40,6 +40,9 @@ MAX_LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
 
 GROWTH_MIB = 64.0
+MAX_LOAD_LATE_MS, ATTEMPTS = 2.0, 3
+"""A load that was itself later than this at the 99th percentile measured the machine's pauses, and is repeated."""
+
 STALLED = 0.005
 """Share of answers that stalls of the machine may excuse."""
 
@@ -62,9 +65,12 @@ class Result(NamedTuple):
     @property
     def kept(self) -> bool:
         """Whether every promise was kept."""
-        stalled = self.faults["stalled"]
-        others = sum(self.faults.values()) - stalled
-        return self.punctual and others == 0 and stalled <= STALLED * self.predictions
+        return self.punctual and not self.wrong and self.faults["stalled"] <= STALLED * self.predictions
+
+    @property
+    def wrong(self) -> bool:
+        """Whether an answer has a fault that no stall explains."""
+        return bool(self.faults.keys() - {"stalled"})
 
     @property
     def punctual(self) -> bool:
@@ -108,7 +114,16 @@ class Soak:
         stretch: float = 1.0,
     ) -> Result:
         """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
-        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
+        for _ in range(ATTEMPTS):
+            predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
+            result = self._stream_once(name, make, predictions, rate)
+            if result.kept or result.wrong or result.load <= MAX_LOAD_LATE_MS:
+                break
+        return self._add(result)
+
+    def _stream_once(
+        self, name: str, make: Callable[[Load, int], Binding], predictions: Sequence[LoadPrediction], rate: float
+    ) -> Result:
         load = Load()
         binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
         server_stats(self.child)
@@ -129,7 +144,11 @@ class Soak:
         cpu, start = self.child.cpu_us, time.perf_counter()
         bare, late = stream_by_aiohttp(self.child.port, predictions, self.rng, rate)
         busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        return self._result("POST by aiohttp", predictions, bare, late, busy)
+        return self._add(self._result("POST by aiohttp", predictions, bare, late, busy))
+
+    def _add(self, result: Result) -> Result:
+        self.results.append(result)
+        return result
 
     def _result(
         self,
@@ -158,7 +177,6 @@ class Soak:
             max(stats.gc_ms, default=0.0),
             found,
         )
-        self.results.append(result)
         print_result(result)
         gc.collect()
         return result
@@ -217,11 +235,12 @@ def run(soak: Soak, only: str) -> bool:
 def thousand(soak: Soak) -> None:
     """Open a thousand predictions at once, repeatedly: all must be answered, and memory must not grow.
 
-    They begin within a second, with deadlines of half a second and two seconds.
+    They begin within a second and a half, with deadlines of .75 and 3 seconds: most of what the server can answer,
+    but not more, which is what `make overload` measures.
     """
     before = soak.child.resident_mib
     for _ in range(5):
-        soak.stream("a thousand open", Stream, int(1500 / soak.share), 1_500, stretch=100.0)
+        soak.stream("a thousand open", Stream, int(1500 / soak.share), 1_000, stretch=150.0)
     grown = soak.child.resident_mib - before
     print(f"    memory of the server: {before:.0f} MiB before, {grown:+.0f} after, {GROWTH_MIB:+.0f} at most")
     soak.grown_mib = max(soak.grown_mib, grown)
