@@ -78,11 +78,6 @@ class Design(ABC):
 
     @property
     @abstractmethod
-    def fold_jobs(self) -> int | None:
-        """Return the best number of simultaneous passes for several folds, as joblib counts threads."""
-
-    @property
-    @abstractmethod
     def totals(self) -> Totals:
         """Return the sums over all rows."""
 

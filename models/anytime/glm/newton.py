@@ -57,18 +57,34 @@ class SeparatedError(TrainingError):
     """The likelihood has no finite optimum: it grows without bound in some direction."""
 
 
+Solver: TypeAlias = Callable[[Float, float], Float]
+"""The solution x (d + 1, Q) of (H + R) x = g, given g and the relative residual that suffices."""
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Second derivatives ((d + 1) Q, same) at some coefficients, and the solver that their factor gives at one penalty.
+
+    Steps with them are Newton's where coefficients, penalty and rows are nearly the same.
+    """
+
+    hessian: Float
+    alpha: float
+    solver: Solver
+
+
 @dataclass(frozen=True)
 class Optimum:
     """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty.
 
-    `near` is the last evaluation with second derivatives, close to the optimum, or None.
+    `near` are the last second derivatives, of coefficients close to the optimum, or None.
     """
 
     theta: Float
     loss: float
     objective: float
     iterations: int = 0
-    near: Evaluation | None = None
+    near: Curvature | None = None
 
 
 def optimum(
@@ -78,7 +94,7 @@ def optimum(
     scale: float,
     *,
     known: Evaluation | None = None,
-    near: Evaluation | None = None,
+    near: Curvature | None = None,
     stop: Stop = Stop(),
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
@@ -88,17 +104,18 @@ def optimum(
     Parameters
     ----------
     start : initial coefficients.  known : the evaluation there, if available.
-    near : an evaluation with second derivatives close to the start, used for the first steps.
+    near : second derivatives close to those at the start, used for the first steps.
     scale : reference size of the gradient, that of the base rate.
     """
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
     theta = start.copy()
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
-    curved = near
     most, fast = (DENSE_ONE, FAST_ONE) if theta.shape[1] == 1 else (DENSE_MANY, FAST_MANY)
     dense = theta.size <= most
-    solver = None if near is None or near.hessian is None else _factored_solver(near.hessian, ridge, theta.shape[1])
+    if near is not None and near.alpha != alpha:
+        near = Curvature(near.hessian, alpha, _factored_solver(near.hessian, ridge, theta.shape[1]))
+    solver = None if near is None else near.solver
     adrift = 0
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
@@ -106,7 +123,7 @@ def optimum(
         fresh = solver is None
         if solver is None:
             now, solver = _solver_at(view, etas, now, ridge, dense)
-            curved = now if now.hessian is not None else None
+            near = None if now.hessian is None else Curvature(now.hessian, alpha, solver)
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver(gradient, _forcing(gradient, scale))
         damping = DAMPING
@@ -120,14 +137,14 @@ def optimum(
         if done and (alpha > 0 or small or not reached):
             # The last step needs no pass: the loss there follows from the predicted decrease and the penalty.
             theta, objective = theta + step, value - predicted
-            return Optimum(theta, objective - 0.5 * float(np.sum(ridge * theta**2)), objective, iteration, curved)
+            return Optimum(theta, objective - 0.5 * float(np.sum(ridge * theta**2)), objective, iteration, near)
         adrift += reached
         if alpha == 0 and adrift > 3:
             raise SeparatedError("the likelihood has no optimum at alpha 0")
         found = _searched(view, theta, etas, step, ridge, value, predicted)
         if found is None:
             if fresh and reached:  # the remaining gain is rounding
-                return Optimum(theta, now.loss, value, iteration, curved)
+                return Optimum(theta, now.loss, value, iteration, near)
             if fresh:
                 break
             solver = None
@@ -190,10 +207,6 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
         return 0.5 * (low + high)
     share = slope_low / (slope_low - slope_high)
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
-
-
-Solver: TypeAlias = Callable[[Float, float], Float]
-"""The solution x (d + 1, Q) of (H + R) x = g, given g and the relative residual that suffices."""
 
 
 def _solver_at(view: View, etas: Predictors, now: Evaluation, ridge: Float, dense: bool) -> tuple[Evaluation, Solver]:

@@ -169,11 +169,6 @@ class BlockDesign(Design):
     row_blocks: tuple[RowBlock, ...] = ()
     n_jobs: int | None = None
 
-    @property
-    def fold_jobs(self) -> int | None:
-        """Return `n_jobs` if there is one block, because a pass then uses one core only, else 1."""
-        return self.n_jobs if len(self.row_blocks) == 1 else 1
-
     @cached_property
     def totals(self) -> Totals:
         saturated = 0.0

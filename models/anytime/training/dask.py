@@ -234,10 +234,6 @@ class ClusterDesign(Design):
     client: Any = None
     rows: tuple[Any, ...] = ()
 
-    @property
-    def fold_jobs(self) -> int:
-        return 1  # one pass keeps all workers busy
-
     @cached_property
     def totals(self) -> Totals:
         found = list(self.over(attrgetter("totals")))

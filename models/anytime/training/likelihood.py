@@ -36,7 +36,7 @@ from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, cross_validated, shortened, with_rows
+from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
@@ -100,37 +100,75 @@ class _HeldOut:
     train: Design
     weight: float
 
-    @property
-    def n_jobs(self) -> int | None:
-        return self.train.fold_jobs
-
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
-        """Return mean deviances, (alphas, steps + 1), from the largest penalty down.
+        """Return mean deviances, (alphas, steps + 1)."""
+        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
+        return errors
 
-        After the deviance of a prefix has risen three times, smaller penalties are skipped and get the last deviance.
-        """
-        falling = np.argsort(alphas)[::-1]
-        found = np.empty((len(alphas), len(ends)))
-        base = base_rate(self.train)
-        scale = _scale(self.train, base)
-        begin: dict[int, Float] = dict.fromkeys(falling, base.theta)
-        for prefix, end in enumerate(ends):
-            view = self.train.view(columns[:end])
-            last: Optimum | None = None
-            risen, before = 0, np.inf
-            for i in falling:
-                if risen < RISEN:
-                    if end > 0:
-                        start = with_more_columns(begin[i], int(end)) if last is None else last.theta
-                        near = None if last is None else last.near
-                        last = optimum(view, float(alphas[i]), start, scale, near=near, stop=ROUGH)
-                    theta = base.theta if last is None else last.theta
-                    found[i, prefix] = view.held_deviance(theta) / self.weight
-                    risen = risen + 1 if found[i, prefix] > before else 0
-                    before = found[i, prefix]
-                found[i, prefix] = before
-                begin[i] = theta
-        return found
+    def deviance(self, columns: Index, alpha: float, near: Optimum, scale: float) -> float:
+        """Return the mean deviance on the fold of the fit on some columns, started from a similar optimum."""
+        view = self.train.view(columns)
+        varies = view.ridge > 0  # the coefficients of the others, constant in the training rows, are 0
+        start = np.where(np.append(True, varies)[:, np.newaxis], near.theta, 0.0)
+        found = optimum(view, alpha, start, scale, near=near.near if varies.all() else None, stop=ROUGH)
+        return view.held_deviance(found.theta) / self.weight
+
+
+def _fold_errors(
+    design: Design,
+    folds: Many[_HeldOut],
+    columns: Index,
+    ends: Index,
+    alphas: Many[float],
+    optima: Many[Optimum] | None = None,
+) -> Errors:
+    """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
+
+    At each penalty the design, of all rows, is fitted first. The fits on the folds start from its optimum and use its
+    second derivatives. The search over the penalties begins with the best of the prefix before. On either side it ends
+    after the mean deviance has risen three times, and on that of larger penalties not within a standard error of the
+    smallest. The remaining penalties get the last deviances. One fold is measured at every penalty.
+
+    Parameters
+    ----------
+    optima : optima of the prefixes on the design at some penalty, to start from.
+    """
+    weights = np.array([fold.weight for fold in folds])
+    base = base_rate(design)
+    scale = _scale(design, base)
+    rising = np.argsort(alphas)
+    errors = np.empty((len(alphas), len(ends), len(folds)))
+    rises = RISEN if len(folds) > 1 else len(alphas)
+    best, begin = len(rising) - 1, base
+    for prefix, end in enumerate(ends):
+        used = columns[:end]
+        if end == 0:
+            errors[:, prefix] = [
+                fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
+            ]
+            continue
+        view = design.view(used)
+        found: dict[int, Float] = {}  # by the penalty's rank
+        begin = replace(begin if optima is None else optima[prefix], near=None)
+        for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
+            last, risen = begin, 0
+            for rank in ranks:
+                alpha = float(alphas[rising[rank]])
+                start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
+                last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
+                begin = last if rank == best else begin
+                found[rank] = np.array([fold.deviance(used, alpha, last, scale) for fold in folds])
+                measured = Errors(np.stack(list(found.values()), axis=1), weights)
+                least = int(measured.mean.argmin())
+                risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
+                if risen >= rises and (
+                    rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
+                ):
+                    break
+        for rank, place in enumerate(rising):
+            errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
+        best = list(found)[least]
+    return Errors(errors.transpose(2, 0, 1), weights)
 
 
 def fit_likelihood(
@@ -164,7 +202,18 @@ def fit_likelihood(
         )
 
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
-    choice = cross_validated(design, folds, orders, options, every=ORDERED, rises=2, horizon=options.horizon(groups))
+    choice = cross_validated(
+        design,
+        folds,
+        orders,
+        options,
+        errors=lambda sequence, alphas: _fold_errors(
+            design, folds, sequence.columns, sequence.ends, alphas, sequence.optima
+        ),
+        every=ORDERED,
+        rises=2,
+        horizon=options.horizon(groups),
+    )
     optima = _refitted(design, choice, groups)
     prefixes = replace(_prefixes(design, choice.sequence, optima), expansion=expansion)
     choice, prefixes, held = shortened(choice, prefixes, hold_out)

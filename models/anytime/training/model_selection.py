@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from anytime._linalg import factorise
 from anytime.errors import TrainingError
@@ -44,10 +43,6 @@ class HeldOut(Protocol[T_co]):
     @property
     def weight(self) -> float: ...
 
-    @property
-    def n_jobs(self) -> int | None:
-        """Return the number of folds to process at once, as joblib counts."""
-
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
         """Return the mean error of every prefix of an order on the fold, at each penalty: (alphas, steps + 1)."""
 
@@ -62,11 +57,6 @@ class Fold:
     @property
     def weight(self) -> float:
         return self.held.weight
-
-    @property
-    def n_jobs(self) -> int:
-        """Return 1: small linear algebra gains nothing from threads."""
-        return 1
 
     def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
         """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
@@ -134,9 +124,8 @@ def split(parts: Many[Moments]) -> list[Fold]:
 
 
 def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
-    """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1)."""
-    run = Parallel(n_jobs=folds[0].n_jobs, prefer="threads")
-    errors = run(delayed(fold.errors)(columns, ends, alphas) for fold in folds)
+    """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1), fold by fold."""
+    errors = [fold.errors(columns, ends, alphas) for fold in folds]
     return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
 
 
@@ -167,6 +156,7 @@ def cross_validated(
     orders: Callable[[T], Callable[[float], S]],
     options: Options,
     *,
+    errors: Callable[[S, Many[float]], Errors] | None = None,
     every: int = 1,
     rises: int | None = None,
     horizon: float | None = None,
@@ -177,7 +167,9 @@ def cross_validated(
     """
     order = orders(problem)
     if folds:
-        choice = choose(folds, options.grid, order, one_se=options.one_se, every=every, rises=rises, horizon=horizon)
+        choice = choose(
+            folds, options.grid, order, one_se=options.one_se, errors=errors, every=every, rises=rises, horizon=horizon
+        )
     else:
         alpha = options.grid[0]
         sequence = order(alpha)
@@ -189,8 +181,8 @@ def cross_validated(
         )
     if not (folds and options.nested):
         return choice
-    errors = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
-    return replace(choice, errors=errors)
+    nested = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
+    return replace(choice, errors=nested)
 
 
 def choose(
@@ -199,6 +191,7 @@ def choose(
     order: Callable[[float], S],
     *,
     one_se: bool,
+    errors: Callable[[S, Many[float]], Errors] | None = None,
     every: int = 1,
     rises: int | None = None,
     horizon: float | None = None,
@@ -209,6 +202,7 @@ def choose(
     ----------
     order : learns the sequence at a penalty, on all folds together.
     one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
+    errors : returns the errors of all prefixes of a sequence at some penalties; `prefix_errors` by default.
     every, rises : where orders are expensive, learn one at every `every`-th penalty only, from the largest down, and
         stop after the area has risen `rises` times in a row.
     horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
@@ -223,8 +217,12 @@ def choose(
         found = known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
         new = [i for i in indices if i not in found]
         if new:
-            errors = prefix_errors(folds, sequence.columns, sequence.ends, [grid[i] for i in new]).folds
-            found.update({i: errors[:, j] for j, i in enumerate(new)})
+            alphas = [grid[i] for i in new]
+            if errors is None:
+                measured = prefix_errors(folds, sequence.columns, sequence.ends, alphas)
+            else:
+                measured = errors(sequence, alphas)
+            found.update({i: measured.folds[:, j] for j, i in enumerate(new)})
         return np.stack([found[i] for i in indices], axis=1)
 
     sequences: dict[int, S] = {}
@@ -237,9 +235,10 @@ def choose(
     candidates = sorted(sequences)
     area = Errors(np.stack([areas[i] for i in candidates], axis=1), weights)
     best = candidates[int(_pick(area, one_se))]
-    errors = Errors(errors_of(sequences[best], range(len(grid))), weights)
-    own = _pick(errors, one_se)
-    return Choice(grid[best], sequences[best], np.asarray(grid)[own], _finite(errors.mean[own, np.arange(len(own))]))
+    all_errors = Errors(errors_of(sequences[best], range(len(grid))), weights)
+    own = _pick(all_errors, one_se)
+    mean = _finite(all_errors.mean[own, np.arange(len(own))])
+    return Choice(grid[best], sequences[best], np.asarray(grid)[own], mean)
 
 
 def _risen(areas: dict[int, Float], weights: Float) -> int:
