@@ -19,7 +19,7 @@ from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
-from anytime.glm.newton import Optimum, SeparatedError, Stop, optimum
+from anytime.glm.newton import Curvature, Optimum, SeparatedError, Stop, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
@@ -105,13 +105,30 @@ class _HeldOut:
         errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
         return errors
 
-    def deviance(self, columns: Index, alpha: float, near: Optimum, scale: float) -> float:
-        """Return the mean deviance on the fold of the fit on some columns, started from a similar optimum."""
-        view = self.train.view(columns)
-        varies = view.ridge > 0  # the coefficients of the others, constant in the training rows, are 0
-        start = np.where(np.append(True, varies)[:, np.newaxis], near.theta, 0.0)
-        found = optimum(view, alpha, start, scale, near=near.near if varies.all() else None, stop=ROUGH)
-        return view.held_deviance(found.theta) / self.weight
+
+class _FoldFits:
+    """The fits of one prefix on the rows of the other folds, penalty after penalty.
+
+    Each starts from the optimum of all rows at its penalty, moved by `difference`: that of the fits at the penalty
+    before, or of the prefix before.
+    """
+
+    def __init__(self, fold: _HeldOut, columns: Index, scale: float, difference: Float) -> None:
+        self._fold, self._scale = fold, scale
+        self._units = np.append(1.0, np.sqrt(fold.train.ridge[columns]))
+        self._varies = self._units > 0  # the others are constant in the training rows
+        self._view = fold.train.view(columns[self._varies[1:]])
+        self.difference = with_more_columns(difference, self._view.width - 1)
+        self._near: Curvature | None = None
+
+    def deviance(self, alpha: float, whole: Optimum) -> float:
+        """Return the mean deviance on the fold, given the optimum of all rows."""
+        alike = whole.theta[self._varies]
+        solver = None if whole.near is None else whole.near.in_units(self._units)
+        start = alike + self.difference
+        found = optimum(self._view, alpha, start, self._scale, near=self._near, solver=solver, stop=ROUGH)
+        self.difference, self._near = found.theta - alike, found.near
+        return self._view.held_deviance(found.theta) / self._fold.weight
 
 
 def _fold_errors(
@@ -139,7 +156,7 @@ def _fold_errors(
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
     rises = RISEN if len(folds) > 1 else len(alphas)
-    best, begin = len(rising) - 1, base
+    best, begin, differences = len(rising) - 1, base, [np.zeros_like(base.theta) for _ in folds]
     for prefix, end in enumerate(ends):
         used = columns[:end]
         if end == 0:
@@ -151,13 +168,15 @@ def _fold_errors(
         found: dict[int, Float] = {}  # by the penalty's rank
         begin = replace(begin if optima is None else optima[prefix], near=None)
         for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
+            fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
             last, risen = begin, 0
             for rank in ranks:
                 alpha = float(alphas[rising[rank]])
                 start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
                 last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                begin = last if rank == best else begin
-                found[rank] = np.array([fold.deviance(used, alpha, last, scale) for fold in folds])
+                found[rank] = np.array([fit.deviance(alpha, last) for fit in fits])
+                if rank == best:
+                    begin, differences = last, [fit.difference for fit in fits]
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 least = int(measured.mean.argmin())
                 risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
