@@ -34,7 +34,9 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: bench-training bench-likelihood bench-serving
+# All three run; a ratio of more than 1.15 times its limit fails.
+bench: .venv/ready
+	@$(MAKE) --keep-going --no-print-directory bench-training bench-likelihood bench-serving ARGS=
 
 bench-training: .venv/ready
 	$(BIN)/python tests/benchmarks/training.py $(ARGS)

@@ -1,9 +1,9 @@
 """Likelihoods compared with scikit-learn: `python tests/benchmarks/likelihood.py --data DIR`.
 
-On the intrusions of KDD Cup 1999 the whole binomial path, every prefix at its optimum, alternates with one
-`LogisticRegression(solver="newton-cholesky")` on all columns at the same penalty. On the digits of mfeat the softmax
-path is plotted next to that of least squares on one-hot classes, error against cost. Cross-validation of softmax
-alternates with `LogisticRegressionCV` on a synthetic table.
+Whole paths, every prefix at its optimum, alternate with one fit of scikit-learn on all columns at the same penalty; and
+training with cross-validated penalties, every prefix at its own, with scikit-learn's cross-validation on all columns
+over the same penalties. On the digits of mfeat the softmax path is plotted next to that of least squares on one-hot
+classes, error against cost.
 """
 
 from __future__ import annotations
@@ -15,19 +15,28 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, PoissonRegressor
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
 
-from anytime import AnytimeClassifier, load_groups
+from anytime import AnytimeClassifier, AnytimeRegressor, load_groups
 from anytime.groups import FeatureGroups
+from anytime.training.options import Options
 from anytime.types import FamilyName, Float, Index
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.limits import Row, report
+
 THREADS = 2
+GRID = Options(alpha="cv").grid
 
 
 def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[Float, Index]:
@@ -45,7 +54,7 @@ def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[
     return X, y
 
 
-def classifier(groups: FeatureGroups, alpha: float) -> AnytimeClassifier:
+def classifier(groups: FeatureGroups, alpha: float | Literal["cv"]) -> AnytimeClassifier:
     """Return the unfitted trainer."""
     return AnytimeClassifier(groups, alpha=alpha, n_jobs=THREADS)
 
@@ -72,57 +81,117 @@ def memory(data: Path, alpha: float) -> None:
     )
 
 
-def intrusions(data: Path, alpha: float, repeats: int) -> None:
-    """Compare the binomial path with one fit of scikit-learn."""
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> float:
+    """Return the median ratio of times, taken in turns."""
+    ratios = []
+    for _ in range(repeats):
+        seconds = []
+        for run in (ours, theirs):
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+        ratios.append(seconds[0] / seconds[1])
+        print(f"  {seconds[0]:.1f} s, scikit-learn {seconds[1]:.1f} s", flush=True)
+    return statistics.median(ratios)
+
+
+def standardised(X: Float) -> Float:
+    scale = X.std(axis=0)
+    Z: Float = (X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+    return Z
+
+
+def classes_peer(Z: Float, y: Index, grid: Sequence[float]) -> LogisticRegressionCV:
+    """Fit all columns with cross-validated penalties; in each fold these are penalties of the mean loss."""
+    C = np.sort(1 / (0.8 * len(Z) * np.array(grid)))
+    found = LogisticRegressionCV(Cs=C, cv=5, max_iter=1000, scoring="neg_log_loss", n_jobs=THREADS)
+    return found.fit(Z, y)
+
+
+def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
+    """Measure the binomial path on all rows, and its cross-validation on 20,000 of them."""
     folder = data / "kddcup99"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "attack", groups)
     test, truth = table(folder, "test", "attack", groups)
-    mean, scale = X.mean(axis=0), np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
-    Z = (X - mean) / scale
-    own, theirs, ratios = [], [], []
-    for _ in range(repeats):
-        gc.collect()
-        start = time.perf_counter()
-        other = peer(len(X), alpha).fit(Z, y)
-        theirs.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        model = classifier(groups, alpha).fit(X, y)
-        own.append(time.perf_counter() - start)
-        ratios.append(own[-1] / theirs[-1])
+    Z = standardised(X)
     print(f"kddcup99, {len(X)} x {X.shape[1]}, {len(groups)} groups, alpha {alpha:g}:")
-    print(f"  whole path {statistics.median(own):.1f} s, one LogisticRegression {statistics.median(theirs):.1f} s")
-    print(f"  ratio {statistics.median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
-    found = {"ours": model.predict_proba(test), "scikit-learn": other.predict_proba((test - mean) / scale)}
+    model, other = classifier(groups, alpha), peer(len(X), alpha)
+    path = ratio(lambda: model.fit(X, y), lambda: other.fit(Z, y), repeats)
+    scale = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
+    found = {"ours": model.predict_proba(test), "scikit-learn": other.predict_proba((test - X.mean(axis=0)) / scale)}
     for name, likely in found.items():
         accuracy, deviance = float(np.mean(likely.argmax(axis=1) == truth)), 2 * log_loss(truth, likely)
         print(f"  last prefix on the test table, {name}: accuracy {accuracy:.6f}, deviance {deviance:.6f}")
+    some = np.random.default_rng(0).permutation(len(X))[:20_000]
+    X, y, Z = X[some], y[some], standardised(X[some])
+    crossed = ratio(lambda: classifier(groups, "cv").fit(X, y), lambda: classes_peer(Z, y, GRID), 1)
+    return [
+        Row("binomial path on kddcup99 / one newton-cholesky fit", path, 2.0),
+        Row("binomial, alpha cv, kddcup99, 20,000 rows / LogisticRegressionCV", crossed, 2.0),
+    ]
 
 
-def penalties(repeats: int) -> None:
-    """Compare softmax with `alpha="cv"`, every prefix, with `LogisticRegressionCV` on all columns; same penalties."""
+def counts() -> Row:
+    """Measure cross-validation of a Poisson model on a synthetic table."""
     rng = np.random.default_rng(0)
-    n, D, classes, size = 5000, 128, 6, 8
+    n, D, size = 20_000, 60, 5
+    X = rng.standard_normal((n, D))
+    y = rng.poisson(np.exp(X @ (0.2 * rng.standard_normal(D) * (rng.random(D) < 0.4)) - 0.5))
+    groups = evenly(D, size)
+    peers = GridSearchCV(
+        PoissonRegressor(solver="newton-cholesky", max_iter=1000),
+        {"alpha": list(GRID)},
+        cv=5,
+        scoring="neg_mean_poisson_deviance",
+        n_jobs=THREADS,
+    )
+    Z = standardised(X)
+    ours = AnytimeRegressor(groups, alpha="cv", family="poisson", n_jobs=THREADS)
+    crossed = ratio(lambda: ours.fit(X, y), lambda: peers.fit(Z, y), 1)
+    return Row(f"Poisson, alpha cv, {n} x {D} / GridSearchCV of newton-cholesky", crossed, 2.0)
+
+
+def evenly(D: int, size: int) -> FeatureGroups:
+    """Return groups of one size, with costs 1 to 4."""
+    return load_groups(
+        {
+            "groups": [
+                {"name": f"g{g}", "features": [f"x{g * size + j}" for j in range(size)], "cost": 1.0 + g % 4}
+                for g in range(D // size)
+            ]
+        }
+    )
+
+
+def penalties(repeats: int) -> Row:
+    """Measure cross-validation of softmax on a synthetic table."""
+    rng = np.random.default_rng(0)
+    n, D, classes = 5000, 128, 6
     X = rng.standard_normal((n, D))
     X[:, 1:] += 0.5 * X[:, :-1]
     coef = 0.5 * rng.standard_normal((D, classes)) * (rng.random((D, 1)) < 0.4)
     y = (X @ coef + rng.gumbel(size=(n, classes))).argmax(axis=1)
-    named = [
-        {"name": f"g{g}", "features": [f"x{g * size + j}" for j in range(size)], "cost": 1.0 + g % 4}
-        for g in range(D // size)
+    Z = standardised(X)
+    model = classifier(evenly(D, 8), "cv")
+    crossed = ratio(lambda: model.fit(X, y), lambda: classes_peer(Z, y, GRID), repeats)
+    return Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, 2.0)
+
+
+def digits_rows(data: Path, alpha: float, repeats: int) -> list[Row]:
+    """Measure the softmax path on mfeat, and its cross-validation."""
+    folder = data / "mfeat"
+    groups = load_groups(folder / "groups.json")
+    X, y = table(folder, "train", "digit", groups)
+    Z = standardised(X)
+    one = LogisticRegression(C=1 / (len(X) * alpha), max_iter=5000)
+    path = ratio(lambda: classifier(groups, alpha).fit(X, y), lambda: one.fit(Z, y), repeats)
+    crossed = ratio(lambda: classifier(groups, "cv").fit(X, y), lambda: classes_peer(Z, y, GRID), 1)
+    return [
+        Row(f"softmax path on mfeat, alpha {alpha:g} / one lbfgs fit", path, 0.5),
+        Row("softmax, alpha cv, mfeat / LogisticRegressionCV", crossed, 2.0),
     ]
-    Z = (X - X.mean(axis=0)) / X.std(axis=0)
-    ratios = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        model = AnytimeClassifier({"groups": named}, alpha="cv", n_jobs=THREADS).fit(X, y)
-        own = time.perf_counter() - start
-        C = 1 / (0.8 * n * np.array(model.fit_.options.grid))
-        start = time.perf_counter()
-        LogisticRegressionCV(Cs=np.sort(C), cv=5, max_iter=1000, scoring="neg_log_loss", n_jobs=THREADS).fit(Z, y)
-        ratios.append(own / (time.perf_counter() - start))
-    print(f"softmax, alpha cv, {n} x {D}, {classes} classes, {len(named)} groups, 20 penalties, 5 folds:")
-    print(f"  all prefixes / LogisticRegressionCV {statistics.median(ratios):.2f} (limit 2)")
 
 
 def digits(data: Path, picture: Path) -> None:
@@ -160,13 +229,14 @@ def digits(data: Path, picture: Path) -> None:
 
 
 def main() -> None:
+    """Measure and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--alpha", type=float, default=1e-5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--picture", type=Path, default=Path("mfeat.png"))
     parser.add_argument("--memory-only", action="store_true")
-    parser.add_argument("--only", choices=["kddcup99", "mfeat", "penalties"])
+    parser.add_argument("--only", choices=["kddcup99", "mfeat", "penalties", "counts"])
     options = parser.parse_args()
     if options.memory_only:
         memory(options.data, options.alpha)
@@ -183,11 +253,17 @@ def main() -> None:
             str(options.alpha),
         ]
         subprocess.run(command, check=True)
-        intrusions(options.data, options.alpha, options.repeats)
+    rows: list[Row] = []
+    if options.only in (None, "kddcup99"):
+        rows += intrusions(options.data, options.alpha, options.repeats)
     if options.only in (None, "mfeat"):
+        rows += digits_rows(options.data, 1e-3, options.repeats)
         digits(options.data, options.picture)
     if options.only in (None, "penalties"):
-        penalties(options.repeats)
+        rows.append(penalties(options.repeats))
+    if options.only in (None, "counts"):
+        rows.append(counts())
+    sys.exit(0 if report(rows) else 1)
 
 
 if __name__ == "__main__":

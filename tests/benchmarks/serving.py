@@ -25,6 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
+from benchmarks.limits import Row, verdict
 from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
@@ -292,10 +293,9 @@ def report(measures: Sequence[Measure]) -> bool:
         if measure.floor is not None:
             ratio = measure.ours / measure.floor
             line += f"{measure.floor:8.1f}{ratio:8.2f}"
-            if measure.limit is not None:
-                over = ratio > measure.limit
-                passed = passed and not over
-                line += f"{measure.limit:8.2f}{'  over' if over else ''}"
+            row = Row(measure.name, ratio, measure.limit)
+            passed = passed and row.kept
+            line += verdict(row)
         print(line)
     return passed
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ from anytime.selection import sequence
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float, Method
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.limits import Row, report
 
 THREADS = 2
 
@@ -90,8 +95,11 @@ def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
     return learned_groups(groups, columns, len(X), basis)
 
 
-def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> None:
-    """Print the cost of training on terms over the product of the same expanded matrix, and the peak memory."""
+def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> bool:
+    """Print the cost of training on terms over the product of the same expanded matrix, and the peak memory.
+
+    Return whether the limits are kept.
+    """
     X, y, groups = problem(n, D, size)
     groups = with_basis(X, groups, basis)
     data, before = X.nbytes / 2**20, megabytes()
@@ -100,8 +108,10 @@ def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> None:
     T = np.ascontiguousarray(Expansion.of(groups).expand(X))
     seconds = interleave({"product": lambda: T.T @ T, "fr": lambda: train(X, y, groups, "fr")}, repeats)
     print(f"\nn={n}, {D} columns with basis {basis}, {T.shape[1]} terms")
-    report([("moments of terms + FR + all coefficients / T.T @ T", seconds["fr"] / seconds["product"], 1.3)])
+    ratio = seconds["fr"] / seconds["product"]
+    kept = report([Row("moments of terms + FR + all coefficients / T.T @ T", ratio, 1.3)])
     print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {trained:.0f} (limit: data + 300)")
+    return kept and trained - before <= 300
 
 
 def path(X: Float, y: Float, groups: FeatureGroups) -> float:
@@ -127,15 +137,8 @@ def memory(n: int, D: int, size: int) -> None:
     print(f"{data:.0f} {before:.0f} {fixed:.0f} {megabytes():.0f}")
 
 
-def report(rows: list[tuple[str, float, float | None]]) -> None:
-    """Print measured ratios with their limits."""
-    print(f"{'measured':<58}{'ratio':>8}{'limit':>8}")
-    for name, ratio, limit in rows:
-        limit_cell = "" if limit is None else f"{limit:8.2f}{'' if ratio <= limit else '  over'}"
-        print(f"{name:<58}{ratio:8.3f}{limit_cell}")
-
-
 def main() -> None:
+    """Measure and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--columns", type=int, default=500)
@@ -149,15 +152,16 @@ def main() -> None:
         memory(args.rows, args.columns, args.size)
         return
     if args.only_basis:
-        basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
-        return
+        kept = basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
+        sys.exit(0 if kept else 1)
     # First, because a process inherits the peak memory of the one that started it.
     command = [sys.executable, os.path.abspath(__file__)]
     command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
     printed = subprocess.run([*command, "--memory"], check=True, capture_output=True, text=True).stdout
     data, before, fixed, crossed = map(float, printed.split())
     print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
-    subprocess.run([*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)], check=True)
+    only_basis = [*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)]
+    kept = subprocess.run(only_basis, check=False).returncode == 0
     X, y, groups = problem(args.rows, args.columns, args.size)
     moments = moments_of(X, y, n_jobs=THREADS)
     gram = Gram.of(moments)
@@ -176,22 +180,21 @@ def main() -> None:
     cv = interleave({"product": lambda: X.T @ X, "cv": lambda: path(X, y, groups)}, max(3, args.repeats // 3))
     estimated = interleave({"product": lambda: X.T @ X} | fits(X, y, groups), args.repeats)
     print(f"\nn={args.rows} D={args.columns}, {len(groups)} groups, {THREADS} threads; X.T @ X takes {product:.3f} s\n")
-    report(
-        [
-            ("moments / X.T @ X", seconds["moments"] / product, None),
-            ("moments + FR + all coefficients / X.T @ X", seconds["fr"] / product, 1.5),
-            ("the same with OMP / X.T @ X", seconds["omp"] / product, None),
-            ("training with FR / with OMP", seconds["fr"] / seconds["omp"], 1.1),
-            ("FR path, Gram given / X.T @ X", seconds["fr path"] / product, 0.15),
-            ("FR path / OMP path, Gram given", seconds["fr path"] / seconds["omp path"], None),
-            ("20 alphas x 5 folds / X.T @ X", cv["cv"] / cv["product"], 6.0),
-        ]
-        + [
-            (f"AnytimeRegressor.fit, {form} / X.T @ X", seconds / estimated["product"], 1.2)
-            for form, seconds in estimated.items()
-            if form != "product"
-        ]
-    )
+    rows = [
+        Row("moments / X.T @ X", seconds["moments"] / product, None),
+        Row("moments + FR + all coefficients / X.T @ X", seconds["fr"] / product, 1.5),
+        Row("the same with OMP / X.T @ X", seconds["omp"] / product, None),
+        Row("training with FR / with OMP", seconds["fr"] / seconds["omp"], 1.1),
+        Row("FR path, Gram given / X.T @ X", seconds["fr path"] / product, 0.15),
+        Row("FR path / OMP path, Gram given", seconds["fr path"] / seconds["omp path"], None),
+        Row("20 alphas x 5 folds / X.T @ X", cv["cv"] / cv["product"], 6.0),
+    ]
+    rows += [
+        Row(f"AnytimeRegressor.fit, {form} / X.T @ X", seconds / estimated["product"], 1.2)
+        for form, seconds in estimated.items()
+        if form != "product"
+    ]
+    sys.exit(0 if report(rows) and kept else 1)
 
 
 if __name__ == "__main__":
