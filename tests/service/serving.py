@@ -362,9 +362,11 @@ class Stream:
 
 
 @contextmanager
-def running(app: ASGIApp, settings: Settings) -> Iterator[Running]:
-    """Run an application in a thread, on a port of its own."""
+def running(app: ASGIApp, settings: Settings, send_buffer: int | None = None) -> Iterator[Running]:
+    """Run an application in a thread, on a port of its own; `send_buffer` limits the bytes that the system buffers."""
     with bind(settings) as listening, bind_side(settings) as side:
+        if send_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # its connections inherit it
         server = build_server(app, settings, side)
         port: int = listening.getsockname()[1]
         side_port = None if side is None else side.getsockname()[1]
