@@ -69,7 +69,7 @@ def checks() -> Iterator[Any]:
         AnytimeClassifier(),
         AnytimeClassifier(alpha="cv", cv=2),
         AnytimeClassifier(family="gaussian"),
-        AnytimeClassifier(family="gaussian", alpha="cv"),
+        AnytimeClassifier(family="gaussian", alpha="cv", cv=2),
     ]
     # It trains a hundred times. The others read the same sparse tables by the same code, and test_design.py compares
     # the errors of weighted rows in folds with literal ones.

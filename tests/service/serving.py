@@ -213,11 +213,12 @@ def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:
 
 
 def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Wait until something holds."""
-    give_up = monotonic() + within_s
+    """Wait until something holds; the first checks follow each other fast, since one may take milliseconds of work."""
+    give_up, pause_s = monotonic() + within_s, 0.005
     while not holds():
         assert monotonic() < give_up, "waited in vain"
-        sleep(0.005)
+        sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.05)
 
 
 @contextmanager
