@@ -140,10 +140,7 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 
 
-@pytest.mark.parametrize(
-    ("target", "family", "alpha"),
-    [("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)],
-)
+@pytest.mark.parametrize(("target", "family", "alpha"), [("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)])
 def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:

@@ -48,7 +48,11 @@ def hasty() -> Iterator[Running]:
     """A service with short timeouts: half a second for a head or a body, and longer for what a test keeps in use."""
     yield from serve(
         send_buffer=65_536,  # or a client that does not read would have to send megabytes before the server waits
-        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=IDLE_S, max_header_bytes=HEAD_BYTES, max_message_rate=0
+        header_timeout_s=0.5,
+        body_timeout_s=0.5,
+        idle_timeout_s=IDLE_S,
+        max_header_bytes=HEAD_BYTES,
+        max_message_rate=0,
     )
 
 
