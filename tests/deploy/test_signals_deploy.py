@@ -208,7 +208,12 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with started(command, lambda: answers(port)):
+
+    def ready() -> bool:
+        url = f"http://127.0.0.1:{port}/-/ready"
+        return answers(port) and httpx.get(url, timeout=30, verify=PLAIN).status_code == 200
+
+    with started(command, ready):
         yield f"http://127.0.0.1:{port}/api/v1"
 
 
