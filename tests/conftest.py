@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,11 @@ _skipped: list[str] = []
 def pytest_configure() -> None:
     """Limit BLAS to one thread: the products are small, and the threads of several workers would wait for each other.
 
-    `make test-kernels` sets other numbers.
+    `make test-kernels` sets other numbers. Byte code is stored in any environment: each worker and each process of a
+    test would compile every module again.
     """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     threadpool_limits(int(os.environ.get("OPENBLAS_NUM_THREADS") or 1))
 
 

@@ -22,7 +22,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
-from service.serving import VALUES, Running, running, small_model, until
+from service.serving import PLAIN, VALUES, Running, running, small_model, until
 from system import answers, free_port, program, started
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -208,7 +208,12 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with started(command, lambda: answers(port)):
+
+    def ready() -> bool:
+        url = f"http://127.0.0.1:{port}/-/ready"
+        return answers(port) and httpx.get(url, timeout=30, verify=PLAIN).status_code == 200
+
+    with started(command, ready):
         yield f"http://127.0.0.1:{port}/api/v1"
 
 
@@ -216,7 +221,7 @@ def found(prometheus: str, expression: str) -> list[float]:
     """Return the values of an expression in Prometheus."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
-    response = httpx.get(f"{prometheus}/query", params={"query": expression}, timeout=30).json()
+    response = httpx.get(f"{prometheus}/query", params={"query": expression}, timeout=30, verify=PLAIN).json()
     assert response["status"] == "success", (expression, response)
     return [float(each["value"][1]) for each in response["data"]["result"] if each["value"][1] != "NaN"]
 
@@ -241,7 +246,7 @@ def test_every_panel_has_data_and_every_alert_is_evaluated_by_the_real_prometheu
                 return not pending
 
             def rules() -> dict[str, Any]:
-                groups = httpx.get(f"{api}/rules", timeout=30).json()["data"]["groups"]
+                groups = httpx.get(f"{api}/rules", timeout=30, verify=PLAIN).json()["data"]["groups"]
                 return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
             try:

@@ -1,7 +1,8 @@
 """A program that a test stops and continues while it runs extractors under a deadline.
 
-Usage: `python -m models.stalling MODEL WORKER DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. The
-groups of run i come from the named pipes in FOLDER/i; `started` appears there when the first extractor is at work.
+Usage: `python -m models.stalling MODEL WORKER DEADLINE_MS`. Each line of its input is the folder of a run; it prints
+the answer as a line of JSON. The groups come from the named pipes in the folder; `started` appears there when the first
+extractor is at work.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def extractors(*groups: str) -> dict[str, Callable[[Any], Any]]:
     return {group: partial(piped, group) for group in groups}
 
 
-def main(model: str, worker: str, deadline_ms: str, runs: str, folder: str) -> None:
-    """Run the extractors, once for each run."""
+def main(model: str, worker: str, deadline_ms: str) -> None:
+    """Run the extractors, once for each line."""
     loaded = anytime.load(model)
     own = extractors(*loaded.groups.featured)
     with Runner(loaded, own, cast(Worker, worker)) as runner:
-        for i in range(int(runs)):
-            print(json.dumps(asdict(runner.run(Path(folder) / str(i), float(deadline_ms)))), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(asdict(runner.run(Path(line.rstrip("\n")), float(deadline_ms)))), flush=True)
 
 
 if __name__ == "__main__":

@@ -154,12 +154,14 @@ def test_the_penalty_is_chosen_by_deviance(kind: str) -> None:
     X, y = table(90)
     rng = np.random.default_rng(2)
     X = np.hstack([X, rng.normal(size=(90, 30))])  # enough noise that no penalty would be ruinous
+    noise = [{"name": f"n{j}", "features": [f"n{j}_{i}" for i in range(10)], "cost": 1} for j in range(3)]
+    groups = {"groups": [*GROUPS["groups"], *noise]}
     if kind == "classes":
-        estimator: Any = AnytimeClassifier(alpha="cv", cv=3).fit(X, y > 0)
-        tiny = AnytimeClassifier(alpha=1e-7, cv=3).fit(X, y > 0)
+        estimator: Any = AnytimeClassifier(groups, alpha="cv", cv=3).fit(X, y > 0)
+        tiny = AnytimeClassifier(groups, alpha=1e-7, cv=3).fit(X, y > 0)
     else:
-        estimator = AnytimeRegressor(family="poisson", alpha="cv", cv=3).fit(X, counts(y))
-        tiny = AnytimeRegressor(family="poisson", alpha=1e-7, cv=3).fit(X, counts(y))
+        estimator = AnytimeRegressor(groups, family="poisson", alpha="cv", cv=3).fit(X, counts(y))
+        tiny = AnytimeRegressor(groups, family="poisson", alpha=1e-7, cv=3).fit(X, counts(y))
     chosen, least = estimator.curve_.cv_error, tiny.curve_.cv_error
     assert chosen is not None
     assert least is not None

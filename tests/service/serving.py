@@ -213,11 +213,12 @@ def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:
 
 
 def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Wait until something holds."""
-    give_up = monotonic() + within_s
+    """Wait until something holds; the first checks follow each other fast, since one may take milliseconds of work."""
+    give_up, pause_s = monotonic() + within_s, 0.005
     while not holds():
         assert monotonic() < give_up, "waited in vain"
-        sleep(0.005)
+        sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.05)
 
 
 @contextmanager
@@ -278,7 +279,7 @@ class Running:
     def scrape(self, path: str = "/metrics", **headers: str) -> httpx.Response:
         """Ask the port that has the metrics."""
         url = f"http://127.0.0.1:{self.metrics_port or self.port}"
-        return httpx.get(url + path, headers=headers, timeout=30)
+        return httpx.get(url + path, headers=headers, timeout=30, verify=PLAIN)
 
 
 class Connection:
@@ -362,9 +363,11 @@ class Stream:
 
 
 @contextmanager
-def running(app: ASGIApp, settings: Settings) -> Iterator[Running]:
-    """Run an application in a thread, on a port of its own."""
+def running(app: ASGIApp, settings: Settings, send_buffer: int | None = None) -> Iterator[Running]:
+    """Run an application in a thread, on a port of its own; `send_buffer` limits the bytes that the system buffers."""
     with bind(settings) as listening, bind_side(settings) as side:
+        if send_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # its connections inherit it
         server = build_server(app, settings, side)
         port: int = listening.getsockname()[1]
         side_port = None if side is None else side.getsockname()[1]

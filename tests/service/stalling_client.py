@@ -1,8 +1,8 @@
 """A program that a test stops and continues while it runs extractors under a deadline, through a client.
 
-Usage: `python -m service.stalling_client URL KIND DEADLINE_MS RUNS FOLDER`. It prints one answer a line, as JSON. All
-groups but the last are ready; the last one comes from the named pipe in FOLDER/i. Run i begins when FOLDER/i has the
-file `go`.
+Usage: `python -m service.stalling_client URL KIND DEADLINE_MS`. Each line of its input is the folder of a run; it
+prints the answer as a line of JSON. All groups but the last are ready; the last one comes from the named pipe in the
+folder.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
@@ -32,32 +31,29 @@ def slow(x: Any) -> Any:
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {"speed": itemgetter("speed"), "hog": itemgetter("hog"), "lab": slow}
 
 
-def main(url: str, kind: str, deadline_ms: str, runs: str, folder: str) -> None:
-    """Run the extractors, once for each run."""
-    inputs = [{**AT_HAND, "folder": str(Path(folder) / str(i))} for i in range(int(runs))]
+def main(url: str, kind: str, deadline_ms: str) -> None:
+    """Run the extractors, once for each line."""
     if kind == "sync":
         with Client(url) as client:
             client.warm_up(EXTRACTORS)
-            for x in inputs:
-                wait(x)
+            for x in inputs():
                 show(client.run(EXTRACTORS, x, float(deadline_ms)))
     else:
-        asyncio.run(run_all(url, float(deadline_ms), inputs))
+        asyncio.run(run_all(url, float(deadline_ms)))
 
 
-async def run_all(url: str, deadline_ms: float, inputs: list[dict[str, Any]]) -> None:
+async def run_all(url: str, deadline_ms: float) -> None:
     """Run the extractors in an event loop."""
     async with AsyncClient(url) as client:
         await client.warm_up(EXTRACTORS)
-        for x in inputs:
-            wait(x)
+        for x in inputs():
             show(await client.run(EXTRACTORS, x, deadline_ms))
 
 
-def wait(x: dict[str, Any]) -> None:
-    """Wait until the test is ready for a run."""
-    while not (Path(x["folder"]) / "go").exists():
-        time.sleep(0.005)
+def inputs() -> Iterator[dict[str, Any]]:
+    """Yield the input of each run when the test is ready for it."""
+    for line in sys.stdin:
+        yield {**AT_HAND, "folder": line.rstrip("\n")}
 
 
 def show(answer: Answer) -> None:

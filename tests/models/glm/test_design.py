@@ -146,19 +146,20 @@ def test_deviances_are_twice_the_loss_above_that_of_the_perfect_fit(family: Fami
 # Rows cut, kept and shared out.
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64, 299, 300])
 @pytest.mark.parametrize("family", KINDS)
-def test_blocks_of_any_size_make_the_same_model(family: Family, rows: int) -> None:
+def test_blocks_of_any_size_make_the_same_model(family: Family) -> None:
     case = weighted(family)
-    check_same(fitted(case, cut(case, 300)), fitted(case, cut(case, rows)))
+    whole = fitted(case, cut(case, 300))
+    for rows in (1, 7, 64, 299):
+        check_same(whole, fitted(case, cut(case, rows)))
 
 
 @pytest.mark.parametrize(
     ("family", "n_jobs", "how"),
     [
-        ("binomial", 2, {}),
+        ("multinomial", 2, {}),
         ("poisson", 3, {}),
-        ("multinomial", 2, {"nested": True, "method": "omp"}),
+        ("binomial", 2, {"nested": True, "method": "omp"}),
         ("binomial", -1, {"alpha": "cv"}),
         ("multinomial", 3, {"alpha": "cv"}),
     ],

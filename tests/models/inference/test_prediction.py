@@ -46,14 +46,14 @@ def trained(responses: int = 1, **options: Any) -> Model:
     X = table()
     rng = np.random.default_rng(1)
     Y = X @ rng.normal(size=(9, responses)) + rng.normal(size=(len(X), responses))
-    return AnytimeRegressor(GROUPS, alpha="cv", **options).fit(X, Y[:, 0] if responses == 1 else Y).model_
+    return AnytimeRegressor(GROUPS, alpha=1e-3, cv=3, **options).fit(X, Y[:, 0] if responses == 1 else Y).model_
 
 
 def trained_classes(labels: list[Any]) -> Model:
     X = table()
     score = (X - X.mean(axis=0)) @ np.random.default_rng(2).normal(size=9)
     which = np.digitize(score, np.quantile(score, np.linspace(0, 1, len(labels) + 1)[1:-1]))
-    return AnytimeClassifier(GROUPS).fit(X, np.array(labels)[which]).model_
+    return AnytimeClassifier(GROUPS, alpha=1e-3, cv=3).fit(X, np.array(labels)[which]).model_
 
 
 MODEL = trained()

@@ -23,8 +23,8 @@ from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eve
 pytestmark = pytest.mark.alone
 
 DEADLINE_MS = 500.0
-RUNS = 3
-"""The effort after a stall is bounded by time, so that a busy machine may fail some of the runs, but hardly all."""
+MAX_RUNS = 3
+"""One whole answer is enough: the effort after a stall is bounded by time, and a busy machine may fail some runs."""
 
 VALUES = {"a": X[:1], "b": X[1:2], "c": X[2:]}
 
@@ -33,31 +33,35 @@ VALUES = {"a": X[:1], "b": X[1:2], "c": X[2:]}
 @pytest.mark.parametrize("worker", WORKERS)
 def test_groups_that_are_complete_after_a_stall_are_used(worker: Worker, tmp_path: Path) -> None:
     a_model().save(tmp_path / "toy.safetensors")
-    folders = [tmp_path / str(i) for i in range(RUNS)]
-    for folder in folders:
-        folder.mkdir()
-        for group in VALUES:
-            os.mkfifo(folder / group)
-    arguments = tmp_path / "toy.safetensors", worker, DEADLINE_MS, RUNS, tmp_path
-    command = ["-m", "models.stalling", *map(str, arguments)]
+    command = ["-m", "models.stalling", str(tmp_path / "toy.safetensors"), worker, str(DEADLINE_MS)]
+    answers: list[dict[str, Any]] = []
     with subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
-        answers = [stalled(child, folder) for folder in folders]
+        while len(answers) < MAX_RUNS and not (answers and whole(answers[-1])):
+            folder = tmp_path / str(len(answers))
+            folder.mkdir()
+            for group in VALUES:
+                os.mkfifo(folder / group)
+            answers.append(stalled(child, folder))
     assert child.returncode == 0
     assert all(answer["elapsed_ms"] > DEADLINE_MS for answer in answers), "the stall outlasts the deadline"
     for answer in answers:
         assert answer["late_groups"] == answer["groups"] == ["a", "b", "c"][: answer["prefix"]]
-    assert (FULL, "complete", []) in [
-        (answer["prediction"], answer["reason"], answer["unused_groups"]) for answer in answers
-    ]
+    assert whole(answers[-1]), answers
+
+
+def whole(answer: dict[str, Any]) -> bool:
+    return (answer["prediction"], answer["reason"], answer["unused_groups"]) == (FULL, "complete", [])
 
 
 def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     """Stop a program that is at work on the first group, complete all groups, continue it after the deadline."""
+    print(folder, file=child.stdin, flush=True)
     assert eventually((folder / "started").exists)
     child.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])

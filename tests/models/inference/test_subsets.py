@@ -49,7 +49,7 @@ def rows() -> tuple[Float, Float, Float]:
 
 def trained(alpha: float | str = ALPHA) -> Model:
     X, Y, weights = rows()
-    return AnytimeRegressor(GROUPS, alpha=alpha).fit(X, Y, sample_weight=weights).model_  # type: ignore[arg-type]
+    return AnytimeRegressor(GROUPS, alpha=alpha, cv=3).fit(X, Y, sample_weight=weights).model_  # type: ignore[arg-type]
 
 
 MODEL = trained()

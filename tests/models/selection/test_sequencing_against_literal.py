@@ -86,7 +86,7 @@ def cases(
 @pytest.mark.parametrize("cost_blind", [False, True], ids=["costs", "blind"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_step_is_the_literal_choice(method: Method, cost_blind: bool, doubling: bool) -> None:
-    @quick(max_examples=150)
+    @quick(max_examples=100)
     @given(cases())
     def check(case: Case) -> None:
         learned = case.learned(method, cost_blind=cost_blind, doubling=doubling)

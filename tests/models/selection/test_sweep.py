@@ -101,7 +101,7 @@ def explained(C: Float, q: Float, columns: Index) -> float:
 
 
 @pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "no blocks"])
-@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.5])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_what_is_left_and_what_is_gained_is_what_an_inverse_gives(sizes: str, alpha: float, blocks: bool) -> None:
     problem = design(SIZES[sizes], seed=len(sizes))

@@ -140,15 +140,12 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 
 
-@pytest.mark.parametrize(
-    ("target", "family", "alpha"),
-    [("kind", "binomial", 1e-3), ("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)],
-)
+@pytest.mark.parametrize(("target", "family", "alpha"), [("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)])
 def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:
     nested = alpha == 0.1
-    size = 6 if nested else 4  # fewer steps where each is fitted three times
+    size = 6  # few steps: each takes a hundred passes
     data, folds = dataset(folder, target, size, weights="w"), 2 if nested else 1
     parts = data.moments(folds, stratified=True)
     options = Options(alpha=alpha, family=family, nested=nested)
@@ -169,29 +166,24 @@ def kill_one(client: Any) -> None:
     os.kill(min(pids.values()), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_on_the_way_costs_time_and_nothing_else(
+def test_a_worker_that_dies_on_the_way_costs_time_and_the_rows_that_it_held_are_read_again(
     cluster: Cluster, running: Any, folder: Path
 ) -> None:
-    data, reported = dataset(folder), list[int]()
+    data, reported = dataset(folder, "kind"), list[int]()
+    expected = data.moments(3)
+    moments = Moments.merged(expected)
+    design = cluster.observed(data).design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+    view = design.view(np.arange(FEATURES))
+    theta = np.random.default_rng(0).normal(size=(FEATURES + 1, 1))
+    before = view.evaluate(view.predictors(theta), hessian=True)
 
     def progress(rows: int) -> None:
         if not reported:
             kill_one(running)
         reported.append(rows)
 
-    expected = data.moments(3)
     assert_same(cluster.moments(data, 3, progress=progress), expected)
     assert sum(reported) == sum(part.rows for part in expected)
-
-
-def test_rows_that_a_dead_worker_held_are_read_again(cluster: Cluster, running: Any, folder: Path) -> None:
-    data = dataset(folder, "kind")
-    moments = Moments.merged(data.moments())
-    design = cluster.observed(data).design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
-    view = design.view(np.arange(FEATURES))
-    theta = np.random.default_rng(0).normal(size=(FEATURES + 1, 1))
-    before = view.evaluate(view.predictors(theta), hessian=True)
-    kill_one(running)
     after = view.evaluate(view.predictors(theta), hessian=True)
     assert before.hessian is not None
     assert after.hessian is not None

@@ -109,8 +109,9 @@ def by_every_binding(service: Running, groups: dict[str, Any], rows: int, option
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("options", [{}, {"budget": 5}, {"policy": "arrived"}], ids=["all", "budget", "arrived"])
+@pytest.mark.parametrize(
+    ("rows", "options"), [(2, {}), (1, {"budget": 5}), (2, {"policy": "arrived"})], ids=["all", "budget", "arrived"]
+)
 def test_every_binding_tells_the_interval_or_the_set_of_the_library(
     service: Running, name: str, rows: int, options: dict[str, Any]
 ) -> None:

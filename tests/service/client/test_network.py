@@ -37,8 +37,6 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 
-pytestmark = pytest.mark.alone
-
 LONG_MS = 20_000.0
 SHORT_MS = 200.0
 PATIENT_MS = 1_500.0
@@ -208,6 +206,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # a slow network
 
 
+@pytest.mark.alone
 def test_with_a_network_slower_than_the_deadline_the_last_update_is_the_answer(
     client: Client, network: Network
 ) -> None:
@@ -229,6 +228,7 @@ def test_with_a_network_slower_than_the_deadline_the_last_update_is_the_answer(
     assert client.lateness.count == 1
 
 
+@pytest.mark.alone
 def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.delay_s = 5.0
@@ -243,6 +243,7 @@ def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: 
     assert (answer.budget, answer.missing, answer.ranking) == (1, ("speed",), [0, 1, 2])
 
 
+@pytest.mark.alone
 def test_an_answer_that_arrives_too_late_is_dropped_without_side_effects(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.delay_s = 0.5
@@ -254,6 +255,7 @@ def test_an_answer_that_arrives_too_late_is_dropped_without_side_effects(client:
     assert answer.prediction != client.predict(VALUES).prediction
 
 
+@pytest.mark.alone
 def test_the_client_sends_a_shorter_deadline_after_it_has_measured_a_slow_network(
     client: Client, network: Network
 ) -> None:
@@ -275,6 +277,7 @@ def test_the_client_sends_a_shorter_deadline_after_it_has_measured_a_slow_networ
     release.set()
 
 
+@pytest.mark.alone
 def test_without_a_deadline_the_client_waits_for_its_own_timeout(network: Network) -> None:
     with Client(network.url, timeout_s=0.5) as client:
         assert client.predict(VALUES).complete
@@ -286,6 +289,7 @@ def test_without_a_deadline_the_client_waits_for_its_own_timeout(network: Networ
             client.models()
 
 
+@pytest.mark.alone
 def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.delay_s = 5.0
@@ -296,6 +300,7 @@ def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(cl
     assert answer.elapsed_ms < GENEROUS_MS
 
 
+@pytest.mark.alone
 def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     assert client.run(EXTRACTORS, VALUES, LONG_MS).unused_groups == ()
@@ -305,6 +310,7 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
     assert (answer.groups, answer.late_groups, answer.unused_groups) == ((), (), ("speed", "hog", "lab"))
 
 
+@pytest.mark.alone
 def test_unsent_bytes_are_bounded_on_a_stalled_network(
     client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +347,7 @@ def test_a_run_whose_connection_breaks_restarts_on_a_new_connection(client: Clie
     assert answer.groups == ("speed", "hog", "lab")
 
 
+@pytest.mark.alone
 def test_a_run_that_cannot_reconnect_falls_back_to_the_last_update(client: Client, network: Network) -> None:
     def break_off() -> None:
         time.sleep(0.2)
@@ -386,6 +393,7 @@ def test_a_restarted_run_that_is_refused_falls_back_to_the_last_update(
         assert (answer.prefix, answer.missing, answer.reason) == (2, (last,), "overload")
 
 
+@pytest.mark.alone
 def test_an_interrupted_prediction_is_sent_again_and_then_raises(client: Client, network: Network) -> None:
     client.warm_up()
     network.delay_s = 0.3
@@ -413,6 +421,7 @@ def test_the_next_call_reconnects_to_a_server_that_is_back(client: Client, netwo
     assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
 
 
+@pytest.mark.alone
 def test_a_deadline_shorter_than_the_pause_between_attempts_raises_at_once(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.shut()

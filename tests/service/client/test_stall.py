@@ -23,7 +23,7 @@ from service.serving import Running, running, until
 pytestmark = pytest.mark.alone
 
 DEADLINE_MS = 1500.0
-RUNS = 3
+MAX_RUNS = 3
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +38,29 @@ def server(model: Model) -> Iterator[Running]:
 def test_an_answer_that_arrived_while_the_client_was_stopped_is_used(
     kind: str, server: Running, tmp_path: Path
 ) -> None:
-    folders = [tmp_path / str(i) for i in range(RUNS)]
-    for folder in folders:
-        folder.mkdir()
-        os.mkfifo(folder / "lab")
-    command = ["-m", "service.stalling_client", server.url, kind, str(DEADLINE_MS), str(RUNS), str(tmp_path)]
+    command = ["-m", "service.stalling_client", server.url, kind, str(DEADLINE_MS)]
+    answers: list[dict[str, Any]] = []
     with subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
-        answers = [stalled(child, folder, server) for folder in folders]
+        # One of them is enough: the client reads for 2 ms at most, and the machine may pause it for longer.
+        while len(answers) < MAX_RUNS and not (answers and used(answers[-1])):
+            folder = tmp_path / str(len(answers))
+            folder.mkdir()
+            os.mkfifo(folder / "lab")
+            answers.append(stalled(child, folder, server))
     assert child.returncode == 0
     assert all(answer["elapsed_ms"] > DEADLINE_MS for answer in answers), "the stall outlasts the deadline"
-    # One of them is enough: the client reads for 2 ms at most, and the machine may pause it for longer.
-    assert (["speed", "hog"], None) in [(answer["groups"], answer["note"]) for answer in answers]
+    assert used(answers[-1]), answers
     assert all("lab" in answer["missing"] for answer in answers)
+
+
+def used(answer: dict[str, Any]) -> bool:
+    return (answer["groups"], answer["note"]) == (["speed", "hog"], None)
 
 
 def stalled(child: subprocess.Popen[str], folder: Path, server: Running) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def stalled(child: subprocess.Popen[str], folder: Path, server: Running) -> dict
         return count("anytime_predictions_total", reason="deadline")
 
     received, before = count("anytime_group_seconds_count", group="hog"), answered()
-    (folder / "go").touch()
+    print(folder, file=child.stdin, flush=True)
     until(lambda: count("anytime_group_seconds_count", group="hog") > received, within_s=60.0)
     child.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])

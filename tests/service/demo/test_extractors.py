@@ -13,7 +13,7 @@ from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
 datasets = pytest.importorskip("sklearn.datasets")
 
-TRAINING, ALL = 700, 1000
+TRAINING, ALL = 400, 600
 
 EXTREMES = {
     "white": np.zeros((8, 8)),

@@ -36,7 +36,7 @@ CHUNKED = b"%b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS = 64 << 20
 """Bytes that a server which limits nothing would read."""
 
-ROUND_S = 5.0
+ROUND_S = 3.0
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,9 @@ HEAD_BYTES = 1_000
 IDLE_S = 1.2
 
 
-def serve(**limits: Any) -> Iterator[Running]:
+def serve(send_buffer: int | None = None, **limits: Any) -> Iterator[Running]:
     settings = Settings(port=0, max_rows=50, max_body_bytes=100_000, **limits)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings, send_buffer) as service:
         yield service
 
 
@@ -47,7 +47,12 @@ def few() -> Iterator[Running]:
 def hasty() -> Iterator[Running]:
     """A service with short timeouts: half a second for a head or a body, and longer for what a test keeps in use."""
     yield from serve(
-        header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=IDLE_S, max_header_bytes=HEAD_BYTES, max_message_rate=0
+        send_buffer=65_536,  # or a client that does not read would have to send megabytes before the server waits
+        header_timeout_s=0.5,
+        body_timeout_s=0.5,
+        idle_timeout_s=IDLE_S,
+        max_header_bytes=HEAD_BYTES,
+        max_message_rate=0,
     )
 
 
