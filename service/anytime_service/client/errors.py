@@ -14,6 +14,8 @@ Invalid arguments raise the same errors as in the library: ValuesError, Extracto
 
 from __future__ import annotations
 
+from typing import Any, Self, cast
+
 from anytime.errors import AnytimeError
 
 OVERLOADED = "urn:anytime:problem:overloaded"
@@ -21,6 +23,13 @@ OVERLOADED = "urn:anytime:problem:overloaded"
 
 class ClientError(AnytimeError):
     """An invalid call, or a call that failed."""
+
+    def __copy__(self) -> Self:
+        """Return the same error without its traceback, even where a package has replaced how errors are pickled."""
+        make, arguments, *_ = cast(tuple[Any, ...], self.__reduce__())
+        copied: Self = make(*arguments)
+        copied.__dict__.update(self.__dict__)
+        return copied
 
 
 class ClosedError(ClientError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import copyreg
 import json
 import time
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime_service.client.engine import MAX_EVENTS, EventQueue
+from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import decode_problem, encode_values, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.throttle import MAX_MARGIN_MS, NetworkMargin
@@ -142,3 +145,22 @@ def test_problem_details_may_be_missing(details: object) -> None:
 )
 def test_a_retry_after_is_read_if_it_is_a_number(header: str, seconds: float | None) -> None:
     assert seconds_of(header) == seconds
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionLostError("the server is unreachable"),
+        ProblemError(429, "Too many", "wait", "rows", type="urn:x", retry_after_s=2.0),
+    ],
+)
+def test_an_error_can_be_raised_again_where_a_package_has_replaced_its_pickling(
+    error: ClientError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> str:
+        raise TypeError("not safe")
+
+    monkeypatch.setitem(copyreg.dispatch_table, type(error), refuse)
+    copied = copy.copy(error)
+    assert copied is not error
+    assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))

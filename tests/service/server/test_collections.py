@@ -1,50 +1,52 @@
-"""Full garbage collections wait until the server is idle."""
+"""Garbage collections of older objects wait until the server is idle."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from anytime_service.server.run import DUE_BUSY, DUE_IDLE, collect_when_due, control_collections
+from anytime_service.server import run
+from anytime_service.server.run import DUE_BUSY, DUE_IDLE, NEVER, collect_when_due, control_collections
 
 
 @pytest.fixture
-def controlled() -> Iterator[None]:
+def thresholds() -> Iterator[None]:
     before = gc.get_threshold()
-    control_collections()
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
 
 
-def young_collections(count: int) -> None:
-    for _ in range(count):
-        gc.collect(0)
+@pytest.mark.usefixtures("thresholds")
+def test_python_collects_only_young_objects_by_itself() -> None:
+    young = gc.get_threshold()[0]
+    control_collections()
+    assert gc.get_threshold() == (young, NEVER, NEVER)
+    assert gc.get_freeze_count() > 1000
 
 
-@pytest.mark.usefixtures("controlled")
-def test_a_full_collection_waits_for_an_idle_server() -> None:
-    young_collections(DUE_IDLE - 1 - gc.get_count()[1])
-    collect_when_due(idle=True)
-    assert gc.get_count()[1] == DUE_IDLE - 1
-    young_collections(2)
-    collect_when_due(idle=False)
-    assert gc.get_count()[1] >= DUE_IDLE
-    collect_when_due(idle=True)
-    assert gc.get_count()[1] == 0
-
-
-@pytest.mark.usefixtures("controlled")
-def test_a_server_that_is_never_idle_collects_at_last() -> None:
-    young_collections(DUE_BUSY)
-    collect_when_due(idle=False)
-    assert gc.get_count()[1] == 0
-
-
-def test_a_program_that_embeds_the_server_keeps_its_own_collections() -> None:
-    young_collections(DUE_IDLE + 1)
-    counted = gc.get_count()[1]
-    collect_when_due(idle=True)
-    assert gc.get_count()[1] >= counted
+@pytest.mark.parametrize(
+    ("threshold", "count", "idle", "collects"),
+    [
+        (NEVER, DUE_IDLE - 1, True, False),
+        (NEVER, DUE_IDLE, True, True),
+        (NEVER, DUE_IDLE, False, False),
+        (NEVER, DUE_BUSY, False, True),
+        (10, DUE_BUSY, True, False),  # a program that embeds the server controls its own collections
+    ],
+)
+def test_a_full_collection_waits_for_an_idle_server(
+    threshold: int, count: int, idle: bool, collects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[int] = []
+    stand_in = SimpleNamespace(
+        get_threshold=lambda: (700, threshold, threshold),
+        get_count=lambda: (0, count, 0),
+        collect=lambda: collected.append(2),
+    )
+    monkeypatch.setattr(run, "gc", stand_in)
+    collect_when_due(idle=idle)
+    assert bool(collected) == collects
