@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime.types import Policy
+from benchmarks.limits import SLACK
 from benchmarks.load.aio import stream_by_aiohttp
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
@@ -38,6 +40,10 @@ from benchmarks.load.predictions import LoadPrediction, faults, plan_predictions
 
 MAX_LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
+
+CAPACITY_RATE, TIMERS_S = 300.0, 3.0
+LOADED, PAIRS, LOADED_LATER_MS = 0.7, 5, 0.5
+"""A server at this share of its capacity is this much later than timers in a process of their own, in the median."""
 
 GROWTH_MIB = 64.0
 MAX_LOAD_LATE_MS, ATTEMPTS = 2.0, 3
@@ -102,6 +108,7 @@ class Soak:
         self.rng = np.random.default_rng(3)
         self.results: list[Result] = []
         self.grown_mib = 0.0
+        self.punctual = True
 
     def stream(
         self,
@@ -116,12 +123,12 @@ class Soak:
         """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
         for _ in range(ATTEMPTS):
             predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
-            result = self._stream_once(name, make, predictions, rate)
+            result = self.stream_once(name, make, predictions, rate)
             if result.kept or result.wrong or result.load <= MAX_LOAD_LATE_MS:
                 break
         return self._add(result)
 
-    def _stream_once(
+    def stream_once(
         self, name: str, make: Callable[[Load, int], Binding], predictions: Sequence[LoadPrediction], rate: float
     ) -> Result:
         load = Load()
@@ -197,28 +204,30 @@ def main() -> None:
     """Run the loads and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", help="websocket, arrived, post, aiohttp, sessions, thousand or hostile")
+    parser.add_argument("--only", help="websocket, loaded, arrived, post, aiohttp, sessions, thousand or hostile")
     args = parser.parse_args()
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.safetensors"
         model = saved_model(path)
-        with server("service", path) as child:
-            kept = run(Soak(model, child, 0.1 if args.quick else 1.0), args.only or "")
+        with server("service", path) as child, server("service", path) as idle:
+            kept = run(Soak(model, child, 0.1 if args.quick else 1.0), idle, args.only or "")
     sys.exit(0 if kept else 1)
 
 
-def run(soak: Soak, only: str) -> bool:
-    """Run all loads; return whether all promises were kept."""
+def run(soak: Soak, idle: Child, only: str) -> bool:
+    """Run all loads; return whether all promises were kept. `idle` is a server without predictions."""
     server_stats(soak.child)
-    soak.stream("warming up", Stream, int(200 / soak.share), 100)
+    soak.stream("warming up", Stream, int(1000 / soak.share), CAPACITY_RATE)
+    capacity = CAPACITY_RATE / soak.results[-1].busy
     columns = (("", 34), ("count", 7), ("sent", 9), ("bare", 7), ("received", 9), ("bare", 7), ("load", 7), ("busy", 6))
     print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
     print("".join(f"{name:>{width}}" for name, width in (*columns, ("stall", 7), ("gc", 6))))
     soak.results.clear()
     parts: dict[str, Callable[[], object]] = {
         "websocket": lambda: soak.stream("WebSocket", Stream, 20_000, 300),
+        "loaded": lambda: loaded(soak, idle, LOADED * capacity),
         "arrived": lambda: soak.stream("WebSocket, policy arrived", Stream, 4_000, 100, policy="arrived"),
         "post": lambda: soak.stream("streamed POST, sockets", StreamedPost, 4_000, 200),
         "aiohttp": lambda: soak.aiohttp(4_000, 60),
@@ -229,7 +238,31 @@ def run(soak: Soak, only: str) -> bool:
     for name, part in parts.items():
         if only in ("", name):
             part()
-    return soak.grown_mib <= GROWTH_MIB and all(result.kept for result in soak.results)
+    return soak.grown_mib <= GROWTH_MIB and soak.punctual and all(result.kept for result in soak.results)
+
+
+def loaded(soak: Soak, idle: Child, rate: float) -> None:
+    """Alternate a load with bare timers in a server without predictions, on the same core."""
+    later = []
+    for _ in range(PAIRS):
+        predictions = list(plan_predictions(soak.model, soak.rng, max(1, int(20_000 * soak.share))))
+        result = soak.stream_once(f"{rate:.0f}/s, {LOADED:.0%} of capacity", Stream, predictions, rate)
+        soak.punctual = soak.punctual and not result.wrong
+        later.append(result.sent - p99(bare_lateness(idle, soak.rng)))
+    median = statistics.median(later)
+    print(f"    later than timers of an idle server by {median:.2f} ms (median; limit {LOADED_LATER_MS})")
+    soak.punctual = soak.punctual and median <= SLACK * LOADED_LATER_MS
+
+
+def bare_lateness(idle: Child, rng: np.random.Generator) -> list[float]:
+    """Return the lateness of timers of a server without predictions."""
+    load = Load()
+    timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
+    server_stats(idle)
+    timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
+    load.run(lambda: time.perf_counter() > until + 0.1, 15.0)
+    timers.close()
+    return server_stats(idle).bare_ms
 
 
 def thousand(soak: Soak) -> None:
