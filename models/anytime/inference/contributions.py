@@ -41,7 +41,12 @@ class Contributions:
 
 
 def contributions(
-    model: Model, names: Iterable[str], terms: Float, coef: Float, intercept: Any, shaped: Callable[[Float], Iterable[Any]]
+    model: Model,
+    names: Iterable[str],
+    terms: Float,
+    coef: Float,
+    intercept: Any,
+    shaped: Callable[[Float], Iterable[Any]],
 ) -> Contributions:
     """Return the contributions to the scores `terms @ coef`.
 

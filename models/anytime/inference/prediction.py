@@ -13,7 +13,7 @@ import math
 import reprlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -100,6 +100,10 @@ class Answer:
     note: str | None = None
     approximate: bool = False
     contributions: Contributions | None = None
+
+    def with_note(self, note: str) -> Self:
+        """Return the answer with one more note, before the one that it has."""
+        return replace(self, note=note if self.note is None else f"{note}; {self.note}")
 
 
 class Prediction:
@@ -351,9 +355,10 @@ class Prediction:
 
     def _contributions(self, used: tuple[str, ...], prefix: int, arrived: ArrivedModel | None) -> Contributions:
         """Return the contributions to the scores of the prefix, or of the optimum of the received groups."""
-        prefixes = self.model.prefixes
+        columns: slice | Index
         if arrived is None:
-            columns, coef, intercept = slice(prefixes.ends[prefix]), prefixes.coef(prefix), prefixes.intercept_of(prefix)
+            coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
+            columns = slice(len(coef))
         else:
             columns, coef, intercept = arrived.columns, arrived.coef, arrived.intercept
         several, P = self.rows > 1, len(intercept)
