@@ -173,7 +173,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
     what = {"identity": "score", "log": "logarithm of the count"}.get(model.manifest.link, "log-odds")
     if len(scores) > 1:
         figure.axes[0].legend(fontsize=7)
-    scored = f" of {scores[0]}" if len(scores) == 1 else ""
+    scored = f" of {'class ' * (model.manifest.classes is not None)}{scores[0]}" if len(scores) == 1 else ""
     steps = model.steps if prefix is None else prefix
     figure.suptitle(f"{model.name}, {steps} of {model.steps} steps: contribution to the {what}{scored}", fontsize=11)
     write_figure(figure, path)
@@ -197,9 +197,10 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
             at = high + 3 * margin
             for value in np.atleast_1d(shape.missing.contribution):
                 axis.plot([at], [value], "D", color="black", markerfacecolor="white", markersize=5)
-            axis.axvline(high + 1.5 * margin, color="0.6", linewidth=0.8, linestyle=":")
+            axis.axvline(high + margin, color="0.6", linewidth=0.8, linestyle=":")
             below.bar([at], [shape.missing.share * counts.sum()], 2 * margin, hatch="////", **bar)
-            below.annotate("missing", (at, 0), (0, -12), textcoords="offset points", fontsize=7, ha="center", va="top")
+            ticks = [tick for tick in below.get_xticks() if low <= tick <= high]
+            below.set_xticks([*ticks, at], [*(f"{tick:.6g}" for tick in ticks), "missing"])
             right = at + 2 * margin
         axis.set_xlim(low - margin, right)
         return
@@ -230,7 +231,7 @@ def _window(shape: ColumnShape) -> tuple[float, float]:
     """Return the ends of the x-axis: those of the line, unless few rows lie far out."""
     low, high = shape.points[0].x, shape.points[-1].x
     if shape.quantiles is not None:
-        early, late = np.quantile(shape.values(), [0.05, 0.95]).tolist()
+        early, late = np.quantile(shape.quantiles, [0.05, 0.95]).tolist()
         if late > early:
             low, high = max(low, 2 * early - late), min(high, 2 * late - early)
     return (low, high) if high > low else (low - 0.5, high + 0.5)

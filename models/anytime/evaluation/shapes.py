@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from anytime.errors import ValuesError
+from anytime.errors import ValuesError, suggestion
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column, Columns
 from anytime.features.hinge import Hinge
@@ -47,8 +48,9 @@ class ColumnShape:
     Attributes
     ----------
     name, group, basis : of the column.
-    strength : standard deviation of the contribution over the distribution of the training rows, by score.
-    points : corners of the line, or points of the curve, ascending; none for categories and columns of 0 and 1.
+    strength : standard deviation of the contribution over the training rows, for each score. It is exact if the model
+        has its moments; otherwise it is that over the quantiles and the shares of levels.
+    points : corners of the line, or points of the curve, ascending; none if every value is a level.
     levels : categories, 0 and 1, or the common values of hinges, which do not lie on the line.
     other, missing : contributions of all other levels, and of missing values if the column has an indicator for them.
     quantiles : of sampled training rows at equal steps, the least value first; None if they are not stored.
@@ -70,15 +72,15 @@ class ColumnShape:
         return _at(np.array(knots))
 
 
-def column_shapes(model: Model, prefix: int | None = None) -> tuple[ColumnShape, ...]:
+def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
     """Return the shapes of the columns of a prefix, all steps by default, the strongest first.
 
-    Columns are compared by the strength in deviations of the responses.
+    Columns are compared by the strength in deviations of the responses. `only` names a single column.
 
     Raises
     ------
     ValuesError
-        There is no such prefix.
+        There is no such prefix, or it has no such column.
     """
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:
@@ -88,15 +90,42 @@ def column_shapes(model: Model, prefix: int | None = None) -> tuple[ColumnShape,
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
-    found = []
+    found, covariance = [], _covariances(model)
     for group in model.computed[prefix]:
         for name in model.places[group].features:
+            if only not in (None, name):
+                continue
             start, stop = spans[name]
             terms = slice(start, stop)
             quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
             drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
-            found.append((drawn.size(prefixes.response_scale), drawn.shape(group)))
+            strength = drawn.spread if covariance is None else _spread(covariance(terms), coef[terms])
+            size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
+            found.append((size, drawn.shape(group, strength)))
+    if only is not None and not found:
+        used = [name for group in model.computed[prefix] for name in model.places[group].features]
+        raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
     return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
+
+
+def _covariances(model: Model) -> Callable[[slice], Float] | None:
+    """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
+
+    At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it.
+    """
+    stored, scale = model.curvatures, model.prefixes.scale
+    if model.moments is not None:
+        scatter, weight = model.moments.imputed().scatter, model.moments.weight
+        return lambda terms: scatter[terms, terms] / weight
+    if stored is None or stored.prefixes[0] > 0:
+        return None
+    H = stored.at(0).H
+    return lambda terms: H[1:, 1:][terms, terms] / H[0, 0] * np.outer(scale[terms], scale[terms])
+
+
+def _spread(covariance: Float, coef: Float) -> Float:
+    """Return the standard deviation (P,) of terms @ coef; rounding may leave a negative variance."""
+    return np.sqrt(np.maximum(np.sum(coef * (covariance @ coef), axis=0), 0.0))
 
 
 @dataclass(frozen=True)
@@ -109,24 +138,20 @@ class _Terms:
     coef: Float
     quantiles: tuple[float, ...] | None
 
-    def shape(self, group: str) -> ColumnShape:
+    def shape(self, group: str, strength: Float) -> ColumnShape:
         levels, other, missing = self._levels()
         basis = self.column.basis.described().basis or self.column.basis.name
         return ColumnShape(
             name=self.column.name,
             group=group,
             basis=basis,
-            strength=_by_score(self._strength),
-            points=() if self._is_binary or isinstance(self.column.basis, Categories) else self._points(),
+            strength=_by_score(strength),
+            points=() if self._has_levels_only(levels) else self._points(),
             levels=levels,
             other=other,
             missing=missing,
             quantiles=self.quantiles,
         )
-
-    def size(self, scale: Float) -> float:
-        """Return the root mean square of the strengths in response deviations."""
-        return float(np.sqrt(np.mean(np.square(self._strength / scale))))
 
     def contributions(self, x: Float, *, on_line: bool = False) -> Float:
         """Return the contributions (n, P) of raw values x (n,); `on_line`, without the indicators of common values."""
@@ -145,6 +170,11 @@ class _Terms:
         m = float(self.mean[0])
         alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.name == "linear"
         return alone and 0 < m < 1 and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
+
+    def _has_levels_only(self, levels: tuple[Level, ...]) -> bool:
+        """Return whether each row has one of the levels, or a category."""
+        common = isinstance(self.column.basis, Hinge) and sum(level.share for level in levels) > 1 - 1e-9
+        return common or self._is_binary or isinstance(self.column.basis, Categories)
 
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
@@ -200,8 +230,8 @@ class _Terms:
         return found
 
     @property
-    def _strength(self) -> Float:
-        """Return the standard deviation (P,) of the contribution."""
+    def spread(self) -> Float:
+        """Return the standard deviation (P,) of the contribution over the quantiles and the shares of levels."""
         if self._is_binary or isinstance(self.column.basis, Categories):
             levels, other, _ = self._levels()
             listed = [*levels, *([] if other is None else [other])]
