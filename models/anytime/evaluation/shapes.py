@@ -125,7 +125,8 @@ def _covariances(model: Model) -> Callable[[slice], Float] | None:
 
 def _spread(covariance: Float, coef: Float) -> Float:
     """Return the standard deviation (P,) of terms @ coef; rounding may leave a negative variance."""
-    return np.sqrt(np.maximum(np.sum(coef * (covariance @ coef), axis=0), 0.0))
+    variance: Float = np.sum(coef * (covariance @ coef), axis=0)
+    return np.sqrt(np.maximum(variance, 0.0))
 
 
 @dataclass(frozen=True)

@@ -156,25 +156,24 @@ export function drawAnswer(place, model, answers, now) {
   return drawNumber(place, model, answers, now);
 }
 
-/** Draw a waterfall from the base value by each part, {name, value}, to the score. */
+/** Draw a waterfall from the base value by each part, {name, value}, to the score; the numbers stand next to the names. */
 export function drawParts(place, base, parts, score) {
   const colour = colours();
   const ends = [base];
   for (const { value } of parts) ends.push(ends.at(-1) + value);
   const [low, high] = [Math.min(...ends), Math.max(...ends)];
-  const space = 0.2 * (high - low || Math.abs(base) || 1); // for the numbers next to the bars
-  const values = [base, ...parts.map(({ value }) => value), score];
+  const space = 0.08 * (high - low || Math.abs(base) || 1);
+  const bars = [["base value", number(base)], ...parts.map(({ name, value }) => [name, signed(value)]), ["score", number(score)]];
   return draw(place, [{
     type: "waterfall", orientation: "h", measure: ["absolute", ...parts.map(() => "relative"), "total"],
-    x: values, y: ["base value", ...parts.map(({ name }) => name), "score"].map((name, i) => `${i}`),
-    text: values.map((value, i) => (i === 0 || i > parts.length ? number(value) : signed(value))), textposition: "outside", cliponaxis: false,
-    hovertemplate: "%{text}<extra></extra>", connector: { line: { color: colour("quiet"), width: 1, dash: "dot" } },
+    x: [base, ...parts.map(({ value }) => value), score], y: bars.map((_, i) => `${i}`), textposition: "none",
+    text: bars.map((texts) => plain(texts.join(" "))), hovertemplate: "%{text}<extra></extra>", connector: { line: { color: colour("quiet"), width: 1, dash: "dot" } },
     increasing: { marker: { color: colour("accent") } }, decreasing: { marker: { color: colour("second") } }, totals: { marker: { color: colour("quiet") } },
   }], {
     xaxis: { range: [low - space, high + space], zeroline: false, nticks: 6 },
     yaxis: {
-      autorange: "reversed", type: "category", tickmode: "array", tickvals: values.map((_, i) => `${i}`),
-      ticktext: ["base value", ...parts.map(({ name }) => plain(short(name))), "score"],
+      autorange: "reversed", type: "category", tickmode: "array", tickvals: bars.map((_, i) => `${i}`),
+      ticktext: bars.map(([name, value]) => `${plain(short(name))} <b>${value}</b>`),
     },
   });
 }
@@ -205,19 +204,19 @@ export function drawShape(place, shape, k, value, part) {
   const levels = [...shape.levels].sort((a, b) => b.share - a.share).slice(0, SHOWN_CLASSES).map((each) => [String(each.level), each]);
   if (shape.other) levels.push(["(other)", shape.other]);
   if (shape.missing) levels.push(["(missing)", shape.missing]);
-  const x = levels.map(([name]) => plain(short(name)));
+  const x = levels.map((_, i) => i);
   const now = levels.findIndex(([name, each]) => (each.level === null ? value === null && each === shape.missing : matches(name, value)));
   const place_of = now >= 0 ? now : levels.findIndex(([, each]) => each === shape.other);
   return draw(place, [
-    { x, y: levels.map(([, each]) => of(each)), type: "bar", marker: { color: levels.map((_, i) => colour(i === place_of ? "now" : "accent")) }, hovertemplate: "%{x}: %{y:.4~g}<extra></extra>" },
+    { x, y: levels.map(([, each]) => of(each)), type: "bar", marker: { color: levels.map((_, i) => colour(i === place_of ? "now" : "accent")) }, text: levels.map(([name]) => plain(name)), textposition: "none", hovertemplate: "%{text}: %{y:.4~g}<extra></extra>" },
     { x, y: levels.map(([, each]) => each.share), type: "bar", hovertemplate: "%{y:.1%} of the rows<extra></extra>", ...below },
-  ], { ...layout, xaxis: { ...layout.xaxis, type: "category" } });
+  ], { ...layout, xaxis: { ...layout.xaxis, tickmode: "array", tickvals: x, ticktext: levels.map(([name]) => plain(short(name, 14))) } });
 }
 
 /** Return whether a level, as text, is a value of the row; a boolean may be 0 or 1. */
-const matches = (name, value) => value !== null && (name === String(value) || Number(name) === Number(value) || name === String(Boolean(value)) && typeof value !== "string");
+const matches = (name, value) => value !== null && (typeof value === "string" ? name === value : Number(name) === Number(value) || name === String(Boolean(value)));
 
-const short = (name) => (name.length > 22 ? `${name.slice(0, 21)}…` : name);
+const short = (name, most = 22) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
 /** Return equally likely values, given quantiles at equal steps of probability. */
 function likely(quantiles, count = 200) {

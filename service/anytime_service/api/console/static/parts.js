@@ -60,7 +60,8 @@ export class Parts {
     const score = parts.reduce((sum, { value }) => sum + value, base);
     const rest = parts.splice(parts.length > SHOWN_GROUPS + 1 ? SHOWN_GROUPS : parts.length);
     if (rest.length) parts.push({ name: `${rest.length} more groups`, value: rest.reduce((sum, { value }) => sum + value, 0) });
-    byId("parts-says").textContent = `Base value ${number(base)}${parts.map(({ name, value }) => `, ${name} ${signed(value)}`).join("")}: ${this.#named} is ${number(score)}.`;
+    byId("parts-says").textContent = `The base value, ${number(base)}, plus the contributions is ${number(score)}, ${this.#named}.`;
+    fillTable(byId("parts-table"), "Strongest first", ["Group", "Contribution"], [["base value", number(base)], ...parts.map(({ name, value }) => [name, signed(value)]), ["score", number(score)]]);
     const columns = strongest(Object.entries(features).map(([name, value]) => ({ name, value: this.#of(value) })));
     const group = new Map(this.model.columns.map((column) => [column.name, column.group]));
     fillTable(byId("parts"), columns.length > SHOWN_COLUMNS ? `The ${SHOWN_COLUMNS} strongest of ${columns.length}` : "Strongest first", ["Column", "Group", "Contribution"],
