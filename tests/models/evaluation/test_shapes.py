@@ -84,7 +84,8 @@ def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped()
 def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
     shape, (knot,) = SHAPES["fare"], MODEL.groups.bases["fare"].knots or ()
     (zero,) = shape.levels
-    assert (zero.level, zero.share) == (0.0, pytest.approx((TABLE["fare"] == 0).mean()))
+    assert zero.level == 0.0
+    assert zero.share == pytest.approx((TABLE["fare"] == 0).mean())
     assert zero.contribution == pytest.approx(at("fare", {"fare=0": 1.0}), rel=1e-9)
     assert shape.points[0].x == 0.0
     assert shape.points[0].contribution == pytest.approx(at("fare", {}), rel=1e-9)
@@ -144,8 +145,9 @@ def test_strengths_are_the_deviations_of_the_contributions_over_the_training_row
 def test_several_scores_have_a_contribution_each() -> None:
     model = AnytimeClassifier(GROUPS, alpha=0.01).fit(TABLE, np.digitize(Y, np.quantile(Y, [0.3, 0.6]))).model_
     for shape in column_shapes(model):
-        marks = [*shape.points, *shape.levels, *filter(None, (shape.other, shape.missing))]
-        assert {np.shape(mark.contribution) for mark in marks} == {np.shape(shape.strength)} == {(3,)}
+        levels = [*shape.levels, *filter(None, (shape.other, shape.missing))]
+        found = [point.contribution for point in shape.points] + [level.contribution for level in levels]
+        assert {np.shape(value) for value in found} == {np.shape(shape.strength)} == {(3,)}
 
 
 def test_only_the_columns_of_the_prefix_have_shapes_and_the_prefix_must_exist() -> None:

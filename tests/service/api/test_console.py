@@ -135,10 +135,11 @@ def test_a_curve_has_every_prefix_in_training_and_held_out(service: Running) -> 
 def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
     model = trained_model()
     for prefix in (None, model.steps):
-        options = {} if prefix is None else {"prefix": prefix}
+        options: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
         found = several.get("/models/lens/shape", column="h1", **options).json()
         assert found == json.loads(json.dumps(asdict(column_shapes(model, prefix, "h1")[0])))
-    for options, field in (({"column": "h9"}, "column"), ({"column": "h1", "prefix": 0}, "prefix"), ({}, "column")):
+    wrong: list[tuple[dict[str, Any], str]] = [({"column": "h9"}, "column"), ({"column": "h1", "prefix": 0}, "prefix")]
+    for options, field in [*wrong, ({}, "column")]:
         refused = several.get("/models/lens/shape", **options)
         assert (refused.status_code, refused.json()["field"]) == (422, field)
 
