@@ -378,7 +378,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return values[..., 0] if single else values
 
         terms, coef = prefixes.centred(checked, prefix), prefixes.coef(prefix)
-        return contributions(self.model_, names, terms, coef, shaped(intercept), shaped)
+        base = float(intercept[0]) if single else intercept
+        return contributions(self.model_, names, terms, coef, base, shaped)
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         checked = self._checked(X)
