@@ -332,7 +332,11 @@ class Expansion(Columns):
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = self.groups.bases | {c.name: c.described() for c in columns if c.indicator}
+        bases = dict(self.groups.bases)
+        for column in columns:
+            if column.indicator:
+                update = column.described().model_dump(exclude_unset=True)
+                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
         return Expansion(columns, self.groups.with_bases(bases))
 
 

@@ -1,0 +1,101 @@
+"""What each column and each group adds to a score.
+
+Every family's score is linear in the terms, `intercept + (term - mean) @ coef`. So the contribution of a column is the
+sum over its terms of coef * (term - mean). It is 0 for a row at the training means, and a missing value is at them:
+only the indicator of missing values, if the column has one, contributes then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from anytime.inference.subsets import MAX_SETS
+from anytime.model.model import Model
+from anytime.types import Float, Index
+
+PRODUCTS = 2**20
+"""Products of terms and coefficients that are in memory at once, 8 MiB, unless one row has more."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Parts of the score of each row: `intercept` plus those of all groups, or of all columns, is the score.
+
+    The score is the prediction in least squares, the log-odds of the second of two classes, a score for each of several
+    classes (their softmax is the probabilities), and the logarithm of an expected count.
+
+    Attributes
+    ----------
+    intercept : the score of a row at the training means: a number, or a list of one for each response or class.
+    groups, features : for each group used and each of its columns, in the order of the sequence, a number or a list as
+        `intercept`; a list per row if there are several rows. `predict` of the estimators has arrays.
+    """
+
+    intercept: Any
+    groups: dict[str, Any]
+    features: dict[str, Any]
+
+
+def contributions(
+    model: Model,
+    names: Iterable[str],
+    terms: Float,
+    coef: Float,
+    intercept: Any,
+    shaped: Callable[[Float], Iterable[Any]],
+) -> Contributions:
+    """Return the contributions to the scores `terms @ coef`.
+
+    `terms` (rows, T) are those of the groups `names`, one group after the other, less their means; `coef` is (T, P).
+    `shaped` returns the values of each name, given those of all: (names, rows, P).
+    """
+    names = tuple(names)
+    layout = _layout(model, names)
+    rows, P = len(terms), coef.shape[1]
+    of_columns = of_groups = np.zeros((len(layout.columns), rows, P))
+    if names:
+        at_once = max(1, PRODUCTS // coef.size)
+        with np.errstate(over="ignore", invalid="ignore"):  # as for scores, callers check
+            for i in range(0, rows, at_once):
+                products = terms[i : i + at_once, :, np.newaxis] * coef
+                of_columns[:, i : i + at_once] = np.add.reduceat(products, layout.starts, axis=1).transpose(1, 0, 2)
+            of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
+    groups = dict(zip(names, shaped(of_groups), strict=True))
+    return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
+
+
+class _Layout(NamedTuple):
+    """The columns of some groups, the first term of each column, and the first column of each group."""
+
+    columns: tuple[str, ...]
+    starts: Index
+    firsts: Index
+
+
+def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
+    """Return the layout of groups, cached: it takes longer than the sums of one row."""
+    with _LAYOUTS_LOCK:
+        cached = _LAYOUTS.setdefault(model, {})
+    layout = cached.get(names)
+    if layout is None:
+        if len(cached) >= MAX_SETS:
+            cached.clear()
+        places = [model.places[name] for name in names]
+        sizes = [stop - start for place in places for start, stop in place.expansion.spans]
+        cached[names] = layout = _Layout(
+            tuple(chain.from_iterable(place.features for place in places)),
+            np.cumsum([0, *sizes])[:-1],
+            np.cumsum([0, *(len(place.features) for place in places)])[:-1],
+        )
+    return layout
+
+
+_LAYOUTS: WeakKeyDictionary[Model, dict[tuple[str, ...], _Layout]] = WeakKeyDictionary()
+_LAYOUTS_LOCK = Lock()
