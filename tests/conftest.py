@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import scipy.linalg  # noqa: F401  (numpy and scipy load an OpenBLAS each; only loaded ones can be limited)
+from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[1]
 
+settings.register_profile("tests", deadline=None, derandomize=True)  # no clock, and the same examples in every run
+settings.load_profile("tests")
 
 NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
 """Reasons to skip that depend on this machine, not on a missing optional part."""

@@ -18,9 +18,4 @@ providers._get_local_constants = lambda: providers._local_constants
 
 def quick(max_examples: int = 100) -> settings:
     """Return the settings of a property."""
-    return settings(
-        max_examples=max(5, round(SHARE * max_examples)),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    return settings(max_examples=max(5, round(SHARE * max_examples)), suppress_health_check=[HealthCheck.too_slow])

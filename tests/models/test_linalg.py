@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from anytime._linalg import conjugate_gradients, factorise
 from anytime.types import Float
 
-quick = partial(settings, deadline=None, derandomize=True)
+
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -23,7 +22,7 @@ def rows(seed: int, d: int) -> Float:
     return X
 
 
-@quick(max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 30))
 def test_a_definite_matrix_has_the_factor_that_numpy_finds(seed: int, d: int) -> None:
     X = rows(seed, d)
@@ -77,7 +76,7 @@ def test_the_factor_of_a_dropped_column_is_that_of_the_identity(mess: str) -> No
     np.testing.assert_array_equal(factor.L[factor.dropped], np.eye(6)[factor.dropped])
 
 
-@quick(max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.integers(-6, 6))
 def test_a_pivot_is_judged_by_its_own_column(seed: int, power: int) -> None:
     X = rows(seed, 5) * 10.0 ** np.array([0, power, 0, -power, 0])

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError
@@ -26,7 +26,6 @@ def right_of(ring: KeyRing, key: str) -> str | None:
     return None if found is None else found.scope
 
 
-@settings(deadline=None)
 @given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
 def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
     told = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]

@@ -447,7 +447,7 @@ def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path)
     assert_same(got, {"a, b": np.array([1, 2]), 'c "d"': np.array(["x\ny", "z"], dtype=object)})
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.lists(st.sampled_from(["1", "2.5", " 3", "true", "FALSE", "", "NA", "x", "0x1F", "1e400"]), min_size=1),
     block=st.integers(16, 200),

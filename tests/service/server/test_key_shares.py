@@ -167,7 +167,7 @@ KINDS = ("open", "group", "end", "drop", "drain", "fail", "create", "take", "wai
 steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 5)), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple[str, int, int]]) -> None:
     async def main() -> None:

@@ -62,7 +62,7 @@ class Posts:
 posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.0, 0.5, 2.0])), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(posts, st.data())
 def test_the_order_of_snapshots_and_messages_does_not_change_the_session(
     posted: list[tuple[str, float]], data: st.DataObject

@@ -123,7 +123,7 @@ posts = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(posts, st.integers(0, 8), st.sampled_from([None, 1, 2]))
 def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
     replicas: Callable[..., Any], posted: list[tuple[int, set[str], float, int]], when: int, rows: int | None
