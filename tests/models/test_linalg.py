@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from anytime._linalg import conjugate_gradients, factorise
 from anytime.types import Float
 
-
 seeds = st.integers(0, 2**32 - 1)
 
 
