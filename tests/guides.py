@@ -22,6 +22,7 @@ _TOKEN = re.compile(r"\.\.\.|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])|\w+|[^\w\s
 _VERSION = re.compile(r"(?<![\w.])[0-9a-f]{16}\b")
 _DURATION = re.compile(r'("elapsed_ms": ?)[-\d.e]+')
 
+
 @dataclass(frozen=True)
 class Block:
     """A block of code in a guide: its language, its text, its line, and why it is not tested, if it is not."""
