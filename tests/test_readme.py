@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from threading import Timer
@@ -24,7 +24,7 @@ LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 TIMEOUT_S = 300
 
 
-def of_guides(guides: Iterable[Path]) -> pytest.MarkDecorator:
+def of_guides(guides: Sequence[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("guide", guides, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -33,7 +33,7 @@ def runs(guide: Path) -> bool:
 
 
 @pytest.mark.filterwarnings("default")
-@of_guides(filter(runs, GUIDES))
+@of_guides([*filter(runs, GUIDES)])
 def test_commands_run_and_print_what_is_shown(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = guide.read_text(encoding="utf-8")
     blocks = blocks_of(text)
