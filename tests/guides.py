@@ -48,25 +48,24 @@ def blocks_of(text: str) -> list[Block]:
 
 def matches(shown: str, printed: str) -> bool:
     """Return whether an output is the shown one: spaces and digits after rounding do not count, `...` is anything."""
-    tokens, parts = _tokens(printed), [[]] if shown.strip() else []  # type: list[str], list[list[str]]
+    tokens = _tokens(printed)
+    parts: list[list[str]] = [[]]
     for token in _tokens(shown):
         if token == "...":
             parts.append([])
         else:
             parts[-1].append(token)
-    if not parts:
-        return not tokens
     at = 0
     for number, part in enumerate(parts):
         if number and number == len(parts) - 1 and part:  # the last part ends the output
             at = max(at, len(tokens) - len(part))
-        latest = at if number == 0 else len(tokens) - len(part)
+        latest = len(tokens) - len(part) if number else 0
         while at <= latest and not _equal(part, tokens[at : at + len(part)]):
             at += 1
         if at > latest:
             return False
         at += len(part)
-    return at == len(tokens) or not parts[-1]
+    return at == len(tokens) or (len(parts) > 1 and not parts[-1])
 
 
 def _tokens(text: str) -> list[str]:

@@ -122,6 +122,7 @@ def test_links_lead_to_files_and_headings_that_exist(guide: Path) -> None:
         ("a b", "a b c", False),
         ("a b ...", "a b", True),
         ("", "", True),
+        ("", "a", False),
         ('{"version": "0123456789abcdef", "elapsed_ms": 1}', '{"version":"fedcba9876543210","elapsed_ms":0.25}', True),
     ],
 )
