@@ -38,6 +38,7 @@ from anytime.features.learning import Clamp, kind_of, learned_groups, needs_samp
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.groups import FeatureGroups, load_groups
+from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.prediction import LoadedModel
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
@@ -362,8 +363,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _scores(self, X: Any, budget: float | None) -> Float:
         """Return the scores (n, P) of the longest prefix within a budget."""
         checked = self._checked(X)
-        prefix = affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
-        return self.fit_.prefixes.predict(checked, prefix)
+        return self.fit_.prefixes.predict(checked, self._affordable(budget))
+
+    def _affordable(self, budget: float | None) -> int:
+        return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
+
+    def _contributions(self, X: Any, budget: float | None) -> Contributions:
+        """Return the contributions of the longest prefix within a budget: arrays (n,) or (n, P) for each name."""
+        checked, prefix = self._checked(X), self._affordable(budget)
+        prefixes, single = self.fit_.prefixes, self._is_single
+        intercept, names = prefixes.intercept_of(prefix), self.model_.computed[prefix]
+
+        def shaped(values: Float) -> Float:
+            return values[..., 0] if single else values
+
+        terms, coef = prefixes.centred(checked, prefix), prefixes.coef(prefix)
+        base = float(intercept[0]) if single else intercept
+        return contributions(self.model_, names, terms, coef, base, shaped)
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         checked = self._checked(X)
@@ -482,9 +498,14 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
             raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
         return Y
 
-    def predict(self, X: Any, budget: float | None = None) -> Float:
-        """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default."""
-        return self._shaped(self._scores(X, budget))
+    def predict(self, X: Any, budget: float | None = None, *, explain: bool = False) -> Any:
+        """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default.
+
+        With `explain`, return them and their `Contributions`: what each column and each group adds to the score, as
+        arrays (n,) or (n, P). The score is the prediction, or its logarithm for counts.
+        """
+        predictions = self._shaped(self._scores(X, budget))
+        return (predictions, self._contributions(X, budget)) if explain else predictions
 
     def staged_predict(self, X: Any) -> Iterator[Float]:
         """Yield predictions of every prefix: steps + 1 arrays, the base rate first."""
@@ -568,10 +589,15 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Return probabilities (n, classes) by the longest prefix within `budget`."""
         return self._likely(self._scores(X, budget))
 
-    def predict(self, X: Any, budget: float | None = None) -> Any:
-        """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default."""
+    def predict(self, X: Any, budget: float | None = None, *, explain: bool = False) -> Any:
+        """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default.
+
+        With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
+        arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
+        """
         likely = self.predict_proba(X, budget)
-        return self.classes_[likely.argmax(axis=1)]
+        classes = self.classes_[likely.argmax(axis=1)]
+        return (classes, self._contributions(X, budget)) if explain else classes
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
         """Return the accuracy of the longest prefix within `budget`; all steps by default."""

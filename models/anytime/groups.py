@@ -56,7 +56,8 @@ class ColumnBasis(BaseModel):
     `basis` is a name such as "hinge:4". `knots` are those of hinges. `levels` are the categories, or for hinges the
     values with an indicator; `other` states whether other categories share an indicator. `centre` and `scale`
     standardise a polynomial. Values outside `range` move to its nearest end. `missing` states whether missing values
-    have an indicator. A field that is present is not learned, even if it is null.
+    have an indicator. `quantiles` of sampled rows, at equal steps from the least value to the largest, are for plots:
+    they do not change the terms. A field that is present is not learned, even if it is null.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -69,9 +70,12 @@ class ColumnBasis(BaseModel):
     scale: float | None = None
     range: tuple[float, float] | None = None
     missing: bool | None = None
+    quantiles: tuple[float, ...] | None = Field(default=None, min_length=2)
 
     @model_validator(mode="after")
-    def _check_range(self) -> Self:
+    def _check_order(self) -> Self:
+        if self.quantiles is not None and list(self.quantiles) != sorted(self.quantiles):
+            raise GroupsError(f"the quantiles {list(self.quantiles)} do not ascend; expected the least value first")
         if self.range is not None and self.range[0] > self.range[1]:
             raise GroupsError(f"the range {list(self.range)} ends below its start; expected [low, high]")
         return self

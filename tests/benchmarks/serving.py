@@ -239,6 +239,11 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
     ):
         ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
         found.append(Measure(name, *interleave(ours, bare, rounds), limit))
+    explained, plain = (
+        Requests(service, [post(path, every)] * CONNECTIONS, 200) for path in ("/predict?explain=true", "/predict")
+    )
+    name = f"POST /predict, {SENT} groups, explain=true / without"
+    found.append(Measure(name, *interleave(explained, plain, rounds), 1.5))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,20 +12,45 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.report import certificate_line, steps_table, summary
+from anytime.cli.report import certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate.certify import NODES
 from anytime.evaluation.certificate.certify import certify as certify_model
-from anytime.evaluation.plots import FORMATS, plot_model
+from anytime.evaluation.plots import FORMATS, TOP, plot_model, plot_shapes
+from anytime.evaluation.shapes import column_shapes
 from anytime.groups import write_text
 from anytime.inference.prediction import load
 from anytime.model.export import c_source, document
 from anytime.model.model import Model
 
+Prefix = Annotated[int | None, typer.Option(help="Number of steps whose columns have shapes; all by default.")]
 
-def show(model: ModelFile, json: AsJson = False) -> None:
-    """Show the steps of a model: the groups, cost and explained variance of each."""
+
+def show(
+    model: ModelFile,
+    shapes: Annotated[bool, typer.Option("--shapes", help="Show each column's contribution to the score.")] = False,
+    prefix: Prefix = None,
+    json: AsJson = False,
+) -> None:
+    """Show the steps of a model: the groups, cost and explained variance of each; or the shapes of its columns."""
+    _check_shapes(shapes, prefix=prefix)
     loaded = load(model)
+    if shapes:
+        columns = column_shapes(loaded, prefix)
+        if json:
+            names = list(map(str, loaded.manifest.classes or loaded.manifest.responses))
+            print_json(
+                {
+                    "model": loaded.name,
+                    "version": loaded.version,
+                    "prefix": loaded.steps if prefix is None else prefix,
+                    "scores": names[-len(loaded.prefixes.intercept) :],
+                    "columns": list(map(asdict, columns)),
+                }
+            )
+        else:
+            print_results(shapes_table(columns))
+        return
     if json:
         values = {
             "cost_unit": loaded.groups.cost_unit,
@@ -36,11 +62,29 @@ def show(model: ModelFile, json: AsJson = False) -> None:
     print_results(steps_table(loaded), summary(loaded))
 
 
-def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
-    """Draw the explained variance of each prefix of a model against its cost."""
+def plot(
+    model: ModelFile,
+    out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")],
+    shapes: Annotated[bool, typer.Option("--shapes", help="Draw each column's contribution to the score.")] = False,
+    prefix: Prefix = None,
+    top: Annotated[int | None, typer.Option(min=1, help=f"Number of columns to draw; {TOP} by default.")] = None,
+) -> None:
+    """Draw the explained variance of each prefix of a model against its cost; or the shapes of its columns."""
+    _check_shapes(shapes, prefix=prefix, top=top)
     check_writable(out, FORMATS)
-    plot_model(load(model), out)
+    loaded = load(model)
+    if shapes:
+        plot_shapes(loaded, out, prefix=prefix, top=TOP if top is None else top)
+    else:
+        plot_model(loaded, out)
     remark(f"wrote {out}")
+
+
+def _check_shapes(shapes: bool, **options: int | None) -> None:
+    """Raise TrainingError if an option about shapes is given without `--shapes`."""
+    for name, value in options.items():
+        if value is not None and not shapes:
+            raise TrainingError(f"--{name} is {value} without --shapes; add --shapes, or omit --{name}")
 
 
 def export(

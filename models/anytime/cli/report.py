@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 
+import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,6 +13,7 @@ from anytime.cli.console import blank_table
 from anytime.errors import listed
 from anytime.evaluation.certificate.certify import at_least
 from anytime.evaluation.evaluate import Evaluation
+from anytime.evaluation.shapes import ColumnShape
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model
 from anytime.training.guarantee import doubling_bound
@@ -31,6 +33,15 @@ def steps_table(model: Model) -> Table:
         if calibration.reliability is not None:
             columns["ECE"] = _numbers(calibration.reliability)
     return _table(model, columns)
+
+
+def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
+    """Return a table of columns, the strongest first; of several scores, the strength is the root mean square."""
+    table = blank_table("column", "group", "basis", "strength")
+    for shape in shapes:
+        strength = float(np.sqrt(np.mean(np.square(shape.strength))))
+        table.add_row(escape(shape.name), escape(shape.group), shape.basis, f"{strength:.4g}")
+    return table
 
 
 def evaluation_table(model: Model, evaluation: Evaluation) -> Table:

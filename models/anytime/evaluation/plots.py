@@ -1,16 +1,20 @@
-"""Plots of explained variance against cost, for one model or for several methods."""
+"""Plots of explained variance against cost, for one model or for several methods, and of the shapes of columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anytime._files import check_writable
-from anytime.errors import AnytimeError, file_error
+from anytime.errors import AnytimeError, ValuesError, file_error
 from anytime.evaluation.compare import Comparison
+from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
 from anytime.model.model import Model
+from anytime.types import Float
 
 FORMATS = (".png", ".svg", ".pdf")
 DASHES = ((5, 1), (3, 1, 1, 1), (1, 1), (1, 3), (8, 3), (6, 1, 1, 1, 1, 1))
@@ -88,17 +92,20 @@ def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
 
 def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
     """Return a figure with panels in a row or a column, which needs no screen."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise AnytimeError("plots require matplotlib; pip install 'anytime-linear[plot]'") from error
-    size = (5.5 * panels, 4.2) if across else (7.0, 3.2 * panels)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = _figure((5.5 * panels, 4.2) if across else (7.0, 3.2 * panels))
     rows, columns = (1, panels) if across else (panels, 1)
     axes = figure.subplots(rows, columns, squeeze=False, sharex="col")
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     return figure, list(axes.flat)
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise AnytimeError("plots require matplotlib; pip install 'anytime-linear[plot]'") from error
+    return Figure(figsize=size, layout="constrained")
 
 
 def write_figure(figure: Any, path: Path) -> None:
@@ -124,3 +131,111 @@ def _plain_logarithms(figure: Any) -> None:
             if isinstance(axis.get_major_formatter(), LogFormatter):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_formatter(NullFormatter())
+
+
+TOP = 12
+"""Number of columns whose shapes are drawn by default."""
+ACROSS = 3
+BINS = 24
+MOST_LEVELS = 8
+"""Most levels of a panel, the most frequent ones."""
+
+
+def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int = TOP) -> None:
+    """Draw the shapes of the strongest columns of a prefix, with the distribution of the rows below each.
+
+    Raise ValuesError if there is no such prefix or no column, and other errors as `plot_model`.
+    """
+    shapes = column_shapes(model, prefix)[:top]
+    if not shapes:
+        raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
+    rows = -(-len(shapes) // ACROSS)
+    figure = _figure((4.2 * min(ACROSS, len(shapes)), 2.9 * rows + 0.4))
+    names = list(map(str, model.manifest.classes or model.manifest.responses))
+    scores = names[-1:] if len(model.prefixes.intercept) == 1 else names
+    cells = figure.add_gridspec(rows, min(ACROSS, len(shapes)))
+    for number, shape in enumerate(shapes):
+        cell = cells[divmod(number, ACROSS)].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
+        axis = figure.add_subplot(cell[0])
+        below = figure.add_subplot(cell[1], sharex=axis)
+        axis.tick_params(labelbottom=False)
+        strength = float(np.linalg.norm(np.atleast_1d(shape.strength)) / np.sqrt(len(scores)))
+        title = _short(shape.name) if shape.name == shape.group else f"{_short(shape.name)} ({_short(shape.group)})"
+        axis.set_title(f"{title}  ±{strength:.3g}", fontsize=9)
+        axis.axhline(0.0, color="0.6", linewidth=0.8)
+        axis.grid(alpha=0.3)
+        _draw_shape(axis, below, shape, scores)
+        for each in (axis, below):
+            each.tick_params(labelsize=8)
+        below.set(yticks=[], ylim=(0, None))
+        for side in ("top", "right", "left"):
+            below.spines[side].set_visible(False)
+    what = {"identity": "score", "log": "logarithm of the count"}.get(model.manifest.link, "log-odds")
+    if len(scores) > 1:
+        figure.axes[0].legend(fontsize=7)
+    scored = f" of {'class ' * (model.manifest.classes is not None)}{scores[0]}" if len(scores) == 1 else ""
+    steps = model.steps if prefix is None else prefix
+    figure.suptitle(f"{model.name}, {steps} of {model.steps} steps: contribution to the {what}{scored}", fontsize=11)
+    write_figure(figure, path)
+
+
+def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) -> None:
+    """Draw a line or a curve with marks of the common values, or a bar for each level; below, the shares of rows."""
+    bar = {"color": "0.75", "edgecolor": "0.35", "linewidth": 0.5}
+    if shape.points:
+        x = [point.x for point in shape.points]
+        for name, style, values in zip(scores, cycle(LINES), _of_scores(shape.points, len(scores)), strict=False):
+            axis.plot(x, values, linestyle=style, color="black", linewidth=1.4, label=name)
+        for level in shape.levels:
+            axis.plot(len(scores) * [level.level], np.atleast_1d(level.contribution), "ko", markersize=4)
+        low, high = _window(shape)
+        counts, edges = np.histogram(np.clip(shape.values(), low, high), BINS, (low, high))
+        below.bar(edges[:-1], counts, np.diff(edges), align="edge", **bar)
+        margin = 0.04 * (high - low)
+        right = high + margin
+        if shape.missing is not None:
+            at = high + 3 * margin
+            for value in np.atleast_1d(shape.missing.contribution):
+                axis.plot([at], [value], "D", color="black", markerfacecolor="white", markersize=5)
+            axis.axvline(high + margin, color="0.6", linewidth=0.8, linestyle=":")
+            below.bar([at], [shape.missing.share * counts.sum()], 2 * margin, hatch="////", **bar)
+            ticks = [tick for tick in below.get_xticks() if low <= tick <= high]
+            below.set_xticks([*ticks, at], [*(f"{tick:.6g}" for tick in ticks), "missing"])
+            right = at + 2 * margin
+        axis.set_xlim(low - margin, right)
+        return
+    levels = sorted(shape.levels, key=lambda level: -level.share) if len(shape.levels) > 2 else shape.levels
+    named = [(f"{level.level:g}" if isinstance(level.level, float) else str(level.level), level) for level in levels]
+    drawn = named[:MOST_LEVELS]
+    drawn += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
+    places = np.arange(len(drawn))
+    for j, values in enumerate(_of_scores([level for _, level in drawn], len(scores))):
+        if len(scores) == 1:
+            hatches = ["////" if level is shape.missing else "" for _, level in drawn]
+            axis.bar(places, values, 0.6, hatch=hatches, **bar)
+        else:
+            marker = "osD^vPX*<>"[j % 10]
+            axis.plot(places, values, marker, color="black", markerfacecolor="0.75", markersize=5, label=scores[j])
+    below.bar(places, [level.share for _, level in drawn], 0.6, **bar)
+    labels = [_short(name, 14) for name, _ in drawn]
+    below.set_xticks(places, labels, rotation=30 if sum(map(len, labels)) > 30 else 0, ha="center")
+    axis.set_xlim(-0.6, len(drawn) - 0.4)
+
+
+def _of_scores(values: Sequence[Point | Level], scores: int) -> Float:
+    """Return contributions as (scores, values)."""
+    return np.array([value.contribution for value in values], dtype=np.float64).reshape(len(values), scores).T
+
+
+def _window(shape: ColumnShape) -> tuple[float, float]:
+    """Return the ends of the x-axis: those of the line, unless few rows lie far out."""
+    low, high = shape.points[0].x, shape.points[-1].x
+    if shape.quantiles is not None:
+        early, late = np.quantile(shape.quantiles, [0.05, 0.95]).tolist()
+        if late > early:
+            low, high = max(low, 2 * early - late), min(high, 2 * late - early)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _short(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

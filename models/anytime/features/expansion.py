@@ -134,6 +134,11 @@ class Columns:
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
     @cached_property
+    def starts(self) -> Index:
+        """Return the first term of each column, (columns,)."""
+        return np.array([start for start, _ in self.spans], dtype=np.intp)
+
+    @cached_property
     def categories(self) -> dict[int, Categories]:
         """Return the bases of the columns of categories, by the index of the column."""
         bases = ((j, column.basis) for j, column in enumerate(self.columns))
@@ -332,7 +337,11 @@ class Expansion(Columns):
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = self.groups.bases | {c.name: c.described() for c in columns if c.indicator}
+        bases = dict(self.groups.bases)
+        for column in columns:
+            if column.indicator:
+                update = column.described().model_dump(exclude_unset=True)
+                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
         return Expansion(columns, self.groups.with_bases(bases))
 
 

@@ -23,6 +23,9 @@ SAMPLE_VALUES = 2**25
 MIN_MISSING = 0.01
 """Share of the rows from which missing values of a column have an indicator."""
 
+QUANTILES = 21
+"""Number of stored quantiles of a column: every 5 %."""
+
 Clamp: TypeAlias = float | Literal["off"] | None
 """Q of the quantiles Q and 1 - Q outside which values are clamped; None is the default of each basis."""
 
@@ -184,12 +187,23 @@ def learned_groups(
             raise GroupsError(f"column {name!r}: {error}") from None
         ends = given.range if "range" in given.model_fields_set else _range(basis, kind, values, clamp)
         column = Column(name, basis, ends)
+        described = column.described()
+        quantiles = given.quantiles if "quantiles" in given.model_fields_set else _quantiles(basis, kind, values)
+        if quantiles is not None:
+            described = described.model_copy(update={"quantiles": quantiles})
         missing = given.missing
         if missing is None and complete:
             missing = rows - len(values) >= MIN_MISSING * rows > 0
-        if complete or not column.is_linear or missing is not None:
-            bases[name] = column.described().model_copy(update={"missing": missing})
+        if complete or not column.is_linear or missing is not None or quantiles is not None:
+            bases[name] = described.model_copy(update={"missing": missing})
     return groups.with_bases(bases)
+
+
+def _quantiles(basis: Basis, kind: Kind, values: NDArray[Any]) -> tuple[float, ...] | None:
+    """Return the quantiles of a column of numbers; None for categories, whose shares are the means of their terms."""
+    if kind not in NUMERIC or basis.name == "categories" or not len(values):
+        return None
+    return tuple(np.quantile(values.astype(np.float64), np.linspace(0, 1, QUANTILES)).tolist())
 
 
 def _range(basis: Basis, kind: Kind, values: NDArray[Any], clamp: Clamp) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ import math
 import reprlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from anytime.features.categories import Categories
 from anytime.features.expansion import Columns
 from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
+from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, checked_budget
@@ -70,6 +71,7 @@ class Answer:
         send it.
     replaced : groups received more than once; the last values count.
     ranking : row indices by descending score (of the second of two classes), if requested.
+    contributions : what each group used and each of its columns adds to the score, if requested.
     """
 
     model: str
@@ -97,6 +99,11 @@ class Answer:
     ranking: list[int] | None = None
     note: str | None = None
     approximate: bool = False
+    contributions: Contributions | None = None
+
+    def with_note(self, note: str) -> Self:
+        """Return the answer with one more note, before the one that it has."""
+        return replace(self, note=note if self.note is None else f"{note}; {self.note}")
 
 
 class Prediction:
@@ -276,6 +283,7 @@ class Prediction:
         policy: Policy = "prefix",
         *,
         ranking: bool = False,
+        explain: bool = False,
         reason: Reason | None = "end",
         elapsed_ms: float = 0.0,
         late_groups: Iterable[str] = (),
@@ -289,6 +297,7 @@ class Prediction:
         policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for the set of
             groups received (with a budget: in sequence order, while the joint cost fits).
         ranking : whether to return the order of the rows, by descending score.
+        explain : whether to return the contributions of the groups used and of their columns.
         reason, elapsed_ms, late_groups : copied into the answer; the caller measures time.
         solve : finds the optimum of a set; where it returns None, the prefix answers and `note` states it.
 
@@ -341,7 +350,27 @@ class Prediction:
             ranking=self._ranked(scores) if ranking else None,
             note=note,
             approximate=arrived is not None and arrived.approximate,
+            contributions=self._contributions(used, prefix, arrived) if explain else None,
         )
+
+    def _contributions(self, used: tuple[str, ...], prefix: int, arrived: ArrivedModel | None) -> Contributions:
+        """Return the contributions to the scores of the prefix, or of the optimum of the received groups."""
+        columns: slice | Index
+        if arrived is None:
+            coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
+            columns = slice(len(coef))
+        else:
+            columns, coef, intercept = arrived.columns, arrived.coef, arrived.intercept
+        several, P = self.rows > 1, len(intercept)
+
+        def shaped(values: Float) -> list[Any]:
+            values = values if several else values[:, 0]
+            shaped: list[Any] = (values[..., 0] if P == 1 else values).tolist()
+            return shaped
+
+        terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
+        base = intercept.tolist()
+        return contributions(self.model, used, terms, coef, base[0] if P == 1 else base, shaped)
 
     def _advance(self) -> None:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -184,7 +184,7 @@ class Runner:
                 self._add(prediction, arrival)
                 prediction.answer()
 
-    def run(self, x: Any, deadline_ms: float, budget: float | None = None) -> Answer:
+    def run(self, x: Any, deadline_ms: float, budget: float | None = None, *, explain: bool = False) -> Answer:
         """Compute groups of `x` in sequence order until the deadline or the end of the budget's prefix, and answer.
 
         Parameters
@@ -192,6 +192,7 @@ class Runner:
         x : input of the extractors.
         deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
         budget : maximum joint cost of the groups, in the model's cost unit; None is no limit.
+        explain : whether the answer has the contributions of the groups used and of their columns.
 
         Returns
         -------
@@ -212,13 +213,14 @@ class Runner:
         deadline = begin + checked_seconds(deadline_ms)
         order = self.model.computed[self.model.affordable(budget)]
         prediction = Prediction(self.model)
+        answered = partial(prediction.answer, budget, explain=explain)
         if not order or deadline == begin:
-            return _timed(prediction.answer(budget), begin, interrupted=True)
+            return _timed(answered(), begin, interrupted=True)
         # The margin uses at most half of a short deadline.
         until = deadline - min(self._late.margin_ms / 1e3, (deadline - begin) / 2)
         extraction = self._workers.start(order, x)
         try:
-            answer, interrupted = self._collect(extraction, prediction, budget, deadline, until)
+            answer, interrupted = self._collect(extraction, prediction, answered, deadline, until)
         finally:
             unread = extraction.cancel()
         answer = _timed(answer, begin, interrupted=interrupted, unused_groups=unread)
@@ -227,11 +229,16 @@ class Runner:
         return answer
 
     def _collect(
-        self, extraction: Extraction, prediction: Prediction, budget: float | None, deadline: float, until: float
+        self,
+        extraction: Extraction,
+        prediction: Prediction,
+        answered: Callable[..., Answer],
+        deadline: float,
+        until: float,
     ) -> tuple[Answer, bool]:
         """Add groups until `until`; return the best answer, and whether more groups were expected."""
         late: list[str] = []
-        answer, fresh = prediction.answer(budget), True
+        answer, fresh = answered(), True
         for arrival in extraction.arrivals(until):
             failure = self._add(prediction, arrival)
             if failure is not None:
@@ -241,9 +248,9 @@ class Runner:
                 late.append(arrival.group)
             fresh = now < until and not extraction.ready  # one answer covers all groups that are ready
             if fresh:
-                answer = prediction.answer(budget)
+                answer = answered()
         else:
-            return (answer if fresh else prediction.answer(budget, late_groups=late)), not extraction.finished
+            return (answer if fresh else answered(late_groups=late)), not extraction.finished
 
         # Continue without the failed group, until the last moment for solving an answer without it.
         failures = [failure]
@@ -257,9 +264,8 @@ class Runner:
                 elif time.perf_counter() > deadline:
                     late.append(arrival.group)
             policy, interrupted = "arrived", not extraction.finished
-        answer = prediction.answer(budget, policy, late_groups=late)
-        note = "; ".join([*map(str, failures), *([] if answer.note is None else [answer.note])])
-        return replace(answer, note=note), interrupted
+        answer = answered(policy=policy, late_groups=late)
+        return answer.with_note("; ".join(map(str, failures))), interrupted
 
     def _add(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
         """Add a group; if its extractor failed or the prediction rejects it, record and return the failure.

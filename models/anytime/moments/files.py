@@ -219,7 +219,7 @@ def are_moments(path: Path) -> bool:
 
 def _basis(given: ColumnBasis | None) -> dict[str, Any]:
     """Return what determines the terms of a column, as in a groups file."""
-    return (given or ColumnBasis(basis="linear")).model_dump(exclude_none=True)
+    return (given or ColumnBasis(basis="linear")).model_dump(exclude_none=True, exclude={"quantiles"})
 
 
 def _shown(value: Any) -> str:

@@ -234,6 +234,7 @@ def _merged(head: PredictionRequest, request: InferRequest, tensors: Sequence[Te
         policy=parameters.policy or head.policy,
         ranking=ranked or (head.ranking if parameters.ranking is None else parameters.ranking),
         overload=parameters.overload or head.overload,
+        explain=head.explain if parameters.explain is None else parameters.explain,
     )
 
 

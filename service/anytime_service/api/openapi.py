@@ -94,6 +94,7 @@ _PREDICTION_PARAMETERS = [
         "likelihood), if `policies` of the model lists it.",
     ),
     _parameter("ranking", {"type": "boolean", "default": False}, "Also return the order of the rows, best first."),
+    _parameter("explain", {"type": "boolean", "default": False}, "Also return what each group and column contributes."),
     _parameter(
         "overload",
         {"type": "string", "enum": list(get_args(Overload)), "default": "refuse"},
@@ -228,12 +229,12 @@ _OIP: dict[str, dict[str, Any]] = {
     },
     "oip_infer": {
         "summary": "Predict from a subset of a model's inputs",
-        "description": "The best prediction that the inputs allow within the budget. `budget`, `deadline_ms`, `policy` "
-        "and `ranking` are parameters of the request or of the query. A JSON body counts when it is complete. Each "
-        "tensor that follows the JSON as bytes (binary tensor extension) counts as soon as it is received. When the "
-        "deadline expires, the server at once sends the best answer from the inputs received: 200, with the parameter "
-        "`complete` false. A deadline in the JSON applies once the JSON is received; a deadline in the head applies "
-        "from the start.",
+        "description": "The best prediction that the inputs allow within the budget. `budget`, `deadline_ms`, "
+        "`policy`, `ranking` and `explain` are parameters of the request or of the query. A JSON body counts when it "
+        "is complete. Each tensor that follows the JSON as bytes (binary tensor extension) counts as soon as it is "
+        "received. When the deadline expires, the server at once sends the best answer from the inputs "
+        "received: 200, with the parameter `complete` false. A deadline in the JSON applies once the JSON is "
+        "received; a deadline in the head applies from the start.",
         "parameters": [
             _NAME,
             *_PREDICTION_PARAMETERS,

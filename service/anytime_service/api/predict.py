@@ -150,4 +150,5 @@ class Predict(Endpoint):
         groups = await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
         if rows is not None and not active.answered:
             active.opened.prediction.expect_rows(rows)
+        active.opened.explain |= request.explain
         return groups

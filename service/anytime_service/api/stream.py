@@ -262,6 +262,7 @@ class _Connection:
             frame.policy,
             frame.ranking,
             frame.overload,
+            frame.explain,
             frame.traceparent,
         )
         update = partial(self._update, form, name) if frame.updates else None

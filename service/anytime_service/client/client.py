@@ -123,11 +123,12 @@ class AsyncClient:
         rows: int = 1,
         ranking: bool = False,
         overload: Overload = "refuse",
+        explain: bool = False,
         worker: Worker = "thread",
     ) -> Answer:
         """Compute groups of `x`, send each when it is available, and answer at the deadline; see `Client.run`."""
         begun = time.perf_counter()
-        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
+        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload, explain=explain)
         answer, deadline = await self._run(begun, extractors, x, deadline_ms, options, worker)
         deadline.note_lateness(answer)
         return answer
@@ -143,12 +144,13 @@ class AsyncClient:
         rows: int | None = None,
         ranking: bool = False,
         overload: Overload = "refuse",
+        explain: bool = False,
     ) -> Answer:
         """Answer from available groups, see `Client.predict`."""
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
         rows = next((each.rows for each in encoded.values()), rows)
-        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
+        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
         answer, deadline = await self._predict(begun, encoded, deadline_ms, options)
         if deadline is not None:
             deadline.note_lateness(answer)
@@ -380,6 +382,7 @@ class AsyncSession(_SessionProperties):
         deadline_ms: float | None = None,
         policy: Policy = "prefix",
         ranking: bool = False,
+        explain: bool = False,
     ) -> Answer:
         """Answer from the groups sent so far; the session stays open.
 
@@ -388,7 +391,7 @@ class AsyncSession(_SessionProperties):
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : how long the server waits for groups of that budget after it reads the request; None means not at
             all. Network delays are extra: use `Client.run` for deadlines at the caller.
-        policy, ranking : as in `Client.predict`.
+        policy, ranking, explain : as in `Client.predict`.
 
         Raises
         ------
@@ -397,8 +400,9 @@ class AsyncSession(_SessionProperties):
         """
         path = await self._begin()
         waits_s = 0.0 if deadline_ms is None else checked_seconds(deadline_ms)
-        options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy, "ranking": ranking or None}
-        params = {name: value for name, value in options.items() if value is not None}
+        options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy}
+        flags = {"ranking": ranking or None, "explain": explain or None}
+        params = {name: value for name, value in (options | flags).items() if value is not None}
         return decode_answer(await self._control.request("GET", f"{path}/predict", params=params, waits_s=waits_s))
 
     async def close(self) -> None:
@@ -575,6 +579,7 @@ class Client:
         rows: int = 1,
         ranking: bool = False,
         overload: Overload = "refuse",
+        explain: bool = False,
         worker: Worker = "thread",
     ) -> Answer:
         """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
@@ -592,6 +597,7 @@ class Client:
         overload : reply of an overloaded server. With "prior" it returns the base rate at once. With "refuse" it
             refuses, and the client returns the base rate itself. In both cases `reason` is "overload" and `note` says
             why. If the server refuses a prediction that had begun before, the answer is the last update.
+        explain : whether the answer has contributions.
         worker : "thread", or "process" for extractors that hold the interpreter lock, crash or hang; see
             `anytime.Runner`. The client keeps the workers for further calls with the same extractors.
 
@@ -614,7 +620,7 @@ class Client:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload)
+        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload, explain=explain)
         answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, options, worker)
         deadline.note_lateness(answer)
         return answer
@@ -630,6 +636,7 @@ class Client:
         rows: int | None = None,
         ranking: bool = False,
         overload: Overload = "refuse",
+        explain: bool = False,
     ) -> Answer:
         """Answer from available groups.
 
@@ -646,6 +653,7 @@ class Client:
         ranking : whether the answer ranks the rows by their scores.
         overload : reply of an overloaded server: "refuse" for a ProblemError that is `overloaded`, or "prior" for the
             base rate at once, with `reason` "overload".
+        explain : whether the answer has contributions: what each group used and each of its columns adds to the score.
 
         Raises
         ------
@@ -661,7 +669,7 @@ class Client:
         begun = time.perf_counter()
         encoded = encode_all(groups, rows)
         rows = next((each.rows for each in encoded.values()), rows)
-        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload)
+        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
         answer, deadline = self._portal.call(self._async._predict, begun, encoded, deadline_ms, options)
         if deadline is not None:
             deadline.note_lateness(answer)

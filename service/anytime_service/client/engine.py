@@ -229,7 +229,7 @@ class Call:
         else:
             why = f"the connection broke: {self._broken}"
         what = "the base rate, since no update arrived" if self._update is None else "the last update received"
-        return with_note(replace(self._update or base, reason=reason), f"{why}; this is {what}")
+        return replace(self._update or base, reason=reason).with_note(f"{why}; this is {what}")
 
     def send_late(self, group: str, values: Encoded, took_ms: float) -> None:
         """Report the computation time of a group after `close`.
@@ -320,7 +320,7 @@ class Call:
 
 
 def checked_options(
-    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload
+    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload, explain: bool
 ) -> BeginFrame:
     """Return the validated options of a caller; raise ValuesError if budget, `rows` or `overload` is invalid."""
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
@@ -335,8 +335,5 @@ def checked_options(
         policy=policy,
         ranking=bool(ranking),
         overload=overload,
+        explain=bool(explain),
     )
-
-
-def with_note(answer: Answer, note: str) -> Answer:
-    return replace(answer, note=note if answer.note is None else f"{note}; {answer.note}")

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError, summary
+from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
@@ -168,6 +169,8 @@ def _answer(content: Any) -> Answer:
         known["expected"] = Expected(
             quality["cv_error"], quality["explained_variance"], quality["r2"], quality.get("deviance")
         )
+        if (given := known.get("contributions")) is not None:
+            known["contributions"] = Contributions(given["intercept"], given["groups"], given["features"])
         return Answer(**known)
     except (TypeError, KeyError) as error:
         missing = [each.name for each in _FIELDS if each.default is MISSING and each.name not in content]

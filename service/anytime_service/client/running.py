@@ -21,7 +21,7 @@ from anytime.inference.extraction import Arrival, Extraction
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import Failure, check_extractors
 from anytime.inference.workers import Worker, Workers
-from anytime_service.client.engine import Call, with_note
+from anytime_service.client.engine import Call
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
@@ -137,6 +137,7 @@ class KnownModel:
             missing=missing,
             complete=not missing,
             ranking=list(range(rows)) if options.ranking else None,
+            contributions=base.contributions if options.explain else None,
         )
 
 
@@ -211,7 +212,7 @@ class KnownModels:
         """
         call = Call(
             self._connection,
-            BeginFrame(0, name, overload="prior"),
+            BeginFrame(0, name, overload="prior", explain=True),
             time.perf_counter() + self._timeout_s,
             lambda _: 0.0,
         )
@@ -312,7 +313,7 @@ class _Run:
         except ConnectionLostError:  # connecting again failed, so no more replies will arrive
             answer = None
         answer = answer or self._call.fallback(self._known.base_rate(self._call.options))
-        return with_note(answer, "; ".join(map(str, self._failures))) if self._failures else answer
+        return answer.with_note("; ".join(map(str, self._failures))) if self._failures else answer
 
     async def _answer(self) -> Answer | None:
         while (event := await self._call.next()) is not None:

@@ -102,6 +102,7 @@ class PredictionRequest:
     policy: Policy = "prefix"
     ranking: bool = False
     overload: Overload = "refuse"
+    explain: bool = False
     traceparent: str | None = None
 
 
@@ -160,6 +161,7 @@ class ActivePrediction:
             deadline_ms,
             request.policy,
             ranking=request.ranking,
+            explain=request.explain,
             overloaded=overloaded,
         )
         if answer is None:

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import StrEnum, auto
 from typing import Any, get_args
 
@@ -54,6 +53,9 @@ from anytime_service.errors import FieldError, UnexpectedEventError
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
+
+MAX_CONTRIBUTIONS = 100_000
+"""Most contributions of columns in one answer: to encode them takes as long as the server may be late."""
 
 
 class State(StrEnum):
@@ -87,6 +89,8 @@ class OpenPrediction:
         self._shared = shared
         self.prediction = shared or Prediction(model, None)
         """The groups received so far."""
+        self.explain = False
+        """Whether answers have contributions."""
         self._begun_ms = 0.0
         self._budget: float | None = None
         self._allowed = model.steps
@@ -117,6 +121,7 @@ class OpenPrediction:
         policy: Policy = "prefix",
         *,
         ranking: bool = False,
+        explain: bool = False,
         overloaded: bool = False,
     ) -> Answer | None:
         """Open the prediction for `rows` rows; None takes their number from the first values.
@@ -125,6 +130,7 @@ class OpenPrediction:
         ----------
         deadline_ms : deadline in milliseconds from `now_ms`; None means no deadline.
         ranking : whether the answer ranks the rows.
+        explain : whether answers have contributions.
         overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
@@ -154,14 +160,14 @@ class OpenPrediction:
         self._awaited = set(awaited).difference(prediction.received)
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
         self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
-        self._policy, self.prediction = policy, prediction
+        self._policy, self.prediction, self.explain = policy, prediction, explain
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
         self.state = State.OPEN
         if deadline_ms == 0:
             return self._answer(now_ms, "deadline")
         if overloaded and self._awaited:
-            return replace(self._answer(now_ms, "overload"), note=OVERLOADED)
+            return self._answer(now_ms, "overload").with_note(OVERLOADED)
         return None if self._awaited else self._finish(now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
@@ -257,10 +263,18 @@ class OpenPrediction:
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
+        if self.explain:
+            rows, columns, P = self.prediction.rows, len(self.model.groups.features), len(self.model.prefixes.intercept)
+            if rows * columns * P > MAX_CONTRIBUTIONS:
+                self.explain = False
+                size = f"{rows} rows x {columns} columns x {P} scores"
+                note = f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
+                return self._made(now_ms, reason).with_note(note)
         return self.prediction.answer(
             self._budget,
             self._policy,
             ranking=self._ranking,
+            explain=self.explain,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,

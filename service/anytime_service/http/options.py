@@ -22,7 +22,7 @@ from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldErr
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
 from anytime_service.settings import Settings
 
-PREDICTION_PARAMETERS = ("budget", "deadline_ms", "overload", "policy", "ranking")
+PREDICTION_PARAMETERS = ("budget", "deadline_ms", "explain", "overload", "policy", "ranking")
 """Query parameters of every prediction request."""
 
 PARAMETERS = (*PREDICTION_PARAMETERS, "model", "rows")
@@ -82,6 +82,7 @@ def read_head(
         policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), _POLICIES)),
         ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
         overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), _OVERLOADS)),
+        explain=_flag("explain", query["explain"]) if "explain" in query else False,
     )
     return Head(request, form, lines, reply_form(headers, form), query.get("session"))
 

@@ -92,6 +92,8 @@ def check_finite(answer: Answer, field: str) -> None:
     """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
     numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
     finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
+    if answer.contributions is not None:
+        finite = finite and np.isfinite([*answer.contributions.groups.values()]).all()
     if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
         raise FieldError(field, "the values are too large: the prediction is not a finite number")
 

@@ -11,7 +11,7 @@ tensor of the group has the other columns in their order, and is absent if all a
 last of its tensors.
 
 A reply has the answer's lists as outputs and its other fields as parameters. Parameters are scalars, so a
-list is JSON in a string.
+list is JSON in a string, and so are contributions.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 
 from anytime._version import __version__
 from anytime.errors import ValuesError, suggestion
+from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer, coded_column
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Overload, Policy
@@ -52,7 +53,7 @@ TEXT = "BYTES"
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "clamped", "reason", "policy"),
-    *("approximate", "elapsed_ms", "late_groups", "note"),
+    *("approximate", "elapsed_ms", "late_groups", "note", "contributions"),
 )
 """Fields of an answer that a reply has as parameters."""
 
@@ -115,6 +116,7 @@ class InferParameters(_Parameters, frozen=True):
     policy: Policy | None = None
     ranking: bool | None = None
     overload: Overload | None = None
+    explain: bool | None = None
     rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
     binary_data_output: bool | None = None
 
@@ -383,8 +385,8 @@ class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str | None = None
 
 
-def json_text(values: Sequence[Any]) -> str:
-    """Return a list as JSON text, because a parameter has to be a scalar."""
+def json_text(values: Sequence[Any] | Contributions) -> str:
+    """Return a list or an object as JSON text, because a parameter has to be a scalar."""
     return msgspec.json.encode(values).decode()
 
 
@@ -484,7 +486,9 @@ def _parameters(answer: Answer) -> dict[str, Scalar]:
     """Return the fields of an answer that are not outputs and are known."""
     fields = {name: getattr(answer, name) for name in _PARAMETERS}
     fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
-    parameters = {name: json_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    parameters = {
+        name: json_text(value) if isinstance(value, tuple | Contributions) else value for name, value in fields.items()
+    }
     return {name: value for name, value in parameters.items() if value is not None}
 
 

@@ -36,11 +36,12 @@ class PredictRequest(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fie
     """The body of a prediction request: the values of the groups computed so far, by name.
 
     Without `rows`, the values define the number of rows. In MessagePack the values may be packed, see `Packed`; in a
-    large body all of them must be.
+    large body all of them must be. With `explain`, here or in the query, the answer has contributions.
     """
 
     groups: dict[str, Annotated[V, VALUES_SCHEMA]]
     rows: int | None = None
+    explain: bool = False
 
 
 class SessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,8 +33,8 @@ class BeginFrame(
     `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
     the number of rows. With `updates`, the server sends every better answer before the final one. With `ranking`, the
     answer includes the order of the rows by descending score. With `overload` "prior", an overloaded server sends the
-    base rate instead of an error. `traceparent` is the caller's span (W3C Trace Context), used if the service exports
-    spans.
+    base rate instead of an error. With `explain`, answers have contributions. `traceparent` is the caller's span (W3C
+    Trace Context), used if the service exports spans.
     """
 
     id: Id
@@ -46,6 +46,7 @@ class BeginFrame(
     updates: bool = False
     ranking: bool = False
     overload: Overload = "refuse"
+    explain: bool = False
     traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 

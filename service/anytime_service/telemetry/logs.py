@@ -30,7 +30,7 @@ from anytime_service.telemetry.context import CURRENT
 MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
 WINDOW_S = 60.0
 
-_SHOWN = frozenset({"budget", "deadline_ms", "model", "policy", "ranking", "rows"})
+_SHOWN = frozenset({"budget", "deadline_ms", "explain", "model", "policy", "ranking", "rows"})
 """Query parameters whose values are logged; the values of all others may be secrets."""
 
 _SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.evaluation.calibrate import calibrate
 from anytime.evaluation.evaluate import evaluate
+from anytime.evaluation.shapes import column_shapes
 from anytime.inference.prediction import load
 from anytime.model.manifest import Certificate, Stopped
 
@@ -438,9 +439,22 @@ def test_plot_and_compare_draw_pictures(suffix: str, desk: Path, capsys: Capture
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     trained()
     output(capsys, "plot", "m.safetensors", "--out", f"model.{suffix}")
+    output(capsys, "plot", "m.safetensors", "--shapes", "--prefix", "2", "--top", "2", "--out", f"shapes.{suffix}")
     output(capsys, *COMPARE, "--test", "test.csv", "--plot", f"compared.{suffix}")
-    for name in ("model", "compared"):
+    for name in ("model", "shapes", "compared"):
         assert Path(f"{name}.{suffix}").read_bytes().startswith(magic)
+
+
+def test_show_prints_the_shapes_that_the_library_returns(desk: Path, capsys: Capture) -> None:
+    trained("--basis", "hinge:1")
+    model = load("m.safetensors")
+    for options, prefix in (([], model.steps), (["--prefix", "1"], 1)):
+        values = json.loads(output(capsys, "show", "m.safetensors", "--shapes", "--json", *options))
+        assert (values["model"], values["version"]) == (model.name, model.version)
+        assert (values["prefix"], values["scores"]) == (prefix, ["y"])
+        assert values["columns"] == json.loads(json.dumps([asdict(each) for each in column_shapes(model, prefix)]))
+        lines = output(capsys, "show", "m.safetensors", "--shapes", *options).split("\n")[1:-1]
+        assert [line.split()[0] for line in lines] == [column["name"] for column in values["columns"]]
 
 
 def test_resequence_orders_by_the_new_costs_as_training_would(desk: Path, capsys: Capture) -> None:
@@ -729,6 +743,9 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a comparison of no known picture", nothing, [*COMPARE, "--plot", "c.gif"], ["c.gif", ".png"]),
     ("a comparison on another table", other_test_columns, [*COMPARE, "--test", "test.csv"], ["test.csv", "'b0'"]),
     ("a picture of no known format", train_plain, ["plot", "m.safetensors", "--out", "m.gif"], ["m.gif", ".png"]),
+    ("a prefix without shapes", train_plain, ["show", "m.safetensors", "--prefix", "1"], ["--prefix", "--shapes"]),
+    ("shapes of no prefix", train_plain, ["show", "m.safetensors", "--shapes", "--prefix", "9"], ["9", "0 to 3"]),
+    ("a top without shapes", train_plain, ["plot", "m.safetensors", "--out", "m.png", "--top", "3"], ["--top"]),
     ("a picture of a table", nothing, ["plot", "train.parquet", "--out", "m.png"], ["train.parquet"]),
     ("a model that is not there", nothing, ["show", "none.safetensors"], ["none.safetensors", "no such file"]),
     (

@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="no pictures without matplotlib")
 
+from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation import plots as plotting
 from anytime.evaluation.certificate.certify import certify
+from anytime.evaluation.shapes import column_shapes
 
 MIN_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]
@@ -87,3 +89,51 @@ def test_long_names_of_late_steps_do_not_narrow_the_plot(monkeypatch: pytest.Mon
     long, short = (figure.axes[0].get_position().width for figure in figures)
     assert len(figures[0].axes[0].texts) == 4
     assert long == pytest.approx(short)
+
+
+def shapes_figure(estimator: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    figures: list[Any] = []
+    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
+    plotting.plot_shapes(estimator.model_, Path("m.png"), **options)
+    figures[0].draw_without_rendering()
+    return figures[0]
+
+
+def test_shapes_are_lines_levels_are_bars_and_missing_values_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.uniform(0, 80, 200), "port": rng.choice(["Oslo", "Rome"], 200)})
+    y = np.abs(frame["age"] - 40) / 20 + (frame["port"] == "Rome")
+    frame.loc[::5, "age"] = np.nan
+    estimator = AnytimeRegressor(basis="hinge:2", alpha=1e-6).fit(frame, y)
+    figure = shapes_figure(estimator, monkeypatch)
+    shapes = column_shapes(estimator.model_)
+    tops = figure.axes[::2]
+    assert [axis.get_title().split()[0] for axis in tops] == [shape.name for shape in shapes]
+    for axis, below, shape in zip(tops, figure.axes[1::2], shapes, strict=True):
+        if shape.name == "age":
+            line, mark = axis.lines[1], axis.lines[-2]
+            assert line.get_xydata().tolist() == [[point.x, point.contribution] for point in shape.points]
+            assert shape.missing is not None
+            assert (mark.get_marker(), mark.get_ydata().tolist()) == ("D", [shape.missing.contribution])
+            labels = [label.get_text() for label in below.get_xticklabels()]
+            assert labels[-1] == "missing"
+        else:
+            assert [bar.get_height() for bar in axis.patches] == [level.contribution for level in shape.levels]
+            assert [bar.get_height() for bar in below.patches] == [level.share for level in shape.levels]
+            assert [label.get_text() for label in below.get_xticklabels()] == [str(e.level) for e in shape.levels]
+
+
+def test_the_strongest_columns_are_drawn_and_each_class_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 15))
+    y = np.digitize(X @ np.arange(15.0), [-10.0, 10.0])
+    estimator = AnytimeClassifier(alpha=0.01).fit(X, np.array(["a", "b", "c"])[y])
+    titles = [shape.name for shape in column_shapes(estimator.model_)]
+    for top, count in ((None, 12), (2, 2), (100, 15)):
+        figure = shapes_figure(estimator, monkeypatch, **({} if top is None else {"top": top}))
+        assert [axis.get_title().split()[0] for axis in figure.axes[::2]] == titles[:count]
+    first = shapes_figure(estimator, monkeypatch, prefix=1).axes[0]
+    assert [text.get_text() for text in first.get_legend().get_texts()] == ["a", "b", "c"]
+    styles = {(line.get_linestyle(), line._unscaled_dash_pattern) for line in first.lines[1:]}
+    assert len(styles) == 3, "distinguishable without colour"
+    with pytest.raises(ValuesError, match="prefix 0 of model 'model' has no columns"):
+        shapes_figure(estimator, monkeypatch, prefix=0)

@@ -136,7 +136,8 @@ def test_a_basis_of_the_option_is_for_columns_of_a_fitting_type() -> None:
         "text": np.array(["a", "b"] * 20, dtype=object),
     }
     learned = learned_groups(groups_of({"whole": "linear"}, tuple(sample)), sample, 40, option="hinge:1")
-    assert {name: basis.basis for name, basis in learned.bases.items()} == {"number": "hinge:1", "text": "categories"}
+    bases = {name: basis.basis for name, basis in learned.bases.items() if basis.basis != "linear"}
+    assert bases == {"number": "hinge:1", "text": "categories"}
     assert [kind_of(values) for values in sample.values()] == ["number", "integer", "bool", "text"]
 
 

@@ -49,6 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
         "model": draw(st.sampled_from(list(MODELS))),
         "budget": draw(st.sampled_from([None, 0.0, 1.0, 4.5, 5.0, 9.0, 10.0])),
         "policy": draw(st.sampled_from(["prefix", "arrived"])),
+        "explain": draw(st.sampled_from([None, True])),
     }
     return {
         "rows": rows,
@@ -125,7 +126,7 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
             prediction = Prediction(model, case["rows"])
             for name, values in case["groups"].items():
                 prediction.add(name, values)
-            answer = prediction.answer(options.get("budget"), options.get("policy", "prefix"))
+            answer = prediction.answer(options.pop("budget", None), **options)
             assert replies[0] == timeless(json.loads(JSON.encode(answer)))
 
         check()

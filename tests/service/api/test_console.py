@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
+from anytime.evaluation.shapes import column_shapes
 from anytime.model.manifest import Certificate, Guarantee, Stopped
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
@@ -24,7 +27,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import BONN, classification, regression, trips
-from service.serving import Running, running, small_model
+from service.serving import Running, running, small_model, trained_model
 
 FILES = sorted(path.name for path in pages.STATIC.iterdir())
 
@@ -127,6 +130,18 @@ def test_a_curve_has_every_prefix_in_training_and_held_out(service: Running) -> 
     assert [point["cv_r2"] for point in found["points"]] == pytest.approx([-1.0, 0.0, 0.5, 2 / 3])  # of a variance of 1
     assert [point["guaranteed_r2"] for point in found["points"]] == [None] * 4
     assert found["promise"] == "No guarantee is known."
+
+
+def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
+    model = trained_model()
+    for prefix in (None, model.steps):
+        options: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
+        found = several.get("/models/lens/shape", column="h1", **options).json()
+        assert found == json.loads(json.dumps(asdict(column_shapes(model, prefix, "h1")[0])))
+    wrong: list[tuple[dict[str, Any], str]] = [({"column": "h9"}, "column"), ({"column": "h1", "prefix": 0}, "prefix")]
+    for options, field in [*wrong, ({}, "column")]:
+        refused = several.get("/models/lens/shape", **options)
+        assert (refused.status_code, refused.json()["field"]) == (422, field)
 
 
 def test_a_guarantee_is_a_floor_under_the_curve(model: Model) -> None:

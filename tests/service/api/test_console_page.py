@@ -542,3 +542,61 @@ def test_the_last_answer_does_not_outlive_what_it_was_asked_for(visit: Visit) ->
     expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
     visit.page.wait_for_timeout(2_500)  # the time in which the play would have gone on
     expect(visit.facts.first).to_have_text("step 0 of 3, 0 of 10 ms")
+
+
+def test_contributions_are_a_waterfall_and_a_table_that_add_up_to_the_score(visit: Visit, console: Running) -> None:
+    visit.tick("speed", "hog", "lab")
+    expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
+    told = console.post({"groups": visit.values(), "explain": True}, model="brake").json()
+    parts = sorted(told["contributions"]["groups"].items(), key=lambda part: -abs(part[1]))
+    rows = visit.page.locator("#parts-table tbody tr")
+    expect(rows).to_have_count(len(parts) + 2)
+    assert visit.column("parts-table", 0) == ["base value", *(name for name, _ in parts), "score"]
+    values = [told["contributions"]["intercept"], *(value for _, value in parts), told["prediction"]]
+    shown = [float(text.replace("−", "-")) for text in visit.column("parts-table", 1)]
+    assert shown == pytest.approx(values, rel=1e-3)
+    labels = visit.page.locator("#parts-chart .ytick")
+    expect(labels).to_have_count(len(values))
+    expect(labels.nth(1)).to_contain_text(parts[0][0])
+    expect(visit.page.locator("#parts-says")).to_contain_text("the prediction")
+    assert visit.complaints == []
+
+
+def test_a_class_is_chosen_whose_contributions_are_shown(visit: Visit) -> None:
+    score = visit.page.get_by_label("Score of")
+    expect(score).to_be_hidden()
+    visit.choose("softmax")
+    visit.tick("many", TAGGED)
+    expect(visit.page.locator("#parts-table tbody tr")).to_have_count(4)
+    expect(visit.page.locator("#parts-table")).to_contain_text(TAGGED)
+    predicted = visit.page.locator("#prediction").inner_text()
+    said = visit.page.locator("#parts-says")
+    expect(said).to_contain_text(f"the score of {predicted}.")
+    other = next(name for name in ("stop", "slow", "go") if name != predicted)
+    before = said.inner_text()
+    score.select_option(other)
+    expect(said).to_contain_text(f"the score of {other}.")
+    assert said.inner_text() != before
+
+
+def test_the_shape_of_a_chosen_column_has_a_mark_at_the_value_of_the_row(visit: Visit) -> None:
+    visit.choose("trips")
+    visit.tick("ticket", "person", "log")
+    says, chart = visit.page.locator("#shape-says"), visit.page.locator("#shape-chart")
+    visit.page.get_by_role("button", name="fare", exact=True).click()
+    fare = visit.group("ticket").get_by_label("fare")
+    expect(says).to_contain_text(f"fare is {float(fare.input_value()):g} and contributes")
+    expect(chart.locator(".scatterlayer .point")).not_to_have_count(0)  # the mark
+    expect(chart.get_by_text("missing", exact=True)).to_be_visible()
+    before = says.inner_text()
+    fare.fill("")
+    expect(says).to_contain_text("fare is missing and contributes")
+    assert says.inner_text() != before
+    visit.page.get_by_role("button", name="port", exact=True).click()
+    expect(says).to_contain_text("port is ")
+    expect(chart.locator(".xtick").filter(has_text="(other)")).to_be_visible()
+    expect(chart.locator(".barlayer .point")).to_have_count(10)  # five levels, and the share of each
+    visit.group("ticket").get_by_role("checkbox").uncheck()
+    expect(says).to_have_text("port: the answer does not use it.")
+    expect(chart).to_be_hidden()
+    assert visit.complaints == []

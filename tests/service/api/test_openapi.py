@@ -104,6 +104,7 @@ def test_the_stream_is_described_with_its_messages(app: AnytimeAPI) -> None:
     schemas = document["components"]["schemas"]
     assert set(schemas["BeginFrame"]["properties"]) == {"type", *BeginFrame.__struct_fields__}
     assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)} - {"unused_groups"}
+    assert set(schemas["Contributions"]["properties"]) == {"intercept", "groups", "features"}
 
 
 def test_an_answer_has_the_fields_of_the_document_in_every_form(app: AnytimeAPI, service: Running) -> None:

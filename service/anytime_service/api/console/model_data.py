@@ -10,7 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
+from anytime.errors import ValuesError
 from anytime.evaluation.certificate.certify import at_least
+from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column
 from anytime.features.hinge import Hinge
@@ -20,6 +22,7 @@ from anytime.training.guarantee import bound, doubling_bound
 from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
+from anytime_service.errors import FieldError
 
 WIDEST = 1000
 """Maximum number of features that are drawn jointly: the factorisation costs the cube of their number."""
@@ -98,6 +101,22 @@ Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives
 def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(service.registry.get(name), seed)
+
+
+@router.get("/models/{name}/shape", responses=problem_responses(404, 422))
+def column_shape(
+    name: str,
+    service: Service,
+    column: Annotated[str, Query(description="Name of a column.")],
+    prefix: Annotated[int | None, Query(description="Number of steps that count; all by default.")] = None,
+) -> ColumnShape:
+    """Return what a column contributes to the scores of a prefix, whatever its value."""
+    model = service.registry.get(name)
+    try:
+        return column_shapes(model, prefix, column)[0]
+    except ValuesError as error:
+        field = "prefix" if column in model.groups.features else "column"
+        raise FieldError(field, str(error)) from error
 
 
 def curve(model: Model) -> ModelCurve:

@@ -1,6 +1,6 @@
 // Charts drawn by plotly, which this server provides; without it, the tables contain the same values.
 
-import { bar, bars, percent } from "./words.js";
+import { bar, bars, number, percent, signed } from "./words.js";
 
 let library = null;
 
@@ -48,6 +48,7 @@ async function draw(place, traces, layout) {
     ...layout,
     xaxis: { ...axis, ...layout.xaxis },
     yaxis: { ...axis, ...layout.yaxis },
+    ...(layout.yaxis2 ? { yaxis2: { ...axis, ...layout.yaxis2 } } : {}),
   }, CONFIG);
 }
 
@@ -153,4 +154,75 @@ export function drawAnswer(place, model, answers, now) {
   }
   if (Array.isArray(now.prediction)) return drawBars(place, model.responses, now.prediction, bars(model, now), { xaxis: {} });
   return drawNumber(place, model, answers, now);
+}
+
+/** Draw a waterfall from the base value by each part, {name, value}, to the score; the numbers stand next to the names. */
+export function drawParts(place, base, parts, score) {
+  const colour = colours();
+  const ends = [base];
+  for (const { value } of parts) ends.push(ends.at(-1) + value);
+  const [low, high] = [Math.min(...ends), Math.max(...ends)];
+  const space = 0.08 * (high - low || Math.abs(base) || 1);
+  const bars = [["base value", number(base)], ...parts.map(({ name, value }) => [name, signed(value)]), ["score", number(score)]];
+  return draw(place, [{
+    type: "waterfall", orientation: "h", measure: ["absolute", ...parts.map(() => "relative"), "total"],
+    x: [base, ...parts.map(({ value }) => value), score], y: bars.map((_, i) => `${i}`), textposition: "none",
+    text: bars.map((texts) => plain(texts.join(" "))), hovertemplate: "%{text}<extra></extra>", connector: { line: { color: colour("quiet"), width: 1, dash: "dot" } },
+    increasing: { marker: { color: colour("accent") } }, decreasing: { marker: { color: colour("second") } }, totals: { marker: { color: colour("quiet") } },
+  }], {
+    xaxis: { range: [low - space, high + space], zeroline: false, nticks: 6 },
+    yaxis: {
+      autorange: "reversed", type: "category", tickmode: "array", tickvals: bars.map((_, i) => `${i}`),
+      ticktext: bars.map(([name, value]) => `${plain(short(name))} <b>${value}</b>`),
+    },
+  });
+}
+
+/** Draw what each value of a column contributes to score `k`, above the distribution of the rows; `value` and `part` are those of the row. */
+export function drawShape(place, shape, k, value, part) {
+  const colour = colours();
+  const of = ({ contribution }) => (Array.isArray(contribution) ? contribution[k] : contribution);
+  const mark = (x) => ({ x: [x], y: [part], type: "scatter", mode: "markers", marker: { size: 13, symbol: "diamond", color: colour("now"), line: { color: colour("card"), width: 2 } }, hovertemplate: "%{y:.4~g}<extra>this row</extra>" });
+  const layout = {
+    bargap: 0.3,
+    xaxis: { anchor: "y2", nticks: 6 },
+    yaxis: { domain: [0.28, 1], zerolinecolor: colour("quiet"), title: { text: "contribution" } },
+    yaxis2: { domain: [0, 0.18], showticklabels: false, showgrid: false },
+  };
+  const below = { yaxis: "y2", marker: { color: colour("line") } };
+  if (shape.points.length) {
+    const [first, last] = [shape.points[0].x, shape.points.at(-1).x];
+    const traces = [{ x: shape.points.map(({ x }) => x), y: shape.points.map(of), type: "scatter", mode: "lines", line: { color: colour("accent"), width: 2.5 }, hovertemplate: "%{x:.4~g}: %{y:.4~g}<extra></extra>" }];
+    if (shape.levels.length) traces.push({ x: shape.levels.map(({ level }) => level), y: shape.levels.map(of), type: "scatter", mode: "markers", marker: { size: 8, color: colour("accent") }, hovertemplate: "%{x:.4~g}: %{y:.4~g}<extra></extra>" });
+    if (shape.quantiles) traces.push({ x: likely(shape.quantiles), type: "histogram", nbinsx: 24, hoverinfo: "skip", ...below });
+    if (shape.missing) {
+      layout.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: of(shape.missing), y1: of(shape.missing), line: { color: colour("second"), width: 1.5, dash: "dash" }, label: { text: "missing", textposition: "end", font: { color: colour("second") } } }];
+    }
+    if (value !== null) traces.push(mark(Math.min(Math.max(Number(value), first), last)));
+    return draw(place, traces, layout);
+  }
+  const levels = [...shape.levels].sort((a, b) => b.share - a.share).slice(0, SHOWN_CLASSES).map((each) => [String(each.level), each]);
+  if (shape.other) levels.push(["(other)", shape.other]);
+  if (shape.missing) levels.push(["(missing)", shape.missing]);
+  const x = levels.map((_, i) => i);
+  const now = levels.findIndex(([name, each]) => (each.level === null ? value === null && each === shape.missing : matches(name, value)));
+  const place_of = now >= 0 ? now : levels.findIndex(([, each]) => each === shape.other);
+  return draw(place, [
+    { x, y: levels.map(([, each]) => of(each)), type: "bar", marker: { color: levels.map((_, i) => colour(i === place_of ? "now" : "accent")) }, text: levels.map(([name]) => plain(name)), textposition: "none", hovertemplate: "%{text}: %{y:.4~g}<extra></extra>" },
+    { x, y: levels.map(([, each]) => each.share), type: "bar", hovertemplate: "%{y:.1%} of the rows<extra></extra>", ...below },
+  ], { ...layout, xaxis: { ...layout.xaxis, tickmode: "array", tickvals: x, ticktext: levels.map(([name]) => plain(short(name, 14))) } });
+}
+
+/** Return whether a level, as text, is a value of the row; a boolean may be 0 or 1. */
+const matches = (name, value) => value !== null && (typeof value === "string" ? name === value : Number(name) === Number(value) || name === String(Boolean(value)));
+
+const short = (name, most = 22) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+
+/** Return equally likely values, given quantiles at equal steps of probability. */
+function likely(quantiles, count = 200) {
+  return Array.from({ length: count }, (_, i) => {
+    const at = ((i + 0.5) / count) * (quantiles.length - 1);
+    const low = Math.floor(at);
+    return quantiles[low] + (at - low) * (quantiles[low + 1] - quantiles[low]);
+  });
 }

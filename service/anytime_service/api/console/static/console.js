@@ -3,6 +3,7 @@
 import { drawAnswer, drawCurve } from "./charts.js";
 import { byId, element, fillTable } from "./element.js";
 import { Live } from "./live.js";
+import { Parts } from "./parts.js";
 import { Row } from "./row.js";
 import { KeyNeeded, get, key } from "./service.js";
 import { curveSentence, showSteps } from "./steps.js";
@@ -17,6 +18,7 @@ let budget = null;
 let answer = null;
 let answers = new Map(); // the answers for the current row, by cost
 let timer = null;
+const parts = new Parts();
 
 const policy = () => document.querySelector("input[name=policy]:checked").value;
 
@@ -107,6 +109,7 @@ function receive(given, done) {
   showAnswers(sorted);
   showSteps(byId("steps"), model, curve, given);
   draw();
+  parts.show(given, sent);
 }
 
 function showAnswers(answers) {
@@ -211,6 +214,7 @@ async function open(name) {
   byId("slider").max = model.steps.length;
   setBudget(null);
   describePolicy();
+  parts.open(model, (error) => attempt(() => { throw error; }));
   showSteps(byId("steps"), model, curve, null);
   draw();
   send({ soon: 0, fresh: true });
@@ -259,5 +263,5 @@ byId("key-form").onsubmit = (event) => {
   attempt(start);
 };
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => model && draw());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => model && (draw(), parts.draw()));
 attempt(start);

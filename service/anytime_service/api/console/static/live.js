@@ -77,7 +77,7 @@ export class Live {
 
   #begin({ model, budget, policy }, updates) {
     const id = ++this.#last;
-    this.#stream.send({ type: "begin", id, model, rows: 1, policy, updates, ...(budget === null ? {} : { budget }) });
+    this.#stream.send({ type: "begin", id, model, rows: 1, policy, updates, explain: true, ...(budget === null ? {} : { budget }) });
     return id;
   }
 

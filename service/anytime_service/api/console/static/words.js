@@ -8,6 +8,9 @@ export function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** Return a number with its sign. */
+export const signed = (value) => (value < 0 ? number(value).replace("-", "−") : `+${number(value)}`);
+
 export const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
 
 /** Return a lower bound as a percentage: rounded down, except for floating-point error. */

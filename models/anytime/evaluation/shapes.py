@@ -1,0 +1,261 @@
+"""The shape of each column: its contribution to the score as a function of its raw value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from anytime.errors import ValuesError, suggestion
+from anytime.features.categories import Categories
+from anytime.features.expansion import Column, Columns
+from anytime.features.hinge import Hinge
+from anytime.features.poly import Polynomial
+from anytime.model.model import Model
+from anytime.types import Float, Label
+
+GRID = 200
+"""Number of equally likely values that stand for the distribution of a column."""
+
+CURVE = 41
+"""Number of points of a curve."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A raw value, and its contribution: a number, or a list of one for each response or class."""
+
+    x: float
+    contribution: Any
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value with its own contribution, and its share of the rows; None for other levels, and for missing values."""
+
+    level: Label | None
+    share: float
+    contribution: Any
+
+
+@dataclass(frozen=True)
+class ColumnShape:
+    """What a column of a prefix adds to the scores, whatever its value.
+
+    Attributes
+    ----------
+    name, group, basis : of the column.
+    strength : standard deviation of the contribution over the training rows, for each score. It is exact if the model
+        has its moments; otherwise it is that over the quantiles and the shares of levels.
+    points : corners of the line, or points of the curve, ascending; none if every value is a level.
+    levels : categories, 0 and 1, or the common values of hinges, which do not lie on the line.
+    other, missing : contributions of all other levels, and of missing values if the column has an indicator for them.
+    quantiles : of sampled training rows at equal steps, the least value first; None if they are not stored.
+    """
+
+    name: str
+    group: str
+    basis: str
+    strength: Any
+    points: tuple[Point, ...]
+    levels: tuple[Level, ...]
+    other: Level | None
+    missing: Level | None
+    quantiles: tuple[float, ...] | None
+
+    def values(self) -> Float:
+        """Return equally likely values of the column, ascending, for a histogram."""
+        knots = self.quantiles or tuple(point.x for point in self.points)
+        return _at(np.array(knots))
+
+
+def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
+    """Return the shapes of the columns of a prefix, all steps by default, the strongest first.
+
+    Columns are compared by the strength in deviations of the responses. `only` names a single column.
+
+    Raises
+    ------
+    ValuesError
+        There is no such prefix, or it has no such column.
+    """
+    prefix = model.steps if prefix is None else prefix
+    if not 0 <= prefix <= model.steps:
+        raise ValuesError(f"prefix is {prefix}; expected 0 to {model.steps}, the steps of model {model.name!r}")
+    prefixes, columns = model.prefixes, model.expansion.columns
+    coef = np.zeros((len(prefixes.mean), len(prefixes.intercept)))
+    coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
+    spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
+    named = {column.name: column for column in columns}
+    found, covariance = [], _covariances(model)
+    for group in model.computed[prefix]:
+        for name in model.places[group].features:
+            if only not in (None, name):
+                continue
+            start, stop = spans[name]
+            terms = slice(start, stop)
+            quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
+            drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
+            strength = drawn.spread if covariance is None else _spread(covariance(terms), coef[terms])
+            size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
+            found.append((size, drawn.shape(group, strength)))
+    if only is not None and not found:
+        used = [name for group in model.computed[prefix] for name in model.places[group].features]
+        raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
+    return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
+
+
+def _covariances(model: Model) -> Callable[[slice], Float] | None:
+    """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
+
+    At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it.
+    """
+    stored, scale = model.curvatures, model.prefixes.scale
+    if model.moments is not None:
+        scatter, weight = model.moments.imputed().scatter, model.moments.weight
+        return lambda terms: scatter[terms, terms] / weight
+    if stored is None or stored.prefixes[0] > 0:
+        return None
+    H = stored.at(0).H
+    return lambda terms: H[1:, 1:][terms, terms] / H[0, 0] * np.outer(scale[terms], scale[terms])
+
+
+def _spread(covariance: Float, coef: Float) -> Float:
+    """Return the standard deviation (P,) of terms @ coef; rounding may leave a negative variance."""
+    variance: Float = np.sum(coef * (covariance @ coef), axis=0)
+    return np.sqrt(np.maximum(variance, 0.0))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of a column: training means and deviations (terms,), and coefficients (terms, P)."""
+
+    column: Column
+    mean: Float
+    scale: Float
+    coef: Float
+    quantiles: tuple[float, ...] | None
+
+    def shape(self, group: str, strength: Float) -> ColumnShape:
+        levels, other, missing = self._levels()
+        basis = self.column.basis.described().basis or self.column.basis.name
+        return ColumnShape(
+            name=self.column.name,
+            group=group,
+            basis=basis,
+            strength=_by_score(strength),
+            points=() if self._has_levels_only(levels) else self._points(),
+            levels=levels,
+            other=other,
+            missing=missing,
+            quantiles=self.quantiles,
+        )
+
+    def contributions(self, x: Float, *, on_line: bool = False) -> Float:
+        """Return the contributions (n, P) of raw values x (n,); `on_line`, without the indicators of common values."""
+        terms = Columns((self.column,)).expand(x[:, np.newaxis]) - self.mean
+        if on_line and isinstance(self.column.basis, Hinge):
+            at = 1 + len(self.column.basis.knots)
+            common = slice(at, at + len(self.column.basis.levels))
+            terms[:, common] = -self.mean[common]
+        terms[np.isnan(terms)] = 0.0
+        found: Float = terms @ self.coef
+        return found
+
+    @property
+    def _is_binary(self) -> bool:
+        """Return whether the column is 0 or 1 and its own only term, but for an indicator."""
+        m = float(self.mean[0])
+        alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.name == "linear"
+        return alone and 0 < m < 1 and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
+
+    def _has_levels_only(self, levels: tuple[Level, ...]) -> bool:
+        """Return whether each row has one of the levels, or a category."""
+        common = isinstance(self.column.basis, Hinge) and sum(level.share for level in levels) > 1 - 1e-9
+        return common or self._is_binary or isinstance(self.column.basis, Categories)
+
+    def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
+        """Return the levels, other levels and missing values that have contributions of their own."""
+        basis, other = self.column.basis, None
+        if isinstance(basis, Categories):
+            labels: tuple[Label, ...] = basis.levels
+            shares, codes = self.mean[: len(labels)], np.arange(len(labels), dtype=np.float64)
+            if basis.other:
+                other = Level(None, float(self.mean[len(labels)]), self._one(-1.0))
+        elif isinstance(basis, Hinge):
+            labels, codes = basis.levels, np.array(basis.levels)
+            shares = self.mean[1 + len(basis.knots) :][: len(labels)]
+        elif self._is_binary:
+            labels, codes, shares = (0.0, 1.0), np.array([0.0, 1.0]), np.array([1 - self.mean[0], self.mean[0]])
+        else:
+            labels, codes, shares = (), np.empty(0), np.empty(0)
+        values = [_by_score(each) for each in self.contributions(codes)]
+        levels = tuple(Level(*each) for each in zip(labels, shares.tolist(), values, strict=True))
+        missing = Level(None, float(self.mean[-1]), self._one(np.nan)) if self.column.indicator else None
+        return levels, other, missing
+
+    def _one(self, x: float) -> Any:
+        return _by_score(self.contributions(np.array([x]))[0])
+
+    def _points(self) -> tuple[Point, ...]:
+        low, high = self._ends()
+        basis, x = self.column.basis, np.array([low, high])
+        if isinstance(basis, Hinge):
+            x = np.array([low, *(knot for knot in basis.knots if low < knot < high), high])
+        elif isinstance(basis, Polynomial):
+            x = np.linspace(low, high, CURVE)
+        x = np.unique(x)
+        values = [_by_score(each) for each in self.contributions(x, on_line=True)]
+        return tuple(map(Point, x.tolist(), values))
+
+    def _ends(self) -> tuple[float, float]:
+        """Return the least and the largest value that are drawn."""
+        if self.column.range is not None:
+            return self.column.range
+        values = self._quantile_function()
+        return float(values[0]), float(values[-1])
+
+    def _quantile_function(self) -> Float:
+        """Return values at equal steps of probability: the stored quantiles, or what the terms tell of them."""
+        basis, ends = self.column.basis, self.column.range
+        if self.quantiles is not None:
+            return np.array(self.quantiles)
+        if isinstance(basis, Hinge) and basis.knots and ends is not None:
+            return np.array([ends[0], *basis.knots, ends[1]])
+        centre, scale = (basis.centre, basis.scale) if isinstance(basis, Polynomial) else (0.0, 1.0)
+        normal = ndtri(np.linspace(0.02, 0.98, 25))
+        found: Float = centre + scale * (self.mean[0] + self.scale[0] * normal)
+        return found
+
+    @property
+    def spread(self) -> Float:
+        """Return the standard deviation (P,) of the contribution over the quantiles and the shares of levels."""
+        if self._is_binary or isinstance(self.column.basis, Categories):
+            levels, other, _ = self._levels()
+            listed = [*levels, *([] if other is None else [other])]
+            values = np.array([np.atleast_1d(level.contribution) for level in listed])
+            shares = np.array([level.share for level in listed])
+        else:
+            values = self.contributions(_at(self._quantile_function()))
+            shares = np.full(len(values), 1 / len(values))
+        if self.column.indicator:
+            gaps = float(self.mean[-1])
+            values = np.vstack([values, self.contributions(np.array([np.nan]))])
+            shares = np.append((1 - gaps) * shares, gaps)
+        centred = values - shares @ values / shares.sum()
+        found: Float = np.sqrt(shares @ centred**2 / shares.sum())
+        return found
+
+
+def _at(quantiles: Float) -> Float:
+    """Return equally likely values, given quantiles at equal steps of probability."""
+    return np.interp((np.arange(GRID) + 0.5) / GRID, np.linspace(0, 1, len(quantiles)), quantiles)
+
+
+def _by_score(values: Float) -> Any:
+    """Return a number of one score, or the list of several."""
+    listed = values.tolist()
+    return listed[0] if len(listed) == 1 else listed

@@ -1,0 +1,173 @@
+"""Shapes: what each value of a column contributes, literally from the coefficients, and how strong columns are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import load
+from anytime.errors import ValuesError
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.evaluation.shapes import ColumnShape, column_shapes
+from anytime.features.learning import QUANTILES
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "person", "features": ["age", "sex"], "cost": 1.0},
+        {"name": "trip", "features": ["fare", "port"], "cost": 2.0},
+        {"name": "sea", "features": ["waves"], "cost": 3.0},
+        {"name": "ship", "features": ["steam"], "cost": 4.0},
+    ],
+    "bases": {"age": "hinge:2", "fare": "hinge:1", "waves": "poly:3"},
+}
+
+
+def table(rows: int = 300) -> pd.DataFrame:
+    """A fifth of the ages is missing, a third of the fares is 0, four ports are rare."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.uniform(1, 80, rows), "sex": rng.choice(["m", "f"], rows)})
+    frame["fare"] = np.where(rng.random(rows) < 1 / 3, 0.0, rng.lognormal(3, 1, rows))
+    frame["port"] = rng.choice(["Oslo", "Rome", "Bonn"], rows)
+    frame.loc[:3, "port"] = ["A", "B", "C", "D"]
+    frame["waves"] = rng.normal(size=rows)
+    frame["steam"] = rng.integers(0, 2, rows).astype(float)
+    frame.loc[rng.random(rows) < 0.2, "age"] = np.nan
+    return frame
+
+
+TABLE = table()
+Y = (
+    np.abs(TABLE["age"].fillna(99) - 40) / 10
+    + TABLE["fare"] ** 0.5
+    + TABLE["port"].map({"Oslo": 3.0}).fillna(0)
+    + TABLE["waves"] ** 3
+    + TABLE["steam"]
+)
+ESTIMATOR = AnytimeRegressor(GROUPS, alpha=1e-3).fit(TABLE, Y)
+MODEL = ESTIMATOR.model_
+SHAPES = {shape.name: shape for shape in column_shapes(MODEL)}
+
+
+def weights(column: str) -> dict[str, tuple[float, float]]:
+    """Coefficient and training mean of each term of a column, from the public names of the terms."""
+    names = ESTIMATOR.get_feature_names_out().tolist()
+    means = ESTIMATOR.fit_.prefixes.mean
+    terms = zip(names, ESTIMATOR.coef_.tolist(), means[ESTIMATOR.fit_.expansion.size - len(names) :], strict=True)
+    return {name: (w, float(mean)) for name, w, mean in terms if name.startswith(column)}
+
+
+def at(column: str, values: dict[str, float]) -> float:
+    """The contribution of terms with these values, 0 for all others."""
+    return sum(w * (values.get(name, 0.0) - mean) for name, (w, mean) in weights(column).items())
+
+
+def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped() -> None:
+    basis, shape = MODEL.groups.bases["age"], SHAPES["age"]
+    assert basis.range is not None
+    assert [point.x for point in shape.points] == [basis.range[0], *(basis.knots or ()), basis.range[1]]
+    for point in shape.points:
+        terms = {"age": point.x} | {f"age>{knot:.6g}": max(point.x - knot, 0.0) for knot in basis.knots or ()}
+        assert set(terms) | {"age is missing"} == set(weights("age"))
+        assert point.contribution == pytest.approx(at("age", terms), rel=1e-9)
+    assert shape.levels == ()
+    missing = weights("age")["age is missing"]
+    assert shape.missing is not None
+    assert shape.missing.contribution == pytest.approx(missing[0] * (1 - missing[1]), rel=1e-9)
+    assert shape.missing.share == pytest.approx(TABLE["age"].isna().mean())
+
+
+def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
+    shape, (knot,) = SHAPES["fare"], MODEL.groups.bases["fare"].knots or ()
+    (zero,) = shape.levels
+    assert zero.level == 0.0
+    assert zero.share == pytest.approx((TABLE["fare"] == 0).mean())
+    assert zero.contribution == pytest.approx(at("fare", {"fare=0": 1.0}), rel=1e-9)
+    assert shape.points[0].x == 0.0
+    assert shape.points[0].contribution == pytest.approx(at("fare", {}), rel=1e-9)
+    assert shape.points[1].contribution == pytest.approx(at("fare", {"fare": knot}), rel=1e-9)
+
+
+def test_categories_are_levels_with_their_shares_and_other_levels_are_one() -> None:
+    shape = SHAPES["port"]
+    assert shape.points == ()
+    assert shape.quantiles is None
+    for level in shape.levels:
+        assert level.share == pytest.approx((TABLE["port"] == level.level).mean())
+        assert level.contribution == pytest.approx(at("port", {f"port={level.level}": 1.0}), rel=1e-9)
+    assert shape.other is not None
+    assert shape.other.share == pytest.approx(4 / len(TABLE))
+    assert shape.other.contribution == pytest.approx(at("port", {"port is other": 1.0}), rel=1e-9)
+
+
+def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels() -> None:
+    waves = SHAPES["waves"]
+    model, prediction = MODEL, MODEL.open()
+    point = waves.points[7]
+    prediction.add("sea", [point.x])
+    found = prediction.answer(policy="arrived", explain=True).contributions
+    assert found is not None
+    assert len(waves.points) > 20
+    (alone,) = column_shapes(model, only="waves")
+    assert alone == waves
+    steam = SHAPES["steam"]
+    assert [level.level for level in steam.levels] == [0.0, 1.0]
+    assert [level.contribution for level in steam.levels] == [
+        pytest.approx(at("steam", {"steam": value})) for value in (0.0, 1.0)
+    ]
+
+
+@pytest.mark.parametrize("family", ["gaussian", "vector", "binomial"])
+def test_strengths_are_the_deviations_of_the_contributions_over_the_training_rows(family: str) -> None:
+    estimator: Any = ESTIMATOR
+    if family == "vector":
+        estimator = AnytimeRegressor(GROUPS).fit(TABLE, np.column_stack([Y, -3 * Y + TABLE["waves"]]))
+    elif family == "binomial":
+        estimator = AnytimeClassifier(GROUPS, alpha=0.01).fit(TABLE, np.median(Y) < Y)
+    _, found = estimator.predict(TABLE, explain=True)
+    shapes = column_shapes(estimator.model_)
+    assert {shape.name for shape in shapes} == set(found.features)
+    for shape in shapes:
+        np.testing.assert_allclose(shape.strength, found.features[shape.name].std(axis=0), rtol=1e-6)
+    scale = estimator.fit_.prefixes.response_scale
+    sizes = [np.linalg.norm(shape.strength / scale) for shape in shapes]
+    assert sizes == sorted(sizes, reverse=True)
+    bare = replace(estimator.model_, moments=None, curvatures=None)
+    exact = {shape.name: np.linalg.norm(shape.strength) for shape in shapes}
+    for shape in column_shapes(bare):
+        assert np.linalg.norm(shape.strength) == pytest.approx(exact[shape.name], rel=0.3, abs=0.05), shape.name
+
+
+def test_several_scores_have_a_contribution_each() -> None:
+    model = AnytimeClassifier(GROUPS, alpha=0.01).fit(TABLE, np.digitize(Y, np.quantile(Y, [0.3, 0.6]))).model_
+    for shape in column_shapes(model):
+        levels = [*shape.levels, *filter(None, (shape.other, shape.missing))]
+        found = [point.contribution for point in shape.points] + [level.contribution for level in levels]
+        assert {np.shape(value) for value in found} == {np.shape(shape.strength)} == {(3,)}
+
+
+def test_only_the_columns_of_the_prefix_have_shapes_and_the_prefix_must_exist() -> None:
+    for prefix in range(MODEL.steps + 1):
+        names = {name for group in MODEL.computed[prefix] for name in MODEL.places[group].features}
+        assert {shape.name for shape in column_shapes(MODEL, prefix)} == names
+    with pytest.raises(ValuesError, match=r"prefix is 9; expected 0 to \d, the steps of model"):
+        column_shapes(MODEL, 9)
+    with pytest.raises(ValuesError, match=r"there is no column 'agee' in prefix .*; did you mean 'age'"):
+        column_shapes(MODEL, only="agee")
+
+
+def test_quantiles_are_stored_every_twentieth_and_survive_the_model_file(tmp_path: Path) -> None:
+    ESTIMATOR.save(tmp_path / "m.safetensors")
+    assert column_shapes(load(tmp_path / "m.safetensors")) == column_shapes(MODEL)
+    waves: ColumnShape = SHAPES["waves"]
+    assert QUANTILES == 21
+    assert waves.quantiles == pytest.approx(np.quantile(TABLE["waves"], np.arange(21) / 20))
+    assert SHAPES["age"].quantiles == pytest.approx(np.nanquantile(TABLE["age"], np.arange(21) / 20))
+    linear = AnytimeRegressor().fit(TABLE[["waves"]].to_numpy(), Y).model_
+    assert not linear.groups.bases, "columns that need no sample have none, and are read once"
+    (shape,) = column_shapes(linear)
+    assert (shape.quantiles, len(shape.points)) == (None, 2)

@@ -1,0 +1,211 @@
+"""Contributions: the parts of a score, by column and by group, whatever the model, the values and the arrivals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.inference.contributions import PRODUCTS, Contributions
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import arrived_model
+from anytime.model.model import Model
+from anytime.types import FamilyName, Policy
+from models.features.test_terms import FAMILIES, RAW, model_of, trained
+from models.properties import quick
+
+MODELS = {family: model_of(trained(family), family) for family in FAMILIES}
+LEVELS = {"sex": ["male", "female", "none of these"], "port": ["Oslo", "Rome", "Bonn", "unseen"]}
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "person", "features": ["age", "sex"], "cost": 1.0},
+        {"name": "ticket", "features": ["fare"], "cost": 2.0},
+    ]
+}
+
+
+def frame(rows: int = 200) -> pd.DataFrame:
+    """Ages with gaps, two sexes, and fares that curve."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.uniform(1, 80, rows), "sex": rng.choice(["m", "f"], rows)})
+    table["fare"] = rng.lognormal(3, 1, rows)
+    table.loc[::7, "age"] = np.nan
+    return table
+
+
+def literal(estimator: Any, terms: dict[str, float]) -> dict[str, float]:
+    """Contributions of the columns of one row, from `coef_`, the terms' names and their training means."""
+    found: dict[str, float] = {}
+    names = estimator.get_feature_names_out().tolist()
+    for name, weight, mean in zip(names, estimator.coef_, estimator.fit_.prefixes.mean, strict=True):
+        column = next(c for c in ("age", "sex", "fare") if name.startswith(c))
+        value = terms.get(name, 0.0)
+        found[column] = found.get(column, 0.0) + (0.0 if np.isnan(value) else float(weight * (value - mean)))
+    return found
+
+
+def test_a_column_contributes_the_sum_over_its_terms_of_coefficient_times_distance_from_the_mean() -> None:
+    table = frame()
+    estimator = AnytimeRegressor(GROUPS, basis="hinge:2").fit(table, table["fare"] ** 0.5 + 3 * (table["sex"] == "f"))
+    knots = {name: estimator.model_.groups.bases[name].knots or () for name in ("age", "fare")}
+    low = table["age"].min()
+    # The age is below every age of the training rows: it counts as the least of them.
+    terms = {"age": low, "fare": 30.0, "sex=f": 1.0}
+    terms |= {f"{c}>{knot:.6g}": max(terms[c] - knot, 0.0) for c, of in knots.items() for knot in of}
+    assert set(terms) | {"age is missing", "sex=m"} == set(estimator.get_feature_names_out())
+    prediction = estimator.model_.open()
+    prediction.add("person", [low - 5, "f"])
+    prediction.add("ticket", [30.0])
+    answer = prediction.answer(explain=True)
+    found = answer.contributions
+    assert found is not None
+    assert answer.clamped == ("age",)
+    expected = literal(estimator, terms)
+    assert found.features == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    groups = {"person": expected["age"] + expected["sex"], "ticket": expected["fare"]}
+    assert found.groups == pytest.approx(groups, rel=1e-9, abs=1e-12)
+    assert answer.prediction == pytest.approx(found.intercept + sum(expected.values()), rel=1e-9)
+
+
+def test_of_a_missing_value_only_the_indicator_contributes() -> None:
+    table = frame()
+    estimator = AnytimeRegressor(GROUPS, basis="hinge:2").fit(table, table["age"].fillna(99) / 9)
+    gap = dict.fromkeys([name for name in estimator.get_feature_names_out() if name.startswith("age")], np.nan)
+    prediction = estimator.model_.open()
+    prediction.add("person", [None, None])
+    found = prediction.answer(explain=True, policy="arrived").contributions
+    assert found is not None
+    model = arrived_model(estimator.model_, frozenset({"person"}))
+    mean, columns = estimator.fit_.prefixes.mean, estimator.fit_.prefixes.columns[model.columns]
+    at = estimator.fit_.groups.features.index("age is missing")
+    weight = model.coef[columns.tolist().index(at), 0]
+    assert set(gap) > {"age is missing"}
+    assert found.features == pytest.approx({"age": weight * (1 - mean[at]), "sex": 0.0}, rel=1e-9)
+    assert abs(found.features["age"]) > 1e-3
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[FamilyName, int, list[tuple[str, list[list[Any]]]], float | None]:
+    """A model, groups in any order with values of every kind, and a budget."""
+    family, rows = draw(st.sampled_from(FAMILIES)), draw(st.integers(1, 3))
+    number = st.floats(-1e3, 1e3, allow_subnormal=False) | st.none()
+    names = draw(st.permutations(["person", "ticket", "family"]))[: draw(st.integers(0, 3))]
+    kinds = {name: st.sampled_from(levels) | st.none() for name, levels in LEVELS.items()}
+    groups = {g.name: g.features for g in MODELS[family].groups.groups}
+    values = [(name, [[draw(kinds.get(f, number)) for f in groups[name]] for _ in range(rows)]) for name in names]
+    return family, rows, values, draw(st.sampled_from([None, 0.5, 1.5, 4.0, 7.0]))
+
+
+def score(model: Model, answer: Any) -> Any:
+    """Scores (rows, P) that an answer's prediction states, less their mean for several classes."""
+    if model.manifest.family == "gaussian":
+        return np.atleast_2d(answer.prediction)
+    if model.manifest.family == "poisson":
+        return np.log(np.atleast_1d(answer.prediction))[:, np.newaxis]
+    p = np.log(np.atleast_2d(answer.probabilities))
+    return p - p.mean(axis=1, keepdims=True) if p.shape[1] > 2 else p[:, 1:] - p[:, :1]
+
+
+def total(intercept: Any, parts: Any, rows: int) -> Any:
+    """The intercept plus the parts, (rows, P)."""
+    P = len(np.atleast_1d(intercept))
+    return np.atleast_1d(intercept) + sum((np.reshape(part, (rows, P)) for part in parts), np.zeros((rows, P)))
+
+
+@quick(max_examples=200)
+@given(arrivals())
+def test_intercept_and_contributions_add_up_to_the_score_by_every_policy(
+    case: tuple[FamilyName, int, list[tuple[str, list[list[Any]]]], float | None],
+) -> None:
+    family, rows, groups, budget = case
+    model = MODELS[family]
+    prediction = Prediction(model, rows)
+    for name, values in groups:
+        prediction.add(name, values)
+    policies: list[Policy] = ["prefix", "arrived"]
+    for policy in policies:
+        answer = prediction.answer(budget, policy, explain=True)
+        found = answer.contributions
+        assert found is not None
+        assert tuple(found.groups) == answer.groups
+        features = {g.name: g.features for g in model.groups.groups}
+        assert list(found.features) == [f for name in answer.groups for f in features[name]]
+        for name, value in found.groups.items():
+            parts = sum(np.asarray(found.features[f]) for f in features[name])
+            np.testing.assert_allclose(value, parts, rtol=1e-9, atol=1e-9)
+        scores = total(found.intercept, found.features.values(), rows)
+        if family == "multinomial":  # softmax is the same for scores plus a constant
+            scores = scores - scores.mean(axis=1, keepdims=True)
+        likely = answer.probabilities
+        if likely is None or np.min(likely) > 1e-4:  # else the inverse of the link loses digits
+            np.testing.assert_allclose(scores, score(model, answer), rtol=1e-9, atol=1e-9)
+        assert prediction.answer(budget, policy).contributions is None
+
+
+def test_contributions_have_the_shape_of_the_scores() -> None:
+    def found(family: FamilyName, rows: int) -> Contributions:
+        prediction = Prediction(MODELS[family], rows)
+        prediction.add("family", [[2.0]] * rows)
+        answer = prediction.answer(policy="arrived" if family != "multinomial" else "prefix", explain=True)
+        assert answer.contributions is not None
+        return answer.contributions
+
+    assert np.shape(found("binomial", 1).features["size"]) == ()
+    assert np.shape(found("binomial", 4).groups["family"]) == (4,)
+    assert np.shape(found("gaussian", 1).features["size"]) == (2,)
+    assert np.shape(found("gaussian", 4).groups["family"]) == (4, 2)
+    assert np.shape(found("gaussian", 4).intercept) == (2,)
+    base = Prediction(MODELS["multinomial"], 2).answer(explain=True).contributions
+    assert base is not None
+    assert (base.groups, base.features) == ({}, {})
+    assert len(base.intercept) == 3
+
+
+def raw_frame() -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(values) for name, values in RAW.items()})
+
+
+@pytest.mark.parametrize("family", ["gaussian", "vector", "poisson", "binomial", "multinomial", "classes"])
+def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
+    X = raw_frame()
+    numbers = np.nan_to_num(X[["age", "fare"]].to_numpy())
+    groups = {"groups": [{"name": "a", "features": ["fare", "port"], "cost": 1.0}, *GROUPS["groups"][:1]]}
+    estimator: Any
+    y: NDArray[Any]
+    if family in ("gaussian", "vector", "poisson"):
+        y = numbers if family == "vector" else np.round(numbers[:, 0])
+        estimator = AnytimeRegressor(groups, family="poisson" if family == "poisson" else "auto", basis="hinge:2")
+    else:
+        y = np.digitize(numbers[:, 0], [40.0] if family == "binomial" else [30.0, 60.0])
+        estimator = AnytimeClassifier(groups, family="gaussian" if family == "classes" else "auto", basis="hinge:2")
+    estimator.fit(X, y)
+    for budget in (None, 1.0, 0.0):
+        predicted, found = estimator.predict(X, budget, explain=True)
+        np.testing.assert_array_equal(predicted, estimator.predict(X, budget))
+        assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
+        scores = estimator._scores(X, budget)
+        assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
+        np.testing.assert_allclose(
+            total(found.intercept, found.features.values(), len(X)), scores, rtol=1e-9, atol=1e-9
+        )
+        np.testing.assert_allclose(total(found.intercept, found.groups.values(), len(X)), scores, rtol=1e-9, atol=1e-9)
+
+
+def test_many_rows_are_explained_in_blocks_as_one_by_one() -> None:
+    model = MODELS["gaussian"]
+    rows = PRODUCTS // (2 * len(model.prefixes.mean)) + 10  # two responses
+    values = np.random.default_rng(0).uniform(0, 4, (rows, 1))
+    every, last = Prediction(model, rows), Prediction(model, 1)
+    every.add("family", values)
+    last.add("family", values[-1:])
+    many, one = (p.answer(policy="arrived", explain=True).contributions for p in (every, last))
+    assert many is not None
+    assert one is not None
+    np.testing.assert_allclose(many.features["size"][-1], one.features["size"], rtol=1e-12)
+    assert len(many.features["size"]) == rows
