@@ -134,11 +134,6 @@ class Columns:
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
     @cached_property
-    def starts(self) -> Index:
-        """Return the first term of each column, (columns,)."""
-        return np.array([start for start, _ in self.spans], dtype=np.intp)
-
-    @cached_property
     def categories(self) -> dict[int, Categories]:
         """Return the bases of the columns of categories, by the index of the column."""
         bases = ((j, column.basis) for j, column in enumerate(self.columns))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import accumulate, chain
-from typing import Any
+from itertools import chain
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from anytime.inference.subsets import MAX_SETS
 from anytime.model.model import Model
-from anytime.types import Float
+from anytime.types import Float, Index
 
 PRODUCTS = 2**20
 """Products of terms and coefficients that are in memory at once, 8 MiB, unless one row has more."""
@@ -54,19 +57,45 @@ def contributions(
     `shaped` returns the values of each name, given those of all: (names, rows, P).
     """
     names = tuple(names)
-    places = [model.places[name] for name in names]
-    columns = tuple(chain.from_iterable(place.features for place in places))
+    layout = _layout(model, names)
     rows, P = len(terms), coef.shape[1]
-    of_columns = of_groups = np.zeros((len(columns), rows, P))
-    if columns:
-        before = accumulate((place.stop - place.start for place in places), initial=0)
-        starts = np.concatenate([at + place.expansion.starts for at, place in zip(before, places, strict=False)])
-        firsts = [*accumulate((len(place.features) for place in places[:-1]), initial=0)]
+    of_columns = of_groups = np.zeros((len(layout.columns), rows, P))
+    if names:
         at_once = max(1, PRODUCTS // coef.size)
         with np.errstate(over="ignore", invalid="ignore"):  # as for scores, callers check
             for i in range(0, rows, at_once):
                 products = terms[i : i + at_once, :, np.newaxis] * coef
-                of_columns[:, i : i + at_once] = np.add.reduceat(products, starts, axis=1).transpose(1, 0, 2)
-            of_groups = np.add.reduceat(of_columns, firsts, axis=0)
-    groups, features = (dict(zip(of, shaped(v), strict=True)) for of, v in ((names, of_groups), (columns, of_columns)))
-    return Contributions(intercept, groups, features)
+                of_columns[:, i : i + at_once] = np.add.reduceat(products, layout.starts, axis=1).transpose(1, 0, 2)
+            of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
+    groups = dict(zip(names, shaped(of_groups), strict=True))
+    return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
+
+
+class _Layout(NamedTuple):
+    """The columns of some groups, the first term of each column, and the first column of each group."""
+
+    columns: tuple[str, ...]
+    starts: Index
+    firsts: Index
+
+
+def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
+    """Return the layout of groups, cached: it takes longer than the sums of one row."""
+    with _LAYOUTS_LOCK:
+        cached = _LAYOUTS.setdefault(model, {})
+    layout = cached.get(names)
+    if layout is None:
+        if len(cached) >= MAX_SETS:
+            cached.clear()
+        places = [model.places[name] for name in names]
+        sizes = [stop - start for place in places for start, stop in place.expansion.spans]
+        cached[names] = layout = _Layout(
+            tuple(chain.from_iterable(place.features for place in places)),
+            np.cumsum([0, *sizes])[:-1],
+            np.cumsum([0, *(len(place.features) for place in places)])[:-1],
+        )
+    return layout
+
+
+_LAYOUTS: WeakKeyDictionary[Model, dict[tuple[str, ...], _Layout]] = WeakKeyDictionary()
+_LAYOUTS_LOCK = Lock()

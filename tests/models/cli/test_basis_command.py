@@ -131,6 +131,21 @@ def test_moments_with_other_bases_are_refused_with_the_column(desk: Path, capsys
     assert not Path("both.moments").exists()
 
 
+def test_quantiles_are_for_plots_and_moments_merge_without_them(desk: Path) -> None:
+    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "shared.json")
+    shared = load_groups("shared.json")
+    assert shared.bases["age"].quantiles == pytest.approx(np.nanquantile(rows(0)["age"], np.linspace(0, 1, 21)))
+    assert shared.bases["country"].quantiles is None
+    bare = {name: basis.model_dump(exclude={"quantiles"}) for name, basis in shared.bases.items()}
+    content = json.loads(Path("shared.json").read_text())
+    Path("bare.json").write_text(json.dumps(content | {"bases": bare}))
+    for name, groups in (("a", "shared.json"), ("b", "bare.json")):
+        run("moments", f"{name}.csv", "--groups", groups, "--target", "y", "--out", f"{name}.moments")
+    run("moments", "a.moments", "b.moments", "--out", "both.moments")
+    run("train", "both.moments", "--out", "m.safetensors")
+    assert load("m.safetensors").groups.bases["age"].quantiles == shared.bases["age"].quantiles
+
+
 def test_compare_measures_the_terms_of_both_tables(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "s.json")
     common = ["a.csv", "--groups", "s.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]

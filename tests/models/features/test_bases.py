@@ -185,6 +185,10 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
         ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
         ({"x": {"range": [0, 1]}}, "column 'x': it has the range [0.0, 1.0] and basis 'categories'; expected no range"),
         ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
+        (
+            {"x": {"quantiles": [2, 1]}},
+            "groups: column 'x': the quantiles [2.0, 1.0] do not ascend; expected the least",
+        ),
     ],
 )
 def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.inference.contributions import PRODUCTS, Contributions
+from anytime.inference import contributions as explaining
+from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime.types import FamilyName, Policy
+from anytime.types import FamilyName, Float, Policy
 from models.features.test_terms import FAMILIES, RAW, model_of, trained
 from models.properties import quick
 
@@ -197,15 +198,19 @@ def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
         np.testing.assert_allclose(total(found.intercept, found.groups.values(), len(X)), scores, rtol=1e-9, atol=1e-9)
 
 
-def test_many_rows_are_explained_in_blocks_as_one_by_one() -> None:
-    model = MODELS["gaussian"]
-    rows = PRODUCTS // (2 * len(model.prefixes.mean)) + 10  # two responses
-    values = np.random.default_rng(0).uniform(0, 4, (rows, 1))
-    every, last = Prediction(model, rows), Prediction(model, 1)
-    every.add("family", values)
-    last.add("family", values[-1:])
-    many, one = (p.answer(policy="arrived", explain=True).contributions for p in (every, last))
-    assert many is not None
-    assert one is not None
-    np.testing.assert_allclose(many.features["size"][-1], one.features["size"], rtol=1e-12)
-    assert len(many.features["size"]) == rows
+def test_many_rows_are_explained_in_blocks_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).uniform(0, 4, (7, 1))
+
+    def found(values: Float) -> Contributions:
+        prediction = Prediction(MODELS["gaussian"], len(values))
+        prediction.add("family", values)
+        answer = prediction.answer(policy="arrived", explain=True)
+        assert answer.contributions is not None
+        return answer.contributions
+
+    alone = [found(row[np.newaxis]) for row in values]
+    terms = len(MODELS["gaussian"].places["family"].mean)
+    monkeypatch.setattr(explaining, "PRODUCTS", 2 * 2 * terms)  # two rows of two responses at once
+    together = found(values)
+    np.testing.assert_allclose(together.features["size"], [each.features["size"] for each in alone], rtol=1e-12)
+    np.testing.assert_allclose(together.groups["family"], [each.groups["family"] for each in alone], rtol=1e-12)
