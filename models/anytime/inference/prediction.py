@@ -126,6 +126,8 @@ class Prediction:
         self._nulls: dict[str, Bool | None] = {}
         self._clamped: dict[str, Bool] = {}
         self._X: Float | None = None
+        self._inputs: dict[str, Float] = {}
+        """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
         self._advance()
 
@@ -155,7 +157,16 @@ class Prediction:
         place = self.model.places.get(group)
         if place is None or group in self._nulls:
             return 0
-        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start) * 8
+        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + self._more_products(group)) * 8
+
+    def _more_products(self, group: str) -> int:
+        """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
+        products = self.model.products.get(group)
+        if not products:
+            return 0
+        ready = {*self._inputs, group}
+        completed = (place.stop - place.start for place in products if ready.issuperset(place.groups))
+        return len(self.model.places[group].features) + sum(completed)
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -233,6 +244,21 @@ class Prediction:
             if not self._unreceived[place.step]:
                 self._advance()
         self._nulls[group] = nulls
+        if group in self.model.products:
+            self._multiply(group, expansion.clamped(values)[0])
+
+    def _multiply(self, group: str, inputs: Float) -> None:
+        """Store a group's clamped values (columns, rows), and the products of columns that are there."""
+        assert self._X is not None  # noqa: S101
+        if group not in self._inputs:
+            self.nbytes += 8 * inputs.shape[1] * self._more_products(group)
+        self._inputs[group] = inputs
+        for place in self.model.products[group]:
+            if self._inputs.keys() >= set(place.groups):
+                stored = self._X[:, place.start : place.stop]
+                place.expand(self._inputs, stored.T)
+                stored -= place.mean
+                stored[np.isnan(stored)] = 0.0
 
     def _expand(self, group: str, columns: Columns, values: Float, out: Float) -> Bool | None:
         """Write the terms of a group; record which columns are clamped, and return which have an unknown level."""

@@ -142,9 +142,14 @@ def _alpha(model: Model, prefix: int) -> float:
 
 
 def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
-    """Return the columns of some groups in sequence order: their positions in the sequence and in the groups file."""
-    places = [model.places[name] for name in model.order(groups)]
-    here = np.concatenate([np.arange(place.start, place.stop) for place in places])
+    """Return the columns of some groups, and of products of these, in sequence order.
+
+    These are their positions in the sequence and in the groups file.
+    """
+    products = (p for name in groups for p in model.products.get(name, ()) if groups.issuperset(p.groups))
+    spans = {(place.start, place.stop) for place in map(model.places.__getitem__, groups)}
+    spans |= {(place.start, place.stop) for place in products}
+    here = np.concatenate([np.arange(*span) for span in sorted(spans)])
     return here, model.prefixes.columns[here]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -14,10 +14,11 @@ import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.features.expansion import Columns, Expansion
+from anytime.features.pairs import Product
 from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
-from anytime.model.manifest import Manifest
+from anytime.model.manifest import Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
@@ -83,6 +84,27 @@ class GroupPosition(NamedTuple):
     expansion: Columns
 
 
+class ProductPosition(NamedTuple):
+    """Position of products of the columns of one or two `groups` in the sequence.
+
+    `products` are those, each with its two columns as (group, index in the group).
+    """
+
+    start: int
+    stop: int
+    mean: Float
+    groups: tuple[str, ...]
+    products: list[tuple[Product, tuple[str, int], tuple[str, int]]]
+
+    def expand(self, inputs: Mapping[str, Float], out: Float) -> None:
+        """Write the terms (terms, rows) of the groups' clamped values (columns, rows)."""
+        at = 0
+        for product, (a, i), (b, j) in self.products:
+            stop = at + len(product.terms)
+            product.expand(inputs[a][i], inputs[b][j], out[at:stop])
+            at = stop
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A trained model. It is immutable, so threads may share it.
@@ -141,15 +163,49 @@ class Model:
     @cached_property
     def places(self) -> dict[str, GroupPosition]:
         """Return the position of each group with features in the sequence."""
+        return self._layout[0]
+
+    @cached_property
+    def _layout(self) -> tuple[dict[str, GroupPosition], list[ProductPosition]]:
         found: dict[str, GroupPosition] = {}
+        products: list[ProductPosition] = []
         start = 0
-        for number, step in enumerate(self.manifest.steps, start=1):
-            for index in map(self.groups.positions.__getitem__, step.adds):
-                group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
-                if group.features:
+        for number, adds in enumerate(steps_with_products(self.manifest, self.terms), start=1):
+            for index in adds:
+                mean = self.prefixes.mean[self.terms.slices[index]]
+                stop = start + len(mean)
+                if index >= len(self.groups):
+                    products.append(self._product_position(start, stop, mean, self.terms.groups[index].requires))
+                elif len(mean):
+                    group = self.groups.groups[index]
                     columns = Columns(self.expansion.columns[self.groups.slices[index]])
-                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, columns)
-                    start += len(mean)
+                    found[group.name] = GroupPosition(start, stop, mean, number, group.features, columns)
+                start = stop
+        return found, products
+
+    def _product_position(self, start: int, stop: int, mean: Float, groups: tuple[str, ...]) -> ProductPosition:
+        """Return the position of the products whose columns are in one or two groups."""
+        place = {
+            self.groups.slices[index].start + j: (name, j)
+            for name in groups
+            for index in (self.groups.positions[name],)
+            for j in range(len(self.groups.groups[index].features))
+        }
+        each = [
+            (product, place[a.column], place[b.column])
+            for product in self.expansion.products
+            for a, b in (product.sides,)
+            if {place.get(a.column, ("",))[0], place.get(b.column, ("",))[0]} == set(groups)
+        ]
+        return ProductPosition(start, stop, mean, groups, each)
+
+    @cached_property
+    def products(self) -> dict[str, list[ProductPosition]]:
+        """Return, for each group, the positions of the products that contain one of its columns."""
+        found: dict[str, list[ProductPosition]] = {}
+        for position in self._layout[1]:
+            for name in position.groups:
+                found.setdefault(name, []).append(position)
         return found
 
     @cached_property
