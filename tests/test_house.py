@@ -132,7 +132,7 @@ def test_every_setting_is_documented_with_its_default_and_its_limits() -> None:
 
 def test_every_option_of_train_is_documented() -> None:
     options = {f"--{name.replace('_', '-')}" for name in inspect.signature(train).parameters}
-    explained_by_their_help = {"--task", "--folds", "--n-jobs", "--seed"}
+    explained_by_their_help = {"--task", "--folds", "--n-jobs", "--pairs", "--seed"}
     assert not {option for option in options - explained_by_their_help if option not in README}
 
 

@@ -85,7 +85,7 @@ class GroupPosition(NamedTuple):
 
 
 class ProductPosition(NamedTuple):
-    """Position of products of the columns of one or two `groups` in the sequence.
+    """Position of products of the columns of one or two `groups` in the sequence; as `GroupPosition`.
 
     `products` are those, each with its two columns as (group, index in the group).
     """
@@ -93,6 +93,7 @@ class ProductPosition(NamedTuple):
     start: int
     stop: int
     mean: Float
+    step: int
     groups: tuple[str, ...]
     products: list[tuple[Product, tuple[str, int], tuple[str, int]]]
 
@@ -166,6 +167,11 @@ class Model:
         return self._layout[0]
 
     @cached_property
+    def product_places(self) -> list[ProductPosition]:
+        """Return the positions of products in the sequence, in this order."""
+        return self._layout[1]
+
+    @cached_property
     def _layout(self) -> tuple[dict[str, GroupPosition], list[ProductPosition]]:
         found: dict[str, GroupPosition] = {}
         products: list[ProductPosition] = []
@@ -175,7 +181,7 @@ class Model:
                 mean = self.prefixes.mean[self.terms.slices[index]]
                 stop = start + len(mean)
                 if index >= len(self.groups):
-                    products.append(self._product_position(start, stop, mean, self.terms.groups[index].requires))
+                    products.append(self._products_at(start, mean, number, self.terms.groups[index].requires))
                 elif len(mean):
                     group = self.groups.groups[index]
                     columns = Columns(self.expansion.columns[self.groups.slices[index]])
@@ -183,7 +189,7 @@ class Model:
                 start = stop
         return found, products
 
-    def _product_position(self, start: int, stop: int, mean: Float, groups: tuple[str, ...]) -> ProductPosition:
+    def _products_at(self, start: int, mean: Float, step: int, groups: tuple[str, ...]) -> ProductPosition:
         """Return the position of the products whose columns are in one or two groups."""
         place = {
             self.groups.slices[index].start + j: (name, j)
@@ -197,13 +203,13 @@ class Model:
             for a, b in (product.sides,)
             if {place.get(a.column, ("",))[0], place.get(b.column, ("",))[0]} == set(groups)
         ]
-        return ProductPosition(start, stop, mean, groups, each)
+        return ProductPosition(start, start + len(mean), mean, step, groups, each)
 
     @cached_property
     def products(self) -> dict[str, list[ProductPosition]]:
         """Return, for each group, the positions of the products that contain one of its columns."""
         found: dict[str, list[ProductPosition]] = {}
-        for position in self._layout[1]:
+        for position in self.product_places:
             for name in position.groups:
                 found.setdefault(name, []).append(position)
         return found
