@@ -12,10 +12,12 @@ All quadrants of all pairs follow from products of the matrix of all cuts with i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column, Expansion
@@ -39,6 +41,10 @@ KNOTS = (0.01, 1 / 3, 2 / 3)
 MAX_LEVELS = 5
 """Maximum number of levels of a column of categories in a pair."""
 
+COARSE_CUTS = 3
+REFINED = 2000
+"""Where there are more pairs, the quartiles or the three most frequent levels select so many of them first."""
+
 BLOCK = 448
 """Cuts whose products with all others are computed at once."""
 
@@ -57,7 +63,7 @@ def screened_rows(columns: int) -> int:
 
 
 def screened_pairs(
-    expansion: Expansion, among: Iterable[int], X: Float, residuals: Float, weights: Float, count: int
+    expansion: Expansion, among: Sequence[int], X: Float, residuals: Float, weights: Float, count: int
 ) -> list[Screened]:
     """Return the pairs with the largest gains, at most `count`, in descending order of gain.
 
@@ -74,9 +80,16 @@ def screened_pairs(
     cuts = [each for each in cuts if len(each)]
     if len(places) < 2:
         return []
-    gains = pair_gains(cuts, residuals, weights)
+    parts = _parts(residuals, weights)
     first, second = np.triu_indices(len(places), 1)
-    found = gains[first, second]
+    if len(first) > REFINED:
+        coarse = [each[:COARSE_CUTS] for each in cuts]
+        promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
+        first, second = first[promising], second[promising]
+    found = np.empty(len(first))
+    for i in np.unique(first):
+        of = first == i
+        found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
     best = np.argsort(-found, kind="stable")[:count]
     sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
     return [
@@ -84,50 +97,62 @@ def screened_pairs(
     ]
 
 
-def pair_gains(cuts: list[Bool], residuals: Float, weights: Float) -> Float:
-    """Return the gains (columns, columns) of all pairs, defined above the diagonal; `cuts` (cuts, n) of each column."""
-    U = np.concatenate(cuts).astype(np.float32)
-    starts = np.cumsum([0, *map(len, cuts)])
+def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
+    """Return the weights of the rows, and the weighted residuals of each response that vary, in deviations: (.., n)."""
     spread = residuals - weights @ residuals / weights.sum()
     variance = weights @ np.square(spread) / weights.sum()
     scaled = spread[:, variance > 0] / np.sqrt(variance[variance > 0])
-    # Per row: the weight, and the weighted residual of each response; and their sums in each cut and in total.
-    parts = np.column_stack([weights, weights[:, np.newaxis] * scaled]).T.astype(np.float32)
-    sums, totals = (U @ parts.T).T.astype(np.float64), parts.sum(axis=1, dtype=np.float64)
-    gains = np.zeros((len(cuts), len(cuts)))
-    for a, b in _blocks(starts):
-        rows, columns = slice(starts[a], starts[b]), slice(starts[a], None)
-        quadrants = [
-            _quadrants((U[rows] * part) @ U[columns].T, each[rows, np.newaxis], each[columns], total)
-            for part, each, total in zip(parts, sums, totals, strict=True)
-        ]
-        n, enough = quadrants[0], (quadrants[0] >= MIN_SHARE * totals[0]).all(axis=0)
-        inverse = 1.0 / np.maximum(n, MIN_SHARE * totals[0])
-        contrasts = (SIGNS @ (s * inverse).reshape(4, -1) for s in quadrants[1:])
-        squares = sum((np.square(c) for c in contrasts), np.zeros(enough.size))
-        best = np.where(enough, squares.reshape(enough.shape) / inverse.sum(axis=0), 0.0)
-        best = np.maximum.reduceat(best, starts[a:-1] - starts[a], axis=1)
-        gains[a:b, a:] = np.maximum.reduceat(best, starts[a:b] - starts[a], axis=0)
+    return np.column_stack([weights, weights[:, np.newaxis] * scaled]).T.astype(np.float32)
+
+
+def _all_gains(cuts: list[Bool], parts: NDArray[np.float32]) -> Float:
+    """Return the gains (columns, columns) of all pairs, defined above the diagonal."""
+    every, gains = _Cuts.of(cuts), np.zeros((len(cuts), len(cuts)))
+    edges = [*np.searchsorted(every.starts, np.arange(0, every.starts[-1], BLOCK)), len(cuts)]
+    for a, b in pairwise(np.unique(edges).tolist()):
+        gains[a:b, a:] = every.some(a, b).gains(every.some(a, len(cuts)), parts)
     return gains
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Which rows are inside the cuts of some columns: (cuts, n), those of column k from `starts[k]`."""
+
+    inside: NDArray[np.float32]
+    starts: Index
+
+    @staticmethod
+    def of(cuts: list[Bool]) -> _Cuts:
+        return _Cuts(np.concatenate(cuts).astype(np.float32), np.cumsum([0, *map(len, cuts)]))
+
+    def some(self, start: int, stop: int) -> _Cuts:
+        first = self.starts[start]
+        return _Cuts(self.inside[first : self.starts[stop]], self.starts[start : stop + 1] - first)
+
+    def gains(self, other: _Cuts, parts: NDArray[np.float32]) -> Float:
+        """Return the gain of the best cuts of each of these columns and each of the others, (columns, columns)."""
+        n, *sums = (self._quadrants(other, part) for part in parts)
+        least = MIN_SHARE * n.sum(axis=0)[0, 0]
+        inverse = 1.0 / np.maximum(n, least)
+        squares = np.zeros(n.shape[1:])
+        for s in sums:
+            squares += np.square(np.einsum("z,zij,zij->ij", SIGNS, s, inverse))
+        best = np.where((n >= least).all(axis=0), squares / inverse.sum(axis=0), 0.0)
+        best = np.maximum.reduceat(best, other.starts[:-1], axis=1)
+        return np.asarray(np.maximum.reduceat(best, self.starts[:-1], axis=0))
+
+    def _quadrants(self, other: _Cuts, part: NDArray[np.float32]) -> Float:
+        """Return the sums (4, cuts, cuts) inside both cuts, in the first only, in the second only, and in neither."""
+        both = ((self.inside * part) @ other.inside.T).astype(np.float64)
+        first, second = (self.inside @ part).astype(np.float64)[:, np.newaxis], other.inside @ part
+        return np.stack([both, first - both, second - both, part.sum(dtype=np.float64) - first - second + both])
 
 
 SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
 
 
-def _quadrants(both: Float, first: Float, second: Float, total: float) -> Float:
-    """Return the sums (4, cuts, cuts) inside both cuts, in the first only, in the second only, and in neither."""
-    both = both.astype(np.float64)
-    return np.stack([both, first - both, second - both, total - first - second + both])
-
-
-def _blocks(starts: Index) -> list[tuple[int, int]]:
-    """Return ranges of columns with about `BLOCK` cuts each."""
-    edges = np.unique([*np.searchsorted(starts, np.arange(0, starts[-1], BLOCK)), len(starts) - 1])
-    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-
-
 def _cuts(column: Column, x: Float) -> Bool:
-    """Return which values (n,) of a column are inside each cut, (cuts, n); none if it does not vary."""
+    """Return which values (n,) are inside each cut, (cuts, n), the coarse cuts first; none if they do not vary."""
     found = np.unique(x[~np.isnan(x)])
     if len(found) < 2:
         return np.zeros((0, len(x)), dtype=np.bool_)
@@ -136,8 +161,9 @@ def _cuts(column: Column, x: Float) -> Bool:
         return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
     present = x[~np.isnan(x)]
     ends = np.unique(quantiles(present, CELLS - 1))
-    cuts: Bool = np.where(np.isnan(x), np.median(present), x) > ends[ends < present.max(), np.newaxis]
-    return cuts if len(cuts) else np.asarray(x > found[0])[np.newaxis]
+    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[:1]
+    ends = np.concatenate([ends[1::2], ends[::2]])  # the quartiles first
+    return np.asarray(np.where(np.isnan(x), np.median(present), x) > ends[:, np.newaxis])
 
 
 def _side(column: Column, x: Float) -> PairSide:
