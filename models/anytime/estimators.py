@@ -313,7 +313,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             nested=self.nested,
             family=self._family(),
             epsilon=self.epsilon,
-            pairs=int(self.pairs) if isinstance(self.pairs, Integral) else self.pairs,
+            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
         )
         options.check()
         return options

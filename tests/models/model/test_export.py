@@ -181,7 +181,7 @@ def products_of(features: list[dict[str, Any]], pair: dict[str, Any], values: di
     """The terms of a pair less their means, by the rules in the docstring of `export`."""
 
     def factor(form: dict[str, Any], place: int) -> float:
-        linear = {"categories": False, "range": None, "terms": []}
+        linear: dict[str, Any] = {"categories": False, "range": None, "terms": []}
         feature = linear | features[place]
         feature["terms"] = [*feature["terms"], form | {"mean": 0.0}, {"form": "missing", "mean": 0.0}]
         *_, found, missing = terms_of(feature, values[place])
