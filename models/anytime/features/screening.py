@@ -12,7 +12,6 @@ All quadrants of all pairs follow from products of the matrix of all cuts with i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -62,21 +61,18 @@ def screened_rows(columns: int) -> int:
     return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
 
 
-def screened_pairs(
-    expansion: Expansion, among: Sequence[int], X: Float, residuals: Float, weights: Float, count: int
-) -> list[Screened]:
+def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int) -> list[Screened]:
     """Return the pairs with the largest gains, at most `count`, in descending order of gain.
 
     Parameters
     ----------
     expansion : what the columns of X (n, columns) become.
-    among : the columns that pairs may have.
     residuals : (n, P) responses less their estimates.
     weights : (n,) at least one of them above 0.
     """
     x = expansion.clamped(X)[0]
-    cuts = [_cuts(expansion.columns[j], x[j]) for j in among]
-    places = np.array([j for j, each in zip(among, cuts, strict=True) if len(each)], dtype=np.intp)
+    cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
+    places = np.flatnonzero([len(each) for each in cuts])
     cuts = [each for each in cuts if len(each)]
     if len(places) < 2:
         return []

@@ -73,11 +73,11 @@ def fit_with_pairs(additive: Fit, rows: PairedRows, *, folds: int, seed: int, ho
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
     count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
     sample = _sample(rows.blocks(), screening, screened_rows(len(additive.expansion.columns)), seed)
-    among = np.flatnonzero(np.isin(additive.expansion.groups.features, additive.selected[0].features)).tolist()
     with single_blas_thread():
         scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
         residuals = sample.Y - expected_responses(scores, options.family)
-        found = screened_pairs(additive.expansion, among, sample.X, residuals, sample.weights, count)
+        # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
+        found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
     if not found:
         return additive
     pairs = [each.pair for each in found]
