@@ -157,16 +157,14 @@ class Prediction:
         place = self.model.places.get(group)
         if place is None or group in self._nulls:
             return 0
-        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + self._more_products(group)) * 8
+        more = self._more_products(group, place) if place.products else 0
+        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + more) * 8
 
-    def _more_products(self, group: str) -> int:
+    def _more_products(self, group: str, place: GroupPosition) -> int:
         """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
-        products = self.model.products.get(group)
-        if not products:
-            return 0
         ready = {*self._inputs, group}
-        completed = (place.stop - place.start for place in products if ready.issuperset(place.groups))
-        return len(self.model.places[group].features) + sum(completed)
+        completed = (each.stop - each.start for each in place.products if ready.issuperset(each.groups))
+        return len(place.features) + sum(completed)
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -244,20 +242,20 @@ class Prediction:
             if not self._unreceived[place.step]:
                 self._advance()
         self._nulls[group] = nulls
-        if group in self.model.products:
-            self._multiply(group, expansion.clamped(values)[0])
+        if place.products:
+            self._multiply(group, place, expansion.clamped(values)[0])
 
-    def _multiply(self, group: str, inputs: Float) -> None:
+    def _multiply(self, group: str, place: GroupPosition, inputs: Float) -> None:
         """Store a group's clamped values (columns, rows), and the products of columns that are there."""
         assert self._X is not None  # noqa: S101
         if group not in self._inputs:
-            self.nbytes += 8 * inputs.shape[1] * self._more_products(group)
+            self.nbytes += 8 * inputs.shape[1] * self._more_products(group, place)
         self._inputs[group] = inputs
-        for place in self.model.products[group]:
-            if self._inputs.keys() >= set(place.groups):
-                stored = self._X[:, place.start : place.stop]
-                place.expand(self._inputs, stored.T)
-                stored -= place.mean
+        for each in place.products:
+            if self._inputs.keys() >= set(each.groups):
+                stored = self._X[:, each.start : each.stop]
+                each.expand(self._inputs, stored.T)
+                stored -= each.mean
                 stored[np.isnan(stored)] = 0.0
 
     def _expand(self, group: str, columns: Columns, values: Float, out: Float) -> Bool | None:

@@ -146,9 +146,9 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
 
     These are their positions in the sequence and in the groups file.
     """
-    products = (p for name in groups for p in model.products.get(name, ()) if groups.issuperset(p.groups))
-    spans = {(place.start, place.stop) for place in map(model.places.__getitem__, groups)}
-    spans |= {(place.start, place.stop) for place in products}
+    places = [model.places[name] for name in groups]
+    spans = {(place.start, place.stop) for place in places}
+    spans |= {(p.start, p.stop) for place in places for p in place.products if groups.issuperset(p.groups)}
     here = np.concatenate([np.arange(*span) for span in sorted(spans)])
     return here, model.prefixes.columns[here]
 

@@ -73,7 +73,7 @@ class GroupPosition(NamedTuple):
     """Position of a group with features in the sequence: its terms, and the first prefix that contains it.
 
     `mean` is the training means of its terms, (terms,), and `step` the number of the step that adds it. `features` are
-    its raw columns.
+    its raw columns, and `products` those that contain one of these.
     """
 
     start: int
@@ -82,6 +82,7 @@ class GroupPosition(NamedTuple):
     step: int
     features: tuple[str, ...]
     expansion: Columns
+    products: list[ProductPosition]
 
 
 class ProductPosition(NamedTuple):
@@ -182,10 +183,12 @@ class Model:
                 stop = start + len(mean)
                 if index >= len(self.groups):
                     products.append(self._products_at(start, mean, number, self.terms.groups[index].requires))
+                    for name in products[-1].groups:
+                        found[name].products.append(products[-1])
                 elif len(mean):
                     group = self.groups.groups[index]
                     columns = Columns(self.expansion.columns[self.groups.slices[index]])
-                    found[group.name] = GroupPosition(start, stop, mean, number, group.features, columns)
+                    found[group.name] = GroupPosition(start, stop, mean, number, group.features, columns, [])
                 start = stop
         return found, products
 
@@ -204,15 +207,6 @@ class Model:
             if {place.get(a.column, ("",))[0], place.get(b.column, ("",))[0]} == set(groups)
         ]
         return ProductPosition(start, start + len(mean), mean, step, groups, each)
-
-    @cached_property
-    def products(self) -> dict[str, list[ProductPosition]]:
-        """Return, for each group, the positions of the products that contain one of its columns."""
-        found: dict[str, list[ProductPosition]] = {}
-        for position in self.product_places:
-            for name in position.groups:
-                found.setdefault(name, []).append(position)
-        return found
 
     @cached_property
     def groups_added(self) -> tuple[int, ...]:
