@@ -57,7 +57,10 @@ class ProductGroup(FeatureGroup):
 
 
 class PairSide(BaseModel):
-    """The factors of one column of a pair: max(x - knot, 0) for each knot, or an indicator for each level."""
+    """The factors of one column of a pair.
+
+    They are an indicator for each level, or min(max(x, knot), last knot) - knot for each knot but the last.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -146,8 +149,9 @@ class FeatureGroups(BaseModel):
         for a, b in self.pairs:
             if a.column == b.column or not {a.column, b.column} <= set(self.features):
                 raise GroupsError(f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups")
-            if not all(bool(side.knots) != bool(side.levels) for side in (a, b)):
-                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; expected knots or levels")
+            if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
+                what = "expected levels, or two knots or more"
+                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; {what}")
         if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 

@@ -1,6 +1,7 @@
 """Pairs of columns: products of the coarse factors of two columns, as terms.
 
-The factors of a column of numbers are max(x - knot, 0), and those of a column of categories are indicators of levels.
+The factors of a column of numbers are min(max(x, knot), last knot) - knot for each knot but the last, and those of a
+column of categories are indicators of levels. They are bounded, because products of extreme values would be extreme.
 The terms of a pair belong to a group of their own (`anytime.groups.ProductGroup`), which requires the groups of both
 columns and costs nothing. A value that is missing in either column makes every term of the pair NaN.
 """
@@ -58,7 +59,7 @@ class Side:
     @property
     def names(self) -> list[str]:
         if self.categories is None:
-            return distinct_names(self.name, ">", self.numbers)
+            return distinct_names(self.name, ">", self.numbers[:-1])
         return [f"{self.name}={self.categories.levels[int(code)]}" for code in self.numbers]
 
     @cached_property
@@ -68,7 +69,7 @@ class Side:
     def factors(self, x: Float) -> Float:
         """Return the factors (factors, rows) of clamped values (rows,); NaN where missing."""
         if self.categories is None:
-            return np.maximum(x - self._numbers, 0.0)
+            return np.asarray(np.clip(x, self._numbers[:-1], self._numbers[-1]) - self._numbers[:-1])
         if not self.categories.other:
             x = np.where(x < 0, np.nan, x)
         return np.asarray((x == self._numbers) + 0.0 * x)

@@ -34,8 +34,8 @@ SCREENED_CUTS = 2**28
 MIN_SHARE = 0.005
 """Share of the weights that each quadrant has at least: the mean of a few rows is noise."""
 
-KNOTS = (0.01, 1 / 3, 2 / 3)
-"""Quantiles of the knots of a column of numbers: values below the first count as it, and the others bend the line."""
+KNOTS = (0.01, 1 / 3, 2 / 3, 0.99)
+"""Quantiles of the knots of a column of numbers: two bend the line, and values beyond the others count as these."""
 
 MAX_LEVELS = 5
 """Maximum number of levels of a column of categories in a pair."""
@@ -171,8 +171,7 @@ def _side(column: Column, x: Float) -> PairSide:
         return PairSide(column=column.name, levels=tuple(basis.levels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
     knots = distinct(tuple(np.quantile(present, KNOTS).tolist()))
-    inside = tuple(knot for knot in knots if knot < present.max())
-    return PairSide(column=column.name, knots=inside or (float(present.min()),))
+    return PairSide(column=column.name, knots=knots if len(knots) > 1 else (float(present.min()), float(present.max())))
 
 
 def _frequent(x: Float, count: int) -> Float:

@@ -16,7 +16,8 @@ A missing value makes "missing" 1, and replaces every other term by its mean. A 
 categories as values. A category that is the level of no term counts as missing where there is no term "other".
 
 A feature with a `pair` has no value: its terms are products of `factors`, forms of the two features with the indices in
-`pair`, both of them in or before its step. A missing value of either replaces every term by its mean.
+`pair`, both of them in or before its step: "level", or "ramp": min(max(u, knot), end) - knot. A missing value of either
+replaces every term by its mean.
 
 The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
 part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
@@ -163,7 +164,8 @@ def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[s
 
 def _factors(side: Side) -> list[Term]:
     if side.categories is None:
-        return [Term({"form": "hinge", "knot": knot}, 0, knot) for knot in side.numbers]
+        *knots, end = side.numbers
+        return [Term({"form": "ramp", "knot": knot, "end": end}, 0, knot, end) for knot in knots]
     levels = side.categories.levels
     return [Term({"form": "level", "level": levels[int(code)]}, -1, code) for code in side.numbers]
 
@@ -230,7 +232,7 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
         for each, (a, i), (b, j) in place.products:
             g, h = group[a], group[b]
             for one, other in product(*map(_factors, each.sides)):
-                numbers = f"{{{one.code}, {other.code}}}, {{{float(one.a)!r}, {float(other.a)!r}}}"
+                numbers = f"{{{one.code}, {other.code}}}, {{{one.a!r}, {other.a!r}}}, {{{one.b!r}, {other.b!r}}}"
                 rows.append(f"{{{term}, {{{g}, {h}}}, {{{starts[g] + i}, {starts[h] + j}}}, {numbers}}}")
                 term += 1
     return ",\n    ".join(rows)
@@ -623,18 +625,20 @@ C_KEPT = """
         prediction->inputs[feature] = u;"""
 
 C_PAIRS = """
-/* Products: their term, and the group, feature, code (as above) and number of each factor. */
+/* Products: their term, and the group and feature of each factor; its code, 0 for the distance from a to u, at most to
+ * b, or -1 for whether u is a. */
 static const struct {
     size_t term, groups[2], features[2];
     signed char codes[2];
-    ANYTIME_REAL as[2];
+    ANYTIME_REAL as[2], bs[2];
 } ${name}_pairs[] = {
     ${pairs}
 };
 
-static ANYTIME_REAL ${name}_factor(int code, ANYTIME_REAL a, ANYTIME_REAL u)
+static ANYTIME_REAL ${name}_factor(size_t pair, int side, ANYTIME_REAL u)
 {
-    return code ? u == a : u > a ? u - a : 0;
+    const ANYTIME_REAL a = ${name}_pairs[pair].as[side], b = ${name}_pairs[pair].bs[side];
+    return ${name}_pairs[pair].codes[side] ? u == a : u < a ? 0 : (u > b ? b : u) - a;
 }
 """
 """C tables and functions of a model with pairs."""
@@ -650,9 +654,7 @@ C_PRODUCTS = """
         const ANYTIME_REAL v = prediction->inputs[${name}_pairs[p].features[1]];
         prediction->values[term] = isnan(u) || isnan(v)
             ? 0
-            : ${name}_factor(${name}_pairs[p].codes[0], ${name}_pairs[p].as[0], u)
-                  * ${name}_factor(${name}_pairs[p].codes[1], ${name}_pairs[p].as[1], v)
-                  - ${name}_means[term];
+            : ${name}_factor(p, 0, u) * ${name}_factor(p, 1, v) - ${name}_means[term];
     }"""
 """C code that stores the products that a group completes."""
 

@@ -24,8 +24,8 @@ BASES = {
     "port": ColumnBasis(basis="categories", levels=("Oslo", "Rome"), other=True),
     "deck": ColumnBasis(basis="categories", levels=("A", "B"), other=False),
 }
-AGE = PairSide(column="age", knots=(10.0, 40.0))
-FARE = PairSide(column="fare", knots=(1.0,))
+AGE = PairSide(column="age", knots=(10.0, 40.0, 45.0))
+FARE = PairSide(column="fare", knots=(1.0, 9.0))
 PORT = PairSide(column="port", levels=("Rome",))
 DECK = PairSide(column="deck", levels=("A",))
 
@@ -38,7 +38,7 @@ def test_terms_are_products_of_the_factors_of_clamped_values() -> None:
     names = ["age>10 * port=Rome", "age>40 * port=Rome", "age>10 * fare>1", "age>40 * fare>1", "port=Rome * deck=A"]
     assert list(expansion.terms.features[-5:]) == names
     expected = [
-        [40, 10, 120, 30, 1],
+        [35, 5, 105, 15, 1],  # 50 counts as 45, the last knot, and the fare moves to 4, the end of its range
         [0, 0, 20, 0, 0],
         [nan, nan, nan, nan, nan],  # a deck that was never seen counts as missing
         [35, 5, nan, nan, 1],
@@ -61,15 +61,15 @@ def test_pairs_remain_only_where_both_columns_do() -> None:
     [
         (((AGE, AGE),), "a pair has 'age' and 'age'; expected two different columns of groups"),
         (
-            ((AGE, PairSide(column="shoe", knots=(1.0,))),),
+            ((AGE, PairSide(column="shoe", knots=(1.0, 2.0))),),
             "a pair has 'age' and 'shoe'; expected two different columns",
         ),
-        (((AGE, PairSide(column="fare")),), "lacks factors; expected knots or levels"),
+        (((AGE, PairSide(column="fare")),), "lacks factors; expected levels, or two knots or more"),
         (((FARE, AGE),), "the pairs are not in the order of the groups"),
         (((AGE, FARE), (AGE, FARE)), "or one occurs twice"),
         (((AGE, PairSide(column="fare", levels=("Oslo",))),), "column 'fare' of a pair has levels; expected knots"),
         (((AGE, PairSide(column="port", levels=("Bonn",))),), "column 'port' of a pair has other levels than its"),
-        (((AGE, PairSide(column="port", knots=(1.0,))),), "column 'port' of a pair has other levels than its"),
+        (((AGE, PairSide(column="port", knots=(1.0, 2.0))),), "column 'port' of a pair has other levels than its"),
     ],
 )
 def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> None:

@@ -107,8 +107,8 @@ def test_the_factors_of_a_column_are_few_and_not_constant() -> None:
     for each in found:
         for side in each.pair:
             x = X[:, expansion.groups.features.index(side.column)]
-            assert 1 <= len(side.knots or side.levels) <= 3
+            assert 2 <= len(side.knots or side.levels) <= 4
             if side.column == "c":
                 assert side.levels == ("x", "y")  # the third is the complement
             else:
-                assert max(side.knots) < np.nanmax(x)
+                assert np.nanmin(x) <= min(side.knots) < max(side.knots) <= np.nanmax(x)

@@ -167,6 +167,8 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 t = value
             case "hinge":
                 t = max(value - term["knot"], 0.0)
+            case "ramp":
+                t = min(max(value, term["knot"]), term["end"]) - term["knot"]
             case "power":
                 t = ((value - term["centre"]) / term["scale"]) ** term["power"]
             case "level":
@@ -278,7 +280,7 @@ def random_pairs(groups: FeatureGroups, rng: np.random.Generator) -> list[Pair]:
     def side(column: str) -> PairSide:
         levels = groups.bases[column].levels if groups.bases[column].basis == "categories" else None
         if levels is None:
-            return PairSide(column=column, knots=tuple(np.sort(rng.normal(0.0, 3.0, rng.integers(1, 4))).tolist()))
+            return PairSide(column=column, knots=tuple(np.sort(rng.normal(0.0, 3.0, rng.integers(2, 5))).tolist()))
         return PairSide(column=column, levels=levels[: rng.integers(1, len(levels) + 1)])
 
     pairs = [rng.choice(groups.features, 2, replace=False).tolist() for _ in range(6)]

@@ -47,7 +47,8 @@ class Case:
         if side.levels:
             levels = self.groups.bases[side.column].levels or ()
             return [np.where(np.isnan(x), np.nan, x == levels.index(level)) for level in side.levels]
-        return [np.where(np.isnan(x), np.nan, np.maximum(x - knot, 0.0)) for knot in side.knots]
+        last = side.knots[-1]
+        return [np.minimum(np.maximum(x, knot), last) - knot for knot in side.knots[:-1]]
 
     def terms(self, members: frozenset[str]) -> dict[str, Float]:
         """The terms of some groups and of the pairs with both columns in them, less their means, 0 where missing."""
@@ -103,7 +104,7 @@ def case(seed: int, *, across: bool = True) -> Case:
     def side(name: str) -> PairSide:
         if name == port:
             return PairSide(column=name, levels=("C", "A")[: rng.integers(1, 3)])
-        return PairSide(column=name, knots=tuple(np.sort(rng.normal(size=rng.integers(1, 4))).tolist()))
+        return PairSide(column=name, knots=tuple(np.sort(rng.normal(size=rng.integers(2, 5))).tolist()))
 
     owner = {name: i for i, own in enumerate(names) for name in own}
     chosen = [rng.choice(columns, 2, replace=False).tolist() for _ in range(5)]
