@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from multiprocessing import current_process
 from numbers import Integral
 from pathlib import Path
@@ -45,10 +47,12 @@ from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.moments.accumulate import Block, MomentStream, UnusableColumnError, dense, fold_moments_of
+from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
+from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.types import FamilyName, Float, Index, Method, Task
 
 
@@ -82,6 +86,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
+        pairs: int | Literal["auto"] | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -97,6 +102,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
+        self.pairs = pairs
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -109,7 +115,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def sequence_(self) -> list[str]:
         """The chosen group of each step, in order."""
-        return [self.fit_.groups.names[step.adds[-1]] for step in self.fit_.sequence.steps]
+        return [self.fit_.groups.names[self.fit_.raw(step)[-1]] for step in self.fit_.sequence.steps]
 
     @property
     def coef_(self) -> Float:
@@ -123,17 +129,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     @property
     def _terms_of_columns(self) -> list[list[int]]:
-        """The terms of each column of X, in its order; [-1] for a column in no group."""
+        """The terms of each column of X, in its order; [-1] for a column in no group. Last those of pairs."""
+        expansion = self.fit_.expansion
         columns = [[-1] for _ in range(self.n_features_in_)]
-        for j, (start, stop) in zip(self._columns.tolist(), self.fit_.expansion.spans, strict=True):
+        for j, (start, stop) in zip(self._columns.tolist(), expansion.spans, strict=True):
             columns[j] = list(range(start, stop))
+        if expansion.products:
+            columns.append(list(range(expansion.column_terms, expansion.size)))
         return columns
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
         check_is_fitted(self)
         names, terms = _check_feature_names_in(self, input_features), self.fit_.groups.features
-        columns = zip(names, self._terms_of_columns, strict=True)
+        columns = zip((*names, ""), self._terms_of_columns, strict=False)  # without a column: pairs, if there are some
         return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
 
     @property
@@ -273,6 +282,29 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         X = ordered_columns(X, self._columns)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
+        options = self._options()
+        if self.pairs is not None and decay is not None:
+            raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
+        check_family(options.family, self._target)
+        if decay is None:
+            folds, count = self._assigned(X, Y, query)
+            check_folds(options, count)
+            rows = _Rows(Block(X, Y, weights, folds), self._target, options.family, count, self.n_jobs)
+            self.fit_: Fit = fit(rows.moments(self._groups), self._groups, options, rows.observed())
+            if options.pairs is not None:
+                self.fit_ = fit_with_pairs(self.fit_, rows, folds=count, seed=_seed(self.random_state))
+        else:
+            if stream is None:
+                self._fold_count = self._count()
+                stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
+            expansion = Expansion.of(self._groups).plain
+            n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
+            with _named_columns(self._groups, self._target):
+                stream.add(X, Y, weights, decay=decay, n_jobs=n_jobs, expansion=expansion)
+            self.fit_ = fit(stream.parts, self._groups, options)
+        self._stream = stream
+
+    def _options(self) -> Options:
         options = Options(
             self.method,
             cost_blind=self.cost_blind,
@@ -282,30 +314,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             nested=self.nested,
             family=self._family(),
             epsilon=self.epsilon,
+            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
         )
         options.check()
-        check_family(options.family, self._target)
-        observed = None
-        expansion = Expansion.of(self._groups).plain
-        n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
-        try:
-            if decay is None:
-                folds, count = self._assigned(X, Y, query)
-                parts = fold_moments_of(X, Y, weights, folds, count, n_jobs=n_jobs, expansion=expansion)
-                if options.family != "gaussian":
-                    observed = Observed([Block(X, Y, weights, folds)], self._target, self.n_jobs)
-            else:
-                if stream is None:
-                    self._fold_count = self._count()
-                    stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-                stream.add(X, Y, weights, decay=decay, n_jobs=n_jobs, expansion=expansion)
-                parts = stream.parts
-        except UnusableColumnError as error:
-            named = [f"X: column {name!r}" for name in self._groups.features]
-            named += [f"y: {name!r}" for name in self._target.responses]
-            raise TableError(f"{named[error.column]} {error.why}") from None
-        self.fit_: Fit = fit(parts, self._groups, options, observed)
-        self._stream = stream
+        return options
 
     def _settle(self, names: list[str], X: Any, factors: frozenset[str] = frozenset()) -> None:
         """Determine the groups, with the bases of their columns, from the first rows: an array, or columns by name."""
@@ -330,7 +342,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        return 5 if self.alpha == "cv" or self.nested or Expansion.of(self._groups).needs_size else None
+        needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
+        return 5 if needed else None
 
     def _assigned(self, X: Any, Y: Float, query: Any) -> tuple[Index | None, int]:
         """Return the fold of each row, None for one fold, and the number of folds."""
@@ -385,6 +398,42 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         checked = self._checked(X)
         for prefix in range(len(self.fit_.sequence.steps) + 1):
             yield self.fit_.prefixes.predict(checked, prefix)
+
+
+@contextmanager
+def _named_columns(groups: FeatureGroups, target: Target) -> Iterator[None]:
+    """Name the column in errors of moments."""
+    try:
+        yield
+    except UnusableColumnError as error:
+        pairs = (" * ".join(side.column for side in pair) for pair in groups.pairs)
+        named = [f"X: column {name!r}" for name in (*groups.features, *pairs)]
+        named += [f"y: {name!r}" for name in target.responses]
+        raise TableError(f"{named[error.column]} {error.why}") from None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a fit, and their number of folds."""
+
+    block: Block
+    target: Target
+    family: FamilyName
+    count: int
+    n_jobs: int | None
+
+    def blocks(self) -> list[Block]:
+        return [self.block]
+
+    def moments(self, groups: FeatureGroups) -> list[Moments]:
+        X, Y, weights, folds = self.block.X, self.block.Y, self.block.weights, self.block.folds
+        expansion = Expansion.of(groups).plain
+        n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
+        with _named_columns(groups, self.target):
+            return fold_moments_of(X, Y, weights, folds, self.count, n_jobs=n_jobs, expansion=expansion)
+
+    def observed(self) -> Observed | None:
+        return None if self.family == "gaussian" else Observed([self.block], self.target, self.n_jobs)
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -445,6 +494,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
+    pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
+        of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
+        keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
     epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
         the response (Group-OMP); None selects every group.
     n_jobs : threads over the rows, as in joblib; but least squares on many rows uses all cores by default, unless

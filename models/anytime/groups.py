@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import yaml
@@ -30,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from anytime._files import read_text, write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
-from anytime.types import Float, Label
+from anytime.types import Bool, Float, Index, Label
 
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
@@ -48,6 +50,27 @@ class FeatureGroup(BaseModel):
     features: tuple[str, ...]
     cost: float
     requires: tuple[str, ...] = ()
+
+
+class ProductGroup(FeatureGroup):
+    """Products of columns of the groups that it requires. It costs nothing and joins the step that completes them."""
+
+
+class PairSide(BaseModel):
+    """The factors of one column of a pair.
+
+    They are an indicator for each level, or min(max(x, knot), last knot) - knot for each knot but the last.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    column: str
+    knots: tuple[float, ...] = Field(default=(), exclude_if=operator.not_)
+    levels: tuple[Label, ...] = Field(default=(), exclude_if=operator.not_)
+
+
+Pair: TypeAlias = tuple[PairSide, PairSide]
+"""Two columns, in the order of the groups; their terms are the products of their factors."""
 
 
 class ColumnBasis(BaseModel):
@@ -82,13 +105,17 @@ class ColumnBasis(BaseModel):
 
 
 class FeatureGroups(BaseModel):
-    """A partition of the features into groups with costs, in the order of the file, and the bases of some features."""
+    """A partition of the features into groups with costs, in the order of the file, and the bases of some features.
+
+    `pairs` are the products that training selected (`anytime.features.pairs`), in the order of their terms.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
     groups: tuple[FeatureGroup, ...]
     bases: dict[str, ColumnBasis] = {}
+    pairs: tuple[Pair, ...] = Field(default=(), exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -118,8 +145,19 @@ class FeatureGroups(BaseModel):
             if column not in owner and not any(_matches(name, column) for name in owner if _is_pattern(name)):
                 known = suggestion(column, tuple(owner))
                 raise GroupsError(f"bases has column {column!r}, which is in no group; {known}")
+        self._check_pairs()
         _ = self.prerequisites  # raises for a cycle
         return self
+
+    def _check_pairs(self) -> None:
+        for a, b in self.pairs:
+            if a.column == b.column or not {a.column, b.column} <= set(self.features):
+                raise GroupsError(f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups")
+            if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
+                what = "expected levels, or two knots or more"
+                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; {what}")
+        if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
+            raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -173,6 +211,39 @@ class FeatureGroups(BaseModel):
         return tuple(closed[i] for i in range(len(self)))
 
     @cached_property
+    def products(self) -> tuple[int, ...]:
+        """Return the indices of the groups of products."""
+        return tuple(index for index, group in enumerate(self.groups) if isinstance(group, ProductGroup))
+
+    @cached_property
+    def linked(self) -> tuple[int, ...]:
+        """Return the groups whose step may add other groups: their requirements, or products."""
+        completing = {p for product in self.products for p in self.prerequisites[product]}
+        return tuple(index for index in range(len(self)) if self.prerequisites[index] or index in completing)
+
+    def step(self, chosen: Iterable[int], selected: Bool) -> tuple[int, ...]:
+        """Return some groups, each after its requirements, without `selected` ones; then the products they complete."""
+        adds = dict.fromkeys(p for g in chosen for p in (*self.prerequisites[g], g) if not selected[p])
+        if not self.products:
+            return tuple(adds)
+        joining = (
+            g for g in self.products if not selected[g] and all(selected[p] or p in adds for p in self.prerequisites[g])
+        )
+        return (*(g for g in adds if g not in self.products), *joining)
+
+    def with_own_products(self) -> tuple[FeatureGroups, Index]:
+        """Return the groups with the products of their own columns as their features, and their features in these."""
+        own = {self.prerequisites[p][-1]: p for p in self.products if len(self.groups[p].requires) == 1}
+        rest = [g for g in range(len(self)) if g not in own.values()]
+        order = [[g, own[g]] if g in own else [g] for g in rest]
+        groups = tuple(
+            self.groups[g].model_copy(update={"features": sum((self.groups[i].features for i in of), ())})
+            for g, of in zip(rest, order, strict=True)
+        )
+        columns = [np.arange(self.slices[i].start, self.slices[i].stop) for of in order for i in of]
+        return FeatureGroups(cost_unit=self.cost_unit, groups=groups), np.concatenate(columns)
+
+    @cached_property
     def featured(self) -> tuple[str, ...]:
         """Return the names of the groups that have features."""
         return tuple(group.name for group in self.groups if group.features)
@@ -212,16 +283,39 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        return FeatureGroups(cost_unit=self.cost_unit, groups=groups).with_bases(self.bases)
+        return self._of(groups, self.cost_unit)
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
-        chosen = tuple(self.groups[g] for g in sorted(set(groups)))
-        return FeatureGroups(cost_unit=self.cost_unit, groups=chosen).with_bases(self.bases)
+        return self._of(tuple(self.groups[g] for g in sorted(set(groups))), self.cost_unit)
+
+    def _of(self, groups: tuple[FeatureGroup, ...], cost_unit: str) -> FeatureGroups:
+        """Return other groups with these bases and pairs, as far as they have the columns."""
+        return FeatureGroups(cost_unit=cost_unit, groups=groups).with_bases(self.bases).with_pairs(self.pairs)
 
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
         return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})
+
+    def with_pairs(self, pairs: Iterable[Pair]) -> FeatureGroups:
+        """Return the groups with these pairs, as far as they have the columns, in the order of the groups."""
+        group_of = {name: index for index, group in enumerate(self.groups) for name in group.features}
+        place = {name: index for index, name in enumerate(self.features)}
+        by_place: dict[tuple[int, int, int, int], Pair] = {}
+        for pair in pairs:
+            if all(side.column in place for side in pair):
+                a, b = sorted(pair, key=lambda side: place[side.column])
+                by_place[group_of[a.column], group_of[b.column], place[a.column], place[b.column]] = a, b
+        return self.model_copy(update={"pairs": tuple(by_place[key] for key in sorted(by_place))})
+
+    def joined_pairs(self, steps: Many[Iterable[str]]) -> list[tuple[tuple[str, str], ...]]:
+        """Return for each step, given the groups that it adds, the columns of the pairs that it completes."""
+        added = ((k, self.groups[self.positions[name]]) for k, adds in enumerate(steps) for name in adds)
+        step = {feature: k for k, group in added for feature in group.features}
+        found: list[list[tuple[str, str]]] = [[] for _ in steps]
+        for a, b in self.pairs:
+            found[max(step[a.column], step[b.column])].append((a.column, b.column))
+        return list(map(tuple, found))
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """Return these groups with the costs, unit and requirements of another file that has the same groups.
@@ -248,7 +342,7 @@ class FeatureGroups(BaseModel):
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
             groups.append(changed.model_copy(update={"features": group.features}))
-        return FeatureGroups(cost_unit=other.cost_unit, groups=tuple(groups)).with_bases(self.bases)
+        return self._of(tuple(groups), other.cost_unit)
 
 
 def _is_pattern(feature: str) -> bool:
@@ -302,6 +396,8 @@ def singletons(features: Iterable[str]) -> FeatureGroups:
 
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
+    if "pairs" in content:
+        raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs or pairs=")
     bases = content.get("bases")
     if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
         named = {column: {"basis": basis} if isinstance(basis, str) else basis for column, basis in bases.items()}

@@ -10,6 +10,7 @@ import typer
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.expansion import parsed_basis
 from anytime.features.learning import Clamp, checked_clamp
+from anytime.training.options import MAX_PAIRS
 
 Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
 ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
@@ -42,6 +43,10 @@ ClampAt = Annotated[
         help="Move values outside the quantiles Q and 1 - Q of training to the nearest; off; 0 by default for hinge.",
     ),
 ]
+Pairs = Annotated[
+    str | None,
+    typer.Option(help="Pairs of columns whose products become terms: a number, or 'auto' to cross-validate it."),
+]
 Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
 First = Annotated[list[str] | None, typer.Option(help="Group to place before all others; repeat it for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
@@ -73,6 +78,15 @@ def parsed_clamp(clamp: str | None) -> Clamp:
         return checked_clamp("off" if clamp == "off" else float(clamp))
     except ValueError:  # TrainingError is one
         raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+
+
+def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:
+    if pairs is None or pairs == "auto":
+        return pairs  # type: ignore[return-value]
+    try:
+        return int(pairs)
+    except ValueError:
+        raise TrainingError(f"--pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'") from None
 
 
 def checked_basis(basis: str | None) -> str | None:

@@ -140,6 +140,8 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
+    if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
+        lines.append(f"pairs: {listed(map(_short, pairs), 20)}")
     lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))

@@ -24,7 +24,7 @@ from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
-from anytime.moments.accumulate import check_memory
+from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
@@ -130,13 +130,36 @@ class TableSource:
                 folds, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=advance, checkpoint=checkpoint
             )
 
+    def blocks(self, folds: int, seed: int) -> Iterator[Block]:
+        return self.dataset.blocks(FoldAssigner(fold_count(folds, self.rows), seed, stratified=self.stratified))
+
     def observed(self, folds: int, seed: int, jobs: int) -> Observations:
         """Return the rows themselves, in the same folds, for a likelihood."""
-        folds = fold_count(folds, self.rows)
         if self.backend.cluster is not None:
+            folds = fold_count(folds, self.rows)
             return self.backend.cluster.observed(self.dataset, folds, seed=seed, stratified=self.stratified)
-        blocks = self.dataset.blocks(FoldAssigner(folds, seed, stratified=self.stratified))
-        return Observed(blocks, self.dataset.target, jobs)
+        return Observed(self.blocks(folds, seed), self.dataset.target, jobs)
+
+
+@dataclass(frozen=True)
+class PairedTable:
+    """The rows of a table in this process, for a fit with pairs."""
+
+    source: TableSource
+    family: FamilyName
+    folds: int
+    seed: int
+    jobs: int
+
+    def blocks(self) -> Iterator[Block]:
+        return self.source.blocks(self.folds, self.seed)
+
+    def moments(self, groups: FeatureGroups) -> Many[Moments]:
+        paired = replace(self.source, dataset=replace(self.source.dataset, groups=groups), backend=LOCAL)
+        return paired.moments(self.folds, self.seed, self.jobs)
+
+    def observed(self) -> Observations | None:
+        return None if self.family == "gaussian" else self.source.observed(self.folds, self.seed, self.jobs)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,22 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.report import evaluation_table, steps_table, summary
-from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
+from anytime.cli.sources import (
+    ColumnOptions,
+    PairedTable,
+    TableSource,
+    open_backend,
+    open_calibration,
+    open_source,
+    open_test,
+)
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
+from anytime.moments.files import are_moments
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
+from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.resequencing import Changes
 from anytime.types import FamilyName, Method
 
@@ -64,6 +74,7 @@ def train(
     drop: options.Drop = None,
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
+    pairs: options.Pairs = None,
     calibrate: Annotated[
         Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")
     ] = None,
@@ -99,9 +110,11 @@ def train(
         family=family,
         epsilon=epsilon,
         first=changes.first or (),
+        pairs=options.parsed_pairs(pairs),
     )
     training.check()
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
+    _check_pairs(training, folds, backend, data)
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
     coverage = 0.9 if coverage is None else coverage
@@ -139,6 +152,10 @@ def train(
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = None if validated is None else hold_out(validated, family, n_jobs=jobs)
             fitted = fit(parts, settled.groups, training, observed, hold_out=held)
+        if isinstance(source, TableSource) and training.pairs is not None:
+            remark("screening pairs of columns")
+            rows = PairedTable(source, family, folds, seed, jobs)
+            fitted = fit_with_pairs(fitted, rows, folds=len(parts), seed=seed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
         out.stem, settled.target, origin, query=settled.query, keep_moments=not no_moments, left_out=changes.without
@@ -155,6 +172,17 @@ def train(
         opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
     print_results(table, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
+
+
+def _check_pairs(training: Options, folds: int, backend: str, data: Path) -> None:
+    """Refuse --pairs where the rows are not read in this process, or are in too few folds."""
+    if training.pairs is None:
+        return
+    check_folds(training, folds)
+    if backend != "local":
+        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
+    if are_moments(data):
+        raise TrainingError(f"--pairs requires a table; {str(data)!r} contains moments, without rows to screen")
 
 
 def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:

@@ -382,7 +382,8 @@ class Dataset:
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
-            name = (*self.groups.features, *self.target.columns)[error.column]
+            pairs = (" * ".join(side.column for side in pair) for pair in self.groups.pairs)
+            name = (*self.groups.features, *pairs, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(

@@ -2,15 +2,16 @@
 
 A raw column is a column of numbers; a text column holds the indices of its levels. Each column becomes one or several
 terms, which all belong to the column's group: the terms of its basis, and an indicator of missing values where there is
-one. Values outside the column's range move to the nearest end of it before they are expanded.
+one. Values outside the column's range move to the nearest end of it before they are expanded. The products of pairs of
+columns follow the terms of all columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from anytime.errors import GroupsError
 from anytime.features.basis import Basis, Kind, Linear
 from anytime.features.categories import Categories
 from anytime.features.hinge import Hinge, Octiles
+from anytime.features.pairs import Product, product_groups, products_of
 from anytime.features.poly import Polynomial
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
@@ -250,9 +252,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Expansion(Columns):
-    """The terms of all raw columns of some groups, in the order of the groups file."""
+    """The terms of all raw columns of some groups, in the order of the groups file, and then those of the products."""
 
     groups: FeatureGroups
+    products: tuple[Product, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
@@ -263,9 +266,38 @@ class Expansion(Columns):
         GroupsError
             A basis is invalid.
         """
-        found = cls(tuple(_column(name, groups.bases.get(name)) for name in groups.features), groups)
+        columns = tuple(_column(name, groups.bases.get(name)) for name in groups.features)
+        found = cls(columns, groups, products=products_of(groups, columns))
         found._check_names()
         return found
+
+    @cached_property
+    def is_identity(self) -> bool:
+        """Return whether every column is its own only term, and there are no others."""
+        return not self.products and super().is_identity
+
+    @property
+    def size(self) -> int:
+        """Return the number of terms."""
+        return self.column_terms + sum(len(each.terms) for each in self.products)
+
+    @cached_property
+    def column_terms(self) -> int:
+        """Return the number of terms of columns, which come before those of products."""
+        return super().size
+
+    @cached_property
+    def product_spans(self) -> tuple[tuple[int, int], ...]:
+        """Return the terms (start, stop) of each product."""
+        ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
+        return tuple(pairwise(ends))
+
+    def expand_clamped(self, x: Float, out: Float) -> None:
+        """Write the terms (terms, rows) of values that `clamped` returned."""
+        super().expand_clamped(x, out[: self.column_terms])
+        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
+            a, b = each.sides
+            each.expand(x[a.column], x[b.column], out[start:stop])
 
     def _check_names(self) -> None:
         """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
@@ -295,7 +327,7 @@ class Expansion(Columns):
 
     @cached_property
     def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features.
+        """Return the groups with their terms as features, and then the groups of products.
 
         Raises
         ------
@@ -305,11 +337,12 @@ class Expansion(Columns):
         if self.is_identity:
             return self.groups
         of_column = {column.name: column.terms for column in self.columns}
-        groups = tuple(
+        groups = (
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
         )
-        return FeatureGroups(cost_unit=self.groups.cost_unit, groups=groups)
+        products = product_groups(self.groups, self.products)
+        return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *products))
 
     @property
     def needs_size(self) -> bool:
@@ -327,7 +360,7 @@ class Expansion(Columns):
                 bases[column.name] = bases[column.name].model_copy(update=update)
                 column = replace(column, basis=hinge)  # noqa: PLW2901
             columns.append(column)
-        return Expansion(tuple(columns), self.groups.with_bases(bases)), np.flatnonzero(terms)
+        return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
@@ -337,7 +370,7 @@ class Expansion(Columns):
             if column.indicator:
                 update = column.described().model_dump(exclude_unset=True)
                 bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
-        return Expansion(columns, self.groups.with_bases(bases))
+        return replace(self, columns=columns, groups=self.groups.with_bases(bases))
 
 
 class _Pieces(NamedTuple):

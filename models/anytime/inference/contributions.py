@@ -2,14 +2,15 @@
 
 Every family's score is linear in the terms, `intercept + (term - mean) @ coef`. So the contribution of a column is the
 sum over its terms of coef * (term - mean). It is 0 for a row at the training means, and a missing value is at them:
-only the indicator of missing values, if the column has one, contributes then.
+only the indicator of missing values, if the column has one, contributes then. The terms of a pair of columns count half
+for each of the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -53,30 +54,45 @@ def contributions(
 ) -> Contributions:
     """Return the contributions to the scores `terms @ coef`.
 
-    `terms` (rows, T) are those of the groups `names`, one group after the other, less their means; `coef` is (T, P).
-    `shaped` returns the values of each name, given those of all: (names, rows, P).
+    `terms` (rows, T) are those of the groups `names`, and of the pairs of their columns, in sequence order, less their
+    means; `coef` is (T, P). `shaped` returns the values of each name, given those of all: (names, rows, P).
     """
     names = tuple(names)
     layout = _layout(model, names)
     rows, P = len(terms), coef.shape[1]
     of_columns = of_groups = np.zeros((len(layout.columns), rows, P))
     if names:
+        parts = np.empty((len(layout.starts), rows, P))
         at_once = max(1, PRODUCTS // coef.size)
         with np.errstate(over="ignore", invalid="ignore"):  # as for scores, callers check
             for i in range(0, rows, at_once):
                 products = terms[i : i + at_once, :, np.newaxis] * coef
-                of_columns[:, i : i + at_once] = np.add.reduceat(products, layout.starts, axis=1).transpose(1, 0, 2)
+                parts[:, i : i + at_once] = np.add.reduceat(products, layout.starts, axis=1).transpose(1, 0, 2)
+            of_columns = parts[layout.own]
+            for part, sides in layout.pairs:
+                for column in sides:
+                    of_columns[column] += 0.5 * parts[part]
             of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
     groups = dict(zip(names, shaped(of_groups), strict=True))
     return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
 
 
 class _Layout(NamedTuple):
-    """The columns of some groups, the first term of each column, and the first column of each group."""
+    """The parts of the terms of some groups: one for each column, and one for each pair of columns.
+
+    Attributes
+    ----------
+    starts : the first term of each part, ascending.
+    own : the part of each column.
+    firsts : the first column of each group.
+    pairs : the part of each pair, and its two columns.
+    """
 
     columns: tuple[str, ...]
     starts: Index
+    own: Index
     firsts: Index
+    pairs: list[tuple[int, tuple[int, int]]]
 
 
 def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
@@ -87,14 +103,31 @@ def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
     if layout is None:
         if len(cached) >= MAX_SETS:
             cached.clear()
-        places = [model.places[name] for name in names]
-        sizes = [stop - start for place in places for start, stop in place.expansion.spans]
-        cached[names] = layout = _Layout(
-            tuple(chain.from_iterable(place.features for place in places)),
-            np.cumsum([0, *sizes])[:-1],
-            np.cumsum([0, *(len(place.features) for place in places)])[:-1],
-        )
+        cached[names] = layout = _layout_of(model, names)
     return layout
+
+
+def _layout_of(model: Model, names: tuple[str, ...]) -> _Layout:
+    places = [model.places[name] for name in names]
+    spans = [(p.start + start, p.start + stop) for p in places for start, stop in p.expansion.spans]
+    columns = tuple(chain.from_iterable(place.features for place in places))
+    number = {name: index for index, name in enumerate(columns)}
+    sides = []
+    for each in model.product_places:
+        if set(each.groups) <= set(names):
+            ends = accumulate((len(product.terms) for product, *_ in each.products), initial=each.start)
+            spans += pairwise(ends)
+            sides += [(number[a.name], number[b.name]) for product, *_ in each.products for a, b in (product.sides,)]
+    order = sorted(range(len(spans)), key=spans.__getitem__)
+    part = np.argsort(order)
+    sizes = [spans[index][1] - spans[index][0] for index in order]
+    return _Layout(
+        columns,
+        np.cumsum([0, *sizes])[:-1],
+        part[: len(columns)],
+        np.cumsum([0, *(len(place.features) for place in places)])[:-1],
+        list(zip(part[len(columns) :].tolist(), sides, strict=True)),
+    )
 
 
 _LAYOUTS: WeakKeyDictionary[Model, dict[tuple[str, ...], _Layout]] = WeakKeyDictionary()

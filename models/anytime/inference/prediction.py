@@ -133,6 +133,8 @@ class Prediction:
         self._nulls: dict[str, Bool | None] = {}
         self._clamped: dict[str, Bool] = {}
         self._X: Float | None = None
+        self._inputs: dict[str, Float] = {}
+        """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
         self._advance()
 
@@ -162,7 +164,14 @@ class Prediction:
         place = self.model.places.get(group)
         if place is None or group in self._nulls:
             return 0
-        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start) * 8
+        more = self._more_products(group, place) if place.products else 0
+        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + more) * 8
+
+    def _more_products(self, group: str, place: GroupPosition) -> int:
+        """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
+        ready = {*self._inputs, group}
+        completed = (each.stop - each.start for each in place.products if ready.issuperset(each.groups))
+        return len(place.features) + sum(completed)
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -240,6 +249,21 @@ class Prediction:
             if not self._unreceived[place.step]:
                 self._advance()
         self._nulls[group] = nulls
+        if place.products:
+            self._multiply(group, place, expansion.clamped(values)[0])
+
+    def _multiply(self, group: str, place: GroupPosition, inputs: Float) -> None:
+        """Store a group's clamped values (columns, rows), and the products of columns that are there."""
+        assert self._X is not None  # noqa: S101
+        if group not in self._inputs:
+            self.nbytes += 8 * inputs.shape[1] * self._more_products(group, place)
+        self._inputs[group] = inputs
+        for each in place.products:
+            if self._inputs.keys() >= set(each.groups):
+                stored = self._X[:, each.start : each.stop]
+                each.expand(self._inputs, stored.T)
+                stored -= each.mean
+                stored[np.isnan(stored)] = 0.0
 
     def _expand(self, group: str, columns: Columns, values: Float, out: Float) -> Bool | None:
         """Write the terms of a group; record which columns are clamped, and return which have an unknown level."""

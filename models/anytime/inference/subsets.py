@@ -142,9 +142,14 @@ def _alpha(model: Model, prefix: int) -> float:
 
 
 def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
-    """Return the columns of some groups in sequence order: their positions in the sequence and in the groups file."""
-    places = [model.places[name] for name in model.order(groups)]
-    here = np.concatenate([np.arange(place.start, place.stop) for place in places])
+    """Return the columns of some groups, and of products of these, in sequence order.
+
+    These are their positions in the sequence and in the groups file.
+    """
+    places = [model.places[name] for name in groups]
+    spans = {(place.start, place.stop) for place in places}
+    spans |= {(p.start, p.stop) for place in places for p in place.products if groups.issuperset(p.groups)}
+    here = np.concatenate([np.arange(*span) for span in sorted(spans)])
     return here, model.prefixes.columns[here]
 
 

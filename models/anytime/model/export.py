@@ -15,6 +15,10 @@ one, and each of its terms has a `form`:
 A missing value makes "missing" 1, and replaces every other term by its mean. A feature with `categories: true` has
 categories as values. A category that is the level of no term counts as missing where there is no term "other".
 
+A feature with a `pair` has no value: its terms are products of `factors`, forms of the two features with the indices in
+`pair`, both of them in or before its step: "level", or "ramp": min(max(u, knot), end) - knot. A missing value of either
+replaces every term by its mean.
+
 The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
 part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
 scores above 500 count as 500. For classes with the link "identity", scores are least-squares estimates of indicators:
@@ -31,8 +35,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, chain, product
 from string import Template
 from typing import Any, NamedTuple
 
@@ -43,8 +47,9 @@ from anytime.features.basis import Linear
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column
 from anytime.features.hinge import Hinge
+from anytime.features.pairs import Side
 from anytime.features.poly import Polynomial
-from anytime.model.model import GroupPosition, Model
+from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
 
 WIDTH = 118
@@ -64,6 +69,7 @@ def document(model: Model) -> dict[str, Any]:
     manifest, prefixes = model.manifest, model.prefixes
     groups: list[dict[str, Any]] = []
     features: list[dict[str, Any]] = []
+    starts: dict[str, int] = {}
     complete = [0]
     for step, record in enumerate(manifest.steps, start=1):
         for name in record.adds:
@@ -71,8 +77,10 @@ def document(model: Model) -> dict[str, Any]:
             start = len(features)
             if name in model.places:
                 features += _features(model.places[name])
+            starts[name] = start
             place = {"step": step, "start": start, "stop": len(features)}
             groups.append({"name": name, "cost": group.cost, "requires": list(group.requires), **place})
+        features += chain.from_iterable(_pairs(each, starts) for each in model.product_places if each.step == step)
         complete.append(len(features))
     return {
         "export": 1,  # version of this form
@@ -142,6 +150,26 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
     return found
 
 
+def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the pairs of a position in the document's form; `starts` are the first features of the groups."""
+    means = iter(place.mean.tolist())
+    for each, (a, i), (b, j) in place.products:
+        terms = [
+            {"name": name, "mean": mean, "factors": [one.form, other.form]}
+            for (one, other), name, mean in zip(product(*map(_factors, each.sides)), each.terms, means, strict=False)
+        ]
+        name = " * ".join(side.name for side in each.sides)
+        yield {"name": name, "pair": [starts[a] + i, starts[b] + j], "terms": terms}
+
+
+def _factors(side: Side) -> list[Term]:
+    if side.categories is None:
+        *knots, end = side.numbers
+        return [Term({"form": "ramp", "knot": knot, "end": end}, 0, knot, end) for knot in knots]
+    levels = side.categories.levels
+    return [Term({"form": "level", "level": levels[int(code)]}, -1, code) for code in side.numbers]
+
+
 def c_source(model: Model) -> str:
     """Return the header of a model; its names begin with `anytime_` and the model's name, as a C identifier."""
     manifest, prefixes = model.manifest, model.prefixes
@@ -183,17 +211,37 @@ def c_source(model: Model) -> str:
         "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
         "coefs": _numbers(prefixes.packed),
     }
-    parts = {"declared": "", "defined": "", "expanded": C_LINEAR, "category": ""}
+    parts = {"declared": "", "inputs": "", "defined": "", "expanded": C_LINEAR, "category": "", "products": ""}
     if not model.expansion.is_identity:
-        columns = [column for place in places.values() for column in place.expansion.columns]
-        values |= _c_terms(columns)
-        parts = {"declared": C_LEVELS, "defined": C_TERMS, "expanded": C_EXPANDED, "category": C_CATEGORY}
+        values |= _c_terms(list(places.values()), len(prefixes.columns))
+        parts |= {"declared": C_LEVELS, "defined": C_TERMS, "expanded": C_EXPANDED, "category": C_CATEGORY}
+    values["kept"] = ""
+    if model.product_places:
+        values |= {"kept": C_KEPT.replace("${name}", name), "pairs": _c_pairs(model, starts)}
+        parts |= {"inputs": C_INPUTS, "defined": C_TERMS + C_PAIRS, "products": C_PRODUCTS}
     parts["output_code"] = OUTPUT_CODE[rule]
     return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
 
 
-def _c_terms(columns: list[Column]) -> dict[str, str | int]:
+def _c_pairs(model: Model, starts: list[int]) -> str:
+    """Return the table of the products in C; `starts` are the first features of the groups in the sequence."""
+    group = {name: index for index, name in enumerate(model.places)}
+    rows = []
+    for place in model.product_places:
+        term = place.start
+        for each, (a, i), (b, j) in place.products:
+            g, h = group[a], group[b]
+            for one, other in product(*map(_factors, each.sides)):
+                numbers = f"{{{one.code}, {other.code}}}, {{{one.a!r}, {other.a!r}}}, {{{one.b!r}, {other.b!r}}}"
+                rows.append(f"{{{term}, {{{g}, {h}}}, {{{starts[g] + i}, {starts[h] + j}}}, {numbers}}}")
+                term += 1
+    return ",\n    ".join(rows)
+
+
+def _c_terms(places: list[GroupPosition], size: int) -> dict[str, str | int]:
     """Return the tables of the terms of columns in C."""
+    columns = [column for place in places for column in place.expansion.columns]
+    spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
     bases = [column.basis for column in columns]
     levels = [basis.levels if isinstance(basis, Categories) else () for basis in bases]
     terms = [_terms(column) for column in columns]
@@ -201,12 +249,15 @@ def _c_terms(columns: list[Column]) -> dict[str, str | int]:
         (0.0 if not basis.other else -1.0, len(basis.levels) - 1.0) if isinstance(basis, Categories) else column.range
         for column, basis in zip(columns, bases, strict=True)
     ]
-    each = list(chain.from_iterable(terms))
+    each = [Term({}, 0)] * size
+    for (start, stop), own in zip(spans, terms, strict=True):
+        each[start:stop] = own
     return {
         "levels": sum(map(len, levels)),
         "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
         "level_start": _lines(map(str, [0, *accumulate(map(len, levels))])),
-        "term_start": _lines(map(str, [0, *accumulate(map(len, terms))])),
+        "term_start": _lines(str(start) for start, _ in spans),
+        "term_stop": _lines(str(stop) for _, stop in spans),
         "lows": _lines("-INFINITY" if ends is None else repr(ends[0]) for ends in ranges),
         "highs": _lines("INFINITY" if ends is None else repr(ends[1]) for ends in ranges),
         "codes": _lines(str(term.code) for term in each),
@@ -316,7 +367,7 @@ extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 extern const double ${name}_costs[${NAME}_STEPS + 1];
 ${declared}
 typedef struct {
-    ANYTIME_REAL values[${NAME}_TERMS]; /* less their training means, in the order of the sequence */
+    ANYTIME_REAL values[${NAME}_TERMS]; /* less their training means, in the order of the sequence */${inputs}
 #ifdef __cplusplus
     unsigned char present[${NAME}_GROUPS];
 #else
@@ -415,7 +466,7 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
     for (size_t i = 0; i < width; i++)
         if (!isnan(values[i]) && !((double)fabs(values[i]) <= 1e100))
             return -1;
-${expanded}
+${expanded}${products}
     atomic_store_explicit(&prediction->present[group], 1, memory_order_release);
     return 0;
 }
@@ -491,9 +542,13 @@ const size_t ${name}_level_start[${NAME}_FEATURES + 1] = {
     ${level_start}
 };
 
-/* First term of each feature, and the total; the range that its values move to, or the valid indices of its levels. */
-static const size_t ${name}_term_start[${NAME}_FEATURES + 1] = {
+/* First term of each feature and the one after its last; the range that its values move to, or the valid indices of its
+ * levels. */
+static const size_t ${name}_term_start[${NAME}_FEATURES] = {
     ${term_start}
+};
+static const size_t ${name}_term_stop[${NAME}_FEATURES] = {
+    ${term_stop}
 };
 static const ANYTIME_REAL ${name}_lows[${NAME}_FEATURES] = {
     ${lows}
@@ -557,11 +612,51 @@ C_EXPANDED = """\
         ANYTIME_REAL u = values[i] > ${name}_highs[feature] ? ${name}_highs[feature] : values[i];
         if (u < ${name}_lows[feature])
             u = level[1] > level[0] ? (ANYTIME_REAL)NAN : ${name}_lows[feature];
-        for (size_t term = ${name}_term_start[feature]; term < ${name}_term_start[feature + 1]; term++)
+        for (size_t term = ${name}_term_start[feature]; term < ${name}_term_stop[feature]; term++)
             prediction->values[term] = !isnan(u) ? ${name}_term(term, u) - ${name}_means[term]
-                                                 : ${name}_codes[term] == -2 ? 1 - ${name}_means[term] : 0;
+                                                 : ${name}_codes[term] == -2 ? 1 - ${name}_means[term] : 0;${kept}
     }"""
 """C code that stores the terms of a group."""
+
+C_INPUTS = """
+    ANYTIME_REAL inputs[${NAME}_FEATURES]; /* values that products need, NAN if missing */"""
+
+C_KEPT = """
+        prediction->inputs[feature] = u;"""
+
+C_PAIRS = """
+/* Products: their term, and the group and feature of each factor; its code, 0 for the distance from a to u, at most to
+ * b, or -1 for whether u is a. */
+static const struct {
+    size_t term, groups[2], features[2];
+    signed char codes[2];
+    ANYTIME_REAL as[2], bs[2];
+} ${name}_pairs[] = {
+    ${pairs}
+};
+
+static ANYTIME_REAL ${name}_factor(size_t pair, int side, ANYTIME_REAL u)
+{
+    const ANYTIME_REAL a = ${name}_pairs[pair].as[side], b = ${name}_pairs[pair].bs[side];
+    return ${name}_pairs[pair].codes[side] ? u == a : u < a ? 0 : (u > b ? b : u) - a;
+}
+"""
+"""C tables and functions of a model with pairs."""
+
+C_PRODUCTS = """
+    for (size_t p = 0; p < sizeof ${name}_pairs / sizeof *${name}_pairs; p++) {
+        const size_t *of = ${name}_pairs[p].groups, term = ${name}_pairs[p].term;
+        if ((of[0] != group && of[1] != group)
+            || (of[0] != group && !atomic_load_explicit(&prediction->present[of[0]], memory_order_relaxed))
+            || (of[1] != group && !atomic_load_explicit(&prediction->present[of[1]], memory_order_relaxed)))
+            continue;
+        const ANYTIME_REAL u = prediction->inputs[${name}_pairs[p].features[0]];
+        const ANYTIME_REAL v = prediction->inputs[${name}_pairs[p].features[1]];
+        prediction->values[term] = isnan(u) || isnan(v)
+            ? 0
+            : ${name}_factor(p, 0, u) * ${name}_factor(p, 1, v) - ${name}_means[term];
+    }"""
+"""C code that stores the products that a group completes."""
 
 OUTPUT_CODE = {
     "identity": """\

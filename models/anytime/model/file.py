@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from anytime.errors import ArtifactError, GroupsError, TrainingError
 from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
 from anytime.groups import FeatureGroups
-from anytime.model.manifest import FORMAT, Manifest
+from anytime.model.manifest import FORMAT, Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
@@ -150,9 +151,13 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     """Raise unless exactly the expected arrays are present, finite and of the shapes that the manifest implies."""
     groups = _terms(manifest)
     D, P, steps = len(groups.features), len(manifest.responses), len(manifest.steps)
-    if sorted(name for step in manifest.steps for name in step.adds) != sorted(groups.names):
+    steps_of = [step.adds for step in manifest.steps]
+    if sorted(chain.from_iterable(steps_of)) != sorted(manifest.groups.names):
         raise _damaged("has steps that do not add each group once")
-    slices = [[groups.slices[groups.positions[name]] for name in step.adds] for step in manifest.steps]
+    if manifest.groups.joined_pairs(steps_of) != [step.pairs for step in manifest.steps]:
+        raise _damaged("has steps that do not join each pair when both columns are there")
+    adds = steps_with_products(manifest, groups)
+    slices = [[groups.slices[g] for g in step] for step in adds]
     ends = np.cumsum([0, *(sum(each.stop - each.start for each in step) for step in slices)])
     shapes: dict[str, tuple[int, ...]] = {
         "mean": (D,),

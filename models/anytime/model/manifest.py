@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
 
 from anytime.groups import FeatureGroups
@@ -23,6 +25,7 @@ class _Record(BaseModel):
 class StepRecord(_Record):
     """One step of the sequence: the groups that it adds, its cost, and the quality of the prefix that it completes.
 
+    `pairs` are the pairs of columns whose products join the model with this step, because both columns are there.
     `explained_variance` is F, at the penalty that ordered the groups, and includes the penalty. `r2` is the R² of the
     prefix's own coefficients on the training rows, without penalty: the mean over the responses of 1 - SSE/SST, or 1 -
     deviance/null deviance for a likelihood. It is None where a response is constant.
@@ -30,6 +33,7 @@ class StepRecord(_Record):
 
     group: str
     adds: tuple[str, ...] = Field(min_length=1)
+    pairs: tuple[tuple[str, str], ...] = Field(default=(), exclude_if=operator.not_)
     cost: float = Field(ge=0)
     cumulative_cost: float = Field(ge=0)
     explained_variance: float
@@ -172,3 +176,12 @@ class Manifest(_Record):
     stopped: Stopped | None = None
     certificate: Certificate | None = None
     provenance: Provenance
+
+
+def steps_with_products(manifest: Manifest, terms: FeatureGroups) -> list[tuple[int, ...]]:
+    """Return the groups of each step in the order of their columns, given the groups of terms and products."""
+    found, selected = [], np.zeros(len(terms), dtype=np.bool_)
+    for step in manifest.steps:
+        found.append(terms.step(map(manifest.groups.positions.__getitem__, step.adds), selected))
+        selected[list(found[-1])] = True
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -14,10 +14,11 @@ import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.features.expansion import Columns, Expansion
+from anytime.features.pairs import Product
 from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
-from anytime.model.manifest import Manifest
+from anytime.model.manifest import Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
@@ -72,7 +73,7 @@ class GroupPosition(NamedTuple):
     """Position of a group with features in the sequence: its terms, and the first prefix that contains it.
 
     `mean` is the training means of its terms, (terms,), and `step` the number of the step that adds it. `features` are
-    its raw columns.
+    its raw columns, and `products` those that contain one of these.
     """
 
     start: int
@@ -81,6 +82,29 @@ class GroupPosition(NamedTuple):
     step: int
     features: tuple[str, ...]
     expansion: Columns
+    products: list[ProductPosition]
+
+
+class ProductPosition(NamedTuple):
+    """Position of products of the columns of one or two `groups` in the sequence; as `GroupPosition`.
+
+    `products` are those, each with its two columns as (group, index in the group).
+    """
+
+    start: int
+    stop: int
+    mean: Float
+    step: int
+    groups: tuple[str, ...]
+    products: list[tuple[Product, tuple[str, int], tuple[str, int]]]
+
+    def expand(self, inputs: Mapping[str, Float], out: Float) -> None:
+        """Write the terms (terms, rows) of the groups' clamped values (columns, rows)."""
+        at = 0
+        for product, (a, i), (b, j) in self.products:
+            stop = at + len(product.terms)
+            product.expand(inputs[a][i], inputs[b][j], out[at:stop])
+            at = stop
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,16 +165,48 @@ class Model:
     @cached_property
     def places(self) -> dict[str, GroupPosition]:
         """Return the position of each group with features in the sequence."""
+        return self._layout[0]
+
+    @cached_property
+    def product_places(self) -> list[ProductPosition]:
+        """Return the positions of products in the sequence, in this order."""
+        return self._layout[1]
+
+    @cached_property
+    def _layout(self) -> tuple[dict[str, GroupPosition], list[ProductPosition]]:
         found: dict[str, GroupPosition] = {}
+        products: list[ProductPosition] = []
         start = 0
-        for number, step in enumerate(self.manifest.steps, start=1):
-            for index in map(self.groups.positions.__getitem__, step.adds):
-                group, mean = self.groups.groups[index], self.prefixes.mean[self.terms.slices[index]]
-                if group.features:
+        for number, adds in enumerate(steps_with_products(self.manifest, self.terms), start=1):
+            for index in adds:
+                mean = self.prefixes.mean[self.terms.slices[index]]
+                stop = start + len(mean)
+                if index >= len(self.groups):
+                    products.append(self._products_at(start, mean, number, self.terms.groups[index].requires))
+                    for name in products[-1].groups:
+                        found[name].products.append(products[-1])
+                elif len(mean):
+                    group = self.groups.groups[index]
                     columns = Columns(self.expansion.columns[self.groups.slices[index]])
-                    found[group.name] = GroupPosition(start, start + len(mean), mean, number, group.features, columns)
-                    start += len(mean)
-        return found
+                    found[group.name] = GroupPosition(start, stop, mean, number, group.features, columns, [])
+                start = stop
+        return found, products
+
+    def _products_at(self, start: int, mean: Float, step: int, groups: tuple[str, ...]) -> ProductPosition:
+        """Return the position of the products whose columns are in one or two groups."""
+        place = {
+            self.groups.slices[index].start + j: (name, j)
+            for name in groups
+            for index in (self.groups.positions[name],)
+            for j in range(len(self.groups.groups[index].features))
+        }
+        each = [
+            (product, place[a.column], place[b.column])
+            for product in self.expansion.products
+            for a, b in (product.sides,)
+            if {place.get(a.column, ("",))[0], place.get(b.column, ("",))[0]} == set(groups)
+        ]
+        return ProductPosition(start, start + len(mean), mean, step, groups, each)
 
     @cached_property
     def groups_added(self) -> tuple[int, ...]:

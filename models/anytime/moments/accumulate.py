@@ -245,7 +245,8 @@ class _Sums:
     ) -> None:
         self.expansion, self.features, self.responses = expansion, features, responses
         self.chunk_rows, self.order = chunk_rows, order
-        self.spans = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
+        own = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
+        self.spans = [*own, *(() if expansion is None else expansion.product_spans)]
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))

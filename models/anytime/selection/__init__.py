@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anytime.selection.greedy import Candidates, Sequence, greedy, oracle_order
+from anytime.selection.greedy import Candidates, Sequence, Step, greedy, oracle_order
 from anytime.selection.least_squares import FactoredSequence, given_sequence, sequence, sequencer
 from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries
 
@@ -11,6 +11,7 @@ __all__ = [
     "Entries",
     "FactoredSequence",
     "Sequence",
+    "Step",
     "check_sparse",
     "given_sequence",
     "greedy",

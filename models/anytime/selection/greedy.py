@@ -92,11 +92,6 @@ def best(scores: Float, costs: Float, among: Index) -> int:
     return int(tied[np.argmin(costs[tied])])
 
 
-def with_prerequisites(groups: FeatureGroups, group: int, selected: Bool) -> tuple[int, ...]:
-    """Return a group after its prerequisites that are not `selected` (groups,)."""
-    return (*(p for p in groups.prerequisites[group] if not selected[p]), group)
-
-
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
     return float(groups.costs[list(adds)].sum())
 
@@ -110,8 +105,11 @@ class Candidates:
     criterion: Criterion
     cost_blind: bool
 
-    def adds(self, group: int) -> tuple[int, ...]:
-        return with_prerequisites(self.groups, group, self.state.selected)
+    def adds(self, *chosen: int) -> tuple[int, ...]:
+        return self.groups.step(chosen, self.state.selected)
+
+    def unpaid(self, group: int) -> set[int]:
+        return {p for p in self.groups.prerequisites[group] if not self.state.selected[p]}
 
     def remaining(self) -> Index:
         return np.flatnonzero(~self.state.selected)
@@ -161,14 +159,8 @@ class Candidates:
         return self.adds(chosen)
 
     def _locked(self) -> list[int]:
-        """Return the remaining groups with an unpaid prerequisite."""
-        if not self._any_requires:
-            return []
-        return [int(g) for g in self.remaining() if len(self.adds(int(g))) > 1]
-
-    @cached_property
-    def _any_requires(self) -> bool:
-        return any(self.groups.prerequisites)
+        """Return the remaining groups whose step adds others: unpaid prerequisites, or products that it completes."""
+        return [g for g in self.groups.linked if not self.state.selected[g] and len(self.adds(g)) > 1]
 
     def _union(self, groups: tuple[int, ...]) -> float:
         rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
@@ -176,12 +168,10 @@ class Candidates:
 
     def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
         """Return `group` and the groups that maximise the density with it and its prerequisites, and that density."""
-        union = self.adds(group)
+        bundle, opened, union = [group], self.unpaid(group), self.adds(group)
         score, cost = self._union(union), cost_of(self.groups, union)
-        opened = set(union[:-1])
-        bundle = [group]
         while True:
-            gains = {g: self._union((*union, g)) - score for g in self._opened(opened, union)}
+            gains = {g: self._union(self.adds(*bundle, g)) - score for g in self._opened(opened, union)}
             if not gains:
                 return bundle, density
             richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
@@ -190,21 +180,21 @@ class Candidates:
             if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
                 return bundle, density
             bundle.append(richest)
-            union = (*union, richest)
+            union = self.adds(*bundle)
             score, cost, density = score + gains[richest], cost + self.groups.costs[richest], grown
 
     def _opened(self, opened: set[int], union: tuple[int, ...]) -> list[int]:
         """Return the dependents of `opened`, outside the union, that need nothing beyond the union."""
-        needs = {int(g): set(self.groups.prerequisites[int(g)]) for g in self.remaining() if int(g) not in union}
-        return [g for g, need in needs.items() if need & opened and set(self.adds(g)[:-1]) <= set(union)]
+        needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
+        return [g for g, need in needs.items() if need & opened and need <= set(union)]
 
     def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:
         """Return the group of a bundle with the largest gain per cost once the prerequisites of `chosen` are paid."""
-        paid = self.adds(chosen)[:-1]
-        score = self._union(paid)
+        paid = [p for p in self.adds(chosen) if p in self.unpaid(chosen)]
+        score = self._union(self.adds(*paid))
         per_cost = np.full(len(self.groups), -np.inf)
         for g in bundle:
-            per_cost[g] = _per_cost(self._union((*paid, g)) - score, self.groups.costs[g])
+            per_cost[g] = _per_cost(self._union(self.adds(*paid, g)) - score, self.groups.costs[g])
         return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
 
 

@@ -14,7 +14,7 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, Sequence, Step, cost_of, greedy, with_prerequisites
+from anytime.selection.greedy import Candidates, Sequence, Step, cost_of, greedy
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
@@ -125,7 +125,7 @@ def _put_first(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGr
     selected = np.zeros(len(groups), dtype=np.bool_)
     for group in first:
         if not selected[group]:
-            steps.append(with_prerequisites(groups, group, selected))
+            steps.append(groups.step([group], selected))
             selected[list(steps[-1])] = True
     rest = (tuple(group for group in adds if not selected[group]) for adds in order)
     return [*steps, *filter(None, rest)]

@@ -40,7 +40,7 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection.greedy import best, with_prerequisites
+from anytime.selection.greedy import best
 from anytime.selection.group_lasso import Descent, Problem
 from anytime.types import Bool, FamilyName, Float, Method
 
@@ -276,7 +276,7 @@ def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tup
     selected = np.zeros(len(groups), dtype=np.bool_)
 
     def add(group: int, *, only_free: bool = False) -> None:
-        adds = with_prerequisites(groups, group, selected)
+        adds = groups.step([group], selected)
         if not selected[group] and not (only_free and groups.costs[list(adds)].any()):
             steps.append(adds)
             selected[list(adds)] = True

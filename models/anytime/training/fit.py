@@ -30,7 +30,7 @@ from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, S
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredSequence, Sequence, given_sequence, sequencer
+from anytime.selection import FactoredSequence, Sequence, Step, given_sequence, sequencer
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
@@ -51,7 +51,7 @@ class Fit:
     errors : (steps + 1,) cross-validated errors, or None without folds.
     held : result on the validation table, or None.
 
-    expansion : the raw columns and their terms; `groups` are the groups with terms as their features.
+    expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
 
     If a rule stopped the sequence, `expansion`, `moments` and `gram` cover all groups and the other attributes only
     those of the sequence.
@@ -77,10 +77,14 @@ class Fit:
     def curve(self) -> Curve:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
+    def raw(self, step: Step) -> tuple[int, ...]:
+        """Return the groups that a step adds, without products."""
+        return tuple(group for group in step.adds if group < len(self.expansion.groups))
+
     @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
         """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
-        order = [group for step in self.sequence.steps for group in step.adds]
+        order = [group for step in self.sequence.steps for group in self.raw(step)]
         groups = self.expansion.groups
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
@@ -100,7 +104,7 @@ class Fit:
             longest=sequence.longest if by_epsilon else None,
             validation=None if held is None else held.name,
             errors=None if held is None else tuple(e if math.isfinite(e) else None for e in held.errors.tolist()),
-            left_out=tuple(name for group, name in enumerate(self.groups.names) if group not in selected),
+            left_out=tuple(name for group, name in enumerate(self.expansion.groups.names) if group not in selected),
         )
 
     @cached_property
@@ -120,9 +124,10 @@ class Fit:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
         if self.options.first:
             return Guarantee(why="the user chose the first groups", doubling_until=self.sequence.doubling_until)
+        groups, columns = self.groups.with_own_products()
         return guarantee(
-            self.gram,
-            self.groups,
+            self.gram.restricted(columns),
+            groups,
             self.options.method,
             self.alpha,
             cost_blind=self.options.cost_blind,
@@ -146,7 +151,8 @@ class Fit:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(self.groups.features)[columns]
-        listed = ~self.expansion.are_indicators[columns]  # gaps may be rare
+        # Gaps may be rare, and some products of factors are always collinear.
+        listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -195,10 +201,13 @@ class Fit:
 
     def _records(self) -> tuple[StepRecord, ...]:
         costs, likelihood = self.sequence.costs, self.likelihood
+        steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
+        pairs = self.selected[0].joined_pairs(steps)
         return tuple(
             StepRecord(
-                group=self.groups.names[step.adds[-1]],
-                adds=tuple(self.groups.names[g] for g in step.adds),
+                group=steps[k - 1][-1],
+                adds=tuple(steps[k - 1]),
+                pairs=pairs[k - 1],
                 cost=step.cost,
                 cumulative_cost=float(costs[k]),
                 explained_variance=step.explained_variance,
@@ -298,6 +307,11 @@ class _Terms:
         return Gram.of(self.moments)
 
 
+def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
+    """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
+    return next(_candidates(Expansion.of(groups), parts, Moments.merged(parts)))
+
+
 def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
     """Yield the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
     if whole.needs_size and len(parts) == 1:
@@ -361,7 +375,7 @@ def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
     columns = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
     selected = set(fitted.selected[0].features)
-    imputed = (columns[start].name for start, _ in fitted.moments.missing)
+    imputed = (columns[start].name for start, _ in fitted.moments.missing if start in columns)
     return Provenance(
         created=now(),
         library=__version__,

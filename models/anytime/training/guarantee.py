@@ -53,6 +53,9 @@ def guarantee(
     doubling_until: int | None = None,
 ) -> Guarantee:
     """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in its `Sequence`."""
+    if groups.products:
+        why = "pairs of columns join groups that gain more together, which the theorems do not cover"
+        return Guarantee(why=why, doubling_until=doubling_until)
     if any(group.requires for group in groups.groups):
         return Guarantee(why="groups that require others share costs, which the theorems do not cover")
     if method not in ("fr", "omp"):

@@ -16,6 +16,8 @@ from anytime.types import FamilyName, Method
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten", "sparse")
 
+MAX_PAIRS = 256
+
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 """The penalties of alpha "cv": 20 values from 1e-7 to 10."""
 
@@ -36,6 +38,7 @@ class Options:
     epsilon : stop when the residual's projection on every remaining group is at most this long, in standard units
         (`Criterion.lengths`).
     first : groups placed before all others, in this order, each after its requirements.
+    pairs : the number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
     """
 
     method: Method = "fr"
@@ -48,6 +51,7 @@ class Options:
     family: FamilyName = "gaussian"
     epsilon: float | None = None
     first: tuple[str, ...] = ()
+    pairs: int | Literal["auto"] | None = None
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -72,5 +76,14 @@ class Options:
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
+        if self.pairs is not None:
+            self._check_pairs()
         if self.epsilon is not None and not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise TrainingError(f"epsilon is {self.epsilon}; expected a finite number above 0")
+
+    def _check_pairs(self) -> None:
+        number = isinstance(self.pairs, int) and not isinstance(self.pairs, bool) and 1 <= self.pairs <= MAX_PAIRS
+        if self.pairs != "auto" and not number:
+            raise TrainingError(f"pairs is {self.pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'")
+        if self.method == "sparse":
+            raise TrainingError("method sparse does not support pairs; choose another method, or train without pairs")

@@ -22,7 +22,7 @@ from anytime.errors import ArtifactError
 from anytime.features.categories import Categories
 from anytime.features.expansion import BASES, Expansion
 from anytime.features.learning import learned_groups
-from anytime.groups import load_groups
+from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
@@ -167,6 +167,8 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 t = value
             case "hinge":
                 t = max(value - term["knot"], 0.0)
+            case "ramp":
+                t = min(max(value, term["knot"]), term["end"]) - term["knot"]
             case "power":
                 t = ((value - term["centre"]) / term["scale"]) ** term["power"]
             case "level":
@@ -177,14 +179,35 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
     return found
 
 
+def products_of(features: list[dict[str, Any]], pair: dict[str, Any], values: dict[int, Any]) -> list[float]:
+    """The terms of a pair less their means, by the rules in the docstring of `export`."""
+
+    def factor(form: dict[str, Any], place: int) -> float:
+        linear: dict[str, Any] = {"categories": False, "range": None, "terms": []}
+        feature = linear | features[place]
+        feature["terms"] = [*feature["terms"], form | {"mean": 0.0}, {"form": "missing", "mean": 0.0}]
+        *_, found, missing = terms_of(feature, values[place])
+        return math.nan if missing else found
+
+    found = []
+    for term in pair["terms"]:
+        product = math.prod(map(factor, term["factors"], pair["pair"]))
+        found.append(0.0 if math.isnan(product) else product - term["mean"])
+    return found
+
+
 def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, list[float]]]:
     """Answers of a program that knows the document of a model and nothing else."""
     received: dict[int, list[float]] = {}
+    values: dict[int, Any] = {}
     groups = {group["name"]: group for group in exported["groups"]}
     for event in events:
         if event.group:
             for place, value in enumerate(event.values, groups[event.group]["start"]):
-                received[place] = terms_of(exported["features"][place], value)
+                received[place], values[place] = terms_of(exported["features"][place], value), value
+            for place, feature in enumerate(exported["features"]):
+                if set(feature.get("pair", [-1])) <= set(values):
+                    received[place] = products_of(exported["features"], feature, values)
             continue
         usable = [
             number
@@ -251,6 +274,19 @@ def test_the_document_of_a_linear_model_has_one_mean_per_feature(tmp_path: Path)
     assert {tuple(feature) for feature in features} == {("name", "mean")}
 
 
+def random_pairs(groups: FeatureGroups, rng: np.random.Generator) -> list[Pair]:
+    """Pairs of columns in one group and in several, with random factors."""
+
+    def side(column: str) -> PairSide:
+        levels = groups.bases[column].levels if groups.bases[column].basis == "categories" else None
+        if levels is None:
+            return PairSide(column=column, knots=tuple(np.sort(rng.normal(0.0, 3.0, rng.integers(2, 5))).tolist()))
+        return PairSide(column=column, levels=levels[: rng.integers(1, len(levels) + 1)])
+
+    pairs = [rng.choice(groups.features, 2, replace=False).tolist() for _ in range(6)]
+    return [(side(a), side(b)) for a, b in pairs]
+
+
 def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     """A model whose columns have every basis, in random groups, and values of each column, some of them wild."""
     rng = np.random.default_rng(seed)
@@ -286,13 +322,15 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     parts[2]["requires"] = ["visit"]
     given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases}
     groups = learned_groups(load_groups(given), raw, rows)
+    if seed % 2:
+        groups = groups.with_pairs(random_pairs(groups, rng))
     expansion = Expansion.of(groups)
     assert {column.basis.name for column in expansion.columns} == set(BASES) - {"auto"}
     columns = dict(zip(groups.features, expansion.columns, strict=True))
     X = np.column_stack(
         [c.basis.coded(raw[n]) if isinstance(c.basis, Categories) else raw[n] for n, c in columns.items()]
     )
-    Y = rng.normal(size=(rows, 2)) + np.nan_to_num(X)[:, :2]
+    Y = rng.normal(size=(rows, 2)) + np.nan_to_num(X)[:, :2] + np.nan_to_num(X[:, 2:4] * X[:, 4:5])
     fitted = fit(fold_moments_of(X, Y, expansion=expansion.plain), groups, Options(alpha=1e-3))
     model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "memory"))
     wild = [-1e6, 1e6, -1.0, 0.0, 0.5, 7.0, math.nan]

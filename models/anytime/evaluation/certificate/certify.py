@@ -69,7 +69,7 @@ def certify(
     Raises
     ------
     TrainingError
-        The model is of a likelihood or was saved without its moments, or the limits are invalid.
+        The model is of a likelihood, has pairs or was saved without its moments, or the limits are invalid.
 
     Notes
     -----
@@ -79,6 +79,10 @@ def certify(
     if manifest.family != "gaussian":
         raise TrainingError(
             f"model {model.name!r} is {manifest.family}; certificates support least squares only (family gaussian)"
+        )
+    if model.groups.pairs:
+        raise TrainingError(
+            f"model {model.name!r} has pairs of columns, which certificates do not support; train without"
         )
     if model.moments is None:
         raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")

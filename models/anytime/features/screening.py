@@ -1,0 +1,180 @@
+"""Screening of pairs of columns: which products explain most of the residual of an additive model.
+
+This is FAST (Lou, Caruana, Gehrke and Hooker, "Accurate intelligible models with pairwise interactions", KDD 2013):
+the values of each column are cut at their octiles, and the gain of a pair is that of the best two cuts, one of each
+column. With four quadrants of weights n and mean residuals m, the gain is that of the interaction alone,
+
+    (m_11 - m_10 - m_01 + m_00)^2 / (1/n_11 + 1/n_10 + 1/n_01 + 1/n_00),
+
+because the residual of a linear basis still has main effects. Categories are cut into each frequent level and the rest.
+All quadrants of all pairs follow from products of the matrix of all cuts with itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.features.categories import Categories
+from anytime.features.expansion import Column, Expansion
+from anytime.features.hinge import distinct, quantiles
+from anytime.groups import Pair, PairSide
+from anytime.types import Bool, Float, Index
+
+CELLS = 8
+"""Cells of a column."""
+
+SCREENED_ROWS = 20_000
+SCREENED_CUTS = 2**28
+"""Largest number of rows times cuts of a sample, 1 GiB: a sample of a wide table has fewer rows."""
+
+MIN_SHARE = 0.005
+"""Share of the weights that each quadrant has at least: the mean of a few rows is noise."""
+
+KNOTS = (0.01, 1 / 3, 2 / 3, 0.99)
+"""Quantiles of the knots of a column of numbers: two bend the line, and values beyond the others count as these."""
+
+MAX_LEVELS = 5
+"""Maximum number of levels of a column of categories in a pair."""
+
+COARSE_CUTS = 3
+REFINED = 2000
+"""Where there are more pairs, the quartiles or the three most frequent levels select so many of them first."""
+
+BLOCK = 448
+"""Cuts whose products with all others are computed at once."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A pair and its gain: the reduction of the sum of squares, in variances of the residual, over all responses."""
+
+    pair: Pair
+    gain: float
+
+
+def screened_rows(columns: int) -> int:
+    """Return the number of rows of a sample."""
+    return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
+
+
+def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int) -> list[Screened]:
+    """Return the pairs with the largest gains, at most `count`, in descending order of gain.
+
+    Parameters
+    ----------
+    expansion : what the columns of X (n, columns) become.
+    residuals : (n, P) responses less their estimates.
+    weights : (n,) at least one of them above 0.
+    """
+    x = expansion.clamped(X)[0]
+    cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
+    places = np.flatnonzero([len(each) for each in cuts])
+    cuts = [each for each in cuts if len(each)]
+    if len(places) < 2:
+        return []
+    parts = _parts(residuals, weights)
+    first, second = np.triu_indices(len(places), 1)
+    if len(first) > REFINED:
+        coarse = [each[:COARSE_CUTS] for each in cuts]
+        promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
+        first, second = first[promising], second[promising]
+    found = np.empty(len(first))
+    for i in np.unique(first):
+        of = first == i
+        found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
+    best = np.argsort(-found, kind="stable")[:count]
+    sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
+    return [
+        Screened((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > 0
+    ]
+
+
+def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
+    """Return the weights of the rows, and the weighted residuals of each response that vary, in deviations: (.., n)."""
+    spread = residuals - weights @ residuals / weights.sum()
+    variance = weights @ np.square(spread) / weights.sum()
+    scaled = spread[:, variance > 0] / np.sqrt(variance[variance > 0])
+    return np.column_stack([weights, weights[:, np.newaxis] * scaled]).T.astype(np.float32)
+
+
+def _all_gains(cuts: list[Bool], parts: NDArray[np.float32]) -> Float:
+    """Return the gains (columns, columns) of all pairs, defined above the diagonal."""
+    every, gains = _Cuts.of(cuts), np.zeros((len(cuts), len(cuts)))
+    edges = [*np.searchsorted(every.starts, np.arange(0, every.starts[-1], BLOCK)), len(cuts)]
+    for a, b in pairwise(np.unique(edges).tolist()):
+        gains[a:b, a:] = every.some(a, b).gains(every.some(a, len(cuts)), parts)
+    return gains
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Which rows are inside the cuts of some columns: (cuts, n), those of column k from `starts[k]`."""
+
+    inside: NDArray[np.float32]
+    starts: Index
+
+    @staticmethod
+    def of(cuts: list[Bool]) -> _Cuts:
+        return _Cuts(np.concatenate(cuts).astype(np.float32), np.cumsum([0, *map(len, cuts)]))
+
+    def some(self, start: int, stop: int) -> _Cuts:
+        first = self.starts[start]
+        return _Cuts(self.inside[first : self.starts[stop]], self.starts[start : stop + 1] - first)
+
+    def gains(self, other: _Cuts, parts: NDArray[np.float32]) -> Float:
+        """Return the gain of the best cuts of each of these columns and each of the others, (columns, columns)."""
+        n, *sums = (self._quadrants(other, part) for part in parts)
+        least = MIN_SHARE * n.sum(axis=0)[0, 0]
+        inverse = 1.0 / np.maximum(n, least)
+        squares = np.zeros(n.shape[1:])
+        for s in sums:
+            squares += np.square(np.einsum("z,zij,zij->ij", SIGNS, s, inverse))
+        best = np.where((n >= least).all(axis=0), squares / inverse.sum(axis=0), 0.0)
+        best = np.maximum.reduceat(best, other.starts[:-1], axis=1)
+        return np.asarray(np.maximum.reduceat(best, self.starts[:-1], axis=0))
+
+    def _quadrants(self, other: _Cuts, part: NDArray[np.float32]) -> Float:
+        """Return the sums (4, cuts, cuts) inside both cuts, in the first only, in the second only, and in neither."""
+        both = ((self.inside * part) @ other.inside.T).astype(np.float64)
+        first, second = (self.inside @ part).astype(np.float64)[:, np.newaxis], other.inside @ part
+        return np.stack([both, first - both, second - both, part.sum(dtype=np.float64) - first - second + both])
+
+
+SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
+
+
+def _cuts(column: Column, x: Float) -> Bool:
+    """Return which values (n,) are inside each cut, (cuts, n), the coarse cuts first; none if they do not vary."""
+    found = np.unique(x[~np.isnan(x)])
+    if len(found) < 2:
+        return np.zeros((0, len(x)), dtype=np.bool_)
+    if isinstance(column.basis, Categories):
+        levels = _frequent(x, CELLS)
+        return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
+    present = x[~np.isnan(x)]
+    ends = np.unique(quantiles(present, CELLS - 1))
+    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[:1]
+    ends = np.concatenate([ends[1::2], ends[::2]])  # the quartiles first
+    return np.asarray(np.where(np.isnan(x), np.median(present), x) > ends[:, np.newaxis])
+
+
+def _side(column: Column, x: Float) -> PairSide:
+    """Return the factors of a column whose values (n,) vary."""
+    if isinstance(basis := column.basis, Categories):
+        # The other levels are those without a factor; one level is the complement of the others.
+        count = min(MAX_LEVELS, len(basis.levels) if basis.other else len(basis.levels) - 1)
+        codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
+        return PairSide(column=column.name, levels=tuple(basis.levels[code] for code in codes[:count]))
+    present = x[~np.isnan(x)]
+    knots = distinct(tuple(np.quantile(present, KNOTS).tolist()))
+    return PairSide(column=column.name, knots=knots if len(knots) > 1 else (float(present.min()), float(present.max())))
+
+
+def _frequent(x: Float, count: int) -> Float:
+    """Return the most frequent values, at most `count`."""
+    values, counts = np.unique(x[~np.isnan(x)], return_counts=True)
+    return np.asarray(values[np.argsort(-counts, kind="stable")][:count])

@@ -1,0 +1,140 @@
+"""Pairs of columns: a second fit, with the products that explain most of the residual of the first.
+
+The first fit is additive. A sample of its residuals screens all pairs (`anytime.features.screening`), and another pass
+over the rows adds the products of the best as terms. With "auto", part of the folds screens, and the other folds choose
+how many of the best pairs the model keeps: the smallest number whose error is within a standard error of the least. The
+error is that of all groups by least squares, for a likelihood too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import TrainingError
+from anytime.features.expansion import Expansion
+from anytime.features.learning import sample_of
+from anytime.features.screening import screened_pairs, screened_rows
+from anytime.groups import FeatureGroups
+from anytime.model.prefixes import expected_responses
+from anytime.moments.accumulate import Block, dense
+from anytime.moments.moments import Moments
+from anytime.training.fit import Fit, fit, terms_of
+from anytime.training.likelihood import Observations
+from anytime.training.model_selection import HoldOut, prefix_errors, split, with_rows
+from anytime.training.options import Options
+from anytime.types import Float, Index
+
+AUTO_PAIRS = 32
+"""Maximum number of pairs that "auto" keeps."""
+
+MIN_FOLDS = 3
+"""Folds that "auto" needs: one screens, and the standard error of the others needs two."""
+
+SLICE = 65_536
+"""Rows that are made dense at once."""
+
+
+class PairedRows(Protocol):
+    """The rows of a training table; each method reads them again."""
+
+    def blocks(self) -> Iterable[Block]: ...
+
+    def moments(self, groups: FeatureGroups) -> Many[Moments]:
+        """Return the moments of each fold, of the terms that other bases and pairs state."""
+
+    def observed(self) -> Observations | None:
+        """Return the rows for a likelihood, None for least squares."""
+
+
+def check_folds(options: Options, folds: int) -> None:
+    """Raise TrainingError if "auto" has too few folds."""
+    if options.pairs == "auto" and folds < MIN_FOLDS:
+        raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
+
+
+def fit_with_pairs(additive: Fit, rows: PairedRows, *, folds: int, seed: int, hold_out: HoldOut | None = None) -> Fit:
+    """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
+
+    Parameters
+    ----------
+    folds : number of folds of the rows, 1 without cross-validation.
+    seed : seed of the sample that screens.
+    hold_out : as in `fit`.
+    """
+    options = additive.options
+    check_folds(options, folds)
+    screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
+    count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
+    sample = _sample(rows.blocks(), screening, screened_rows(len(additive.expansion.columns)), seed)
+    with single_blas_thread():
+        scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
+        residuals = sample.Y - expected_responses(scores, options.family)
+        # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
+        found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
+    if not found:
+        return additive
+    pairs = [each.pair for each in found]
+    groups = additive.expansion.groups.with_pairs(pairs)
+    parts = rows.moments(groups)
+    if options.pairs == "auto":
+        by_gain = [tuple(side.column for side in pair) for pair in pairs]
+        kept = pairs[: _chosen_count(groups, parts, by_gain, screening, options)]
+        if not kept:
+            return additive
+        whole, groups = Expansion.of(groups).plain.terms, groups.with_pairs(kept)
+        remaining = np.flatnonzero(np.isin(whole.features, Expansion.of(groups).plain.terms.features))
+        parts = [part.restricted(remaining) for part in parts]
+    return fit(parts, groups, options, rows.observed(), hold_out=hold_out)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    X: Float
+    Y: Float
+    weights: Float
+
+
+def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sample:
+    """Return a uniform sample of the rows of positive weight in the first folds."""
+
+    def batches() -> Iterator[dict[str, NDArray[Any]]]:
+        for block in blocks:
+            for start in range(0, len(block.Y), SLICE):
+                part = slice(start, start + SLICE)
+                weights = np.ones(len(block.Y[part])) if block.weights is None else block.weights[part]
+                use = weights > 0 if block.folds is None else (weights > 0) & (block.folds[part] < folds)
+                yield {"X": dense(block.X[part])[use], "Y": block.Y[part][use], "weights": weights[use]}
+
+    sample, _ = sample_of(batches(), rows, seed=seed)
+    return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
+
+
+def _chosen_count(
+    groups: FeatureGroups, parts: Many[Moments], by_gain: Many[tuple[str, ...]], screening: int, options: Options
+) -> int:
+    """Return the smallest number of pairs, in descending order of gain, within a standard error of the least error."""
+    terms = terms_of(groups, parts)
+    expansion = terms.expansion
+    spans = {
+        tuple(side.name for side in product.sides): np.arange(start, stop)
+        for product, (start, stop) in zip(expansion.products, expansion.product_spans, strict=True)
+    }
+    blocks = [np.arange(expansion.column_terms), *(spans[pair] for pair in by_gain)]
+    ends: Index = np.cumsum([0, *map(len, blocks)])
+    judging = [fold for f, fold in zip(with_rows(terms.parts), split(terms.parts), strict=True) if f >= screening]
+    if len(judging) < MIN_FOLDS - 1:
+        raise TrainingError(f"{len(judging)} folds with rows choose the number of pairs; expected 2 or more")
+    with single_blas_thread():
+        errors = prefix_errors(judging, np.concatenate(blocks), ends[1:], options.grid)
+    least = errors.mean.argmin(axis=0)
+    at = least, np.arange(len(blocks))
+    mean, deviation = errors.mean[at], errors.standard_error[at]
+    best = int(mean.argmin())
+    return int(np.flatnonzero(mean <= mean[best] + deviation[best])[0])

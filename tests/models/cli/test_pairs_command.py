@@ -1,0 +1,101 @@
+"""`anytime train --pairs`: pairs in the model, in reports and in other commands, and one line for what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
+
+GROUPS = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 4.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5},
+        {"name": "c", "features": ["c0"], "cost": 2.0},
+    ]
+}
+TRAIN = ["train", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.safetensors"]
+Capture = pytest.CaptureFixture[str]
+
+
+def rows(seed: int, count: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame["a0"] + frame["a0"] * frame["b0"] + frame["a0"] * frame["a1"] + rng.normal(size=count)
+    frame["up"] = (frame["y"] > 0).map({True: "yes", False: "no"})
+    return frame
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows(0, 800).to_parquet("train.parquet")
+    rows(1, 300).to_parquet("test.parquet")
+    Path("groups.json").write_text(json.dumps(GROUPS))
+
+
+def test_the_model_is_that_of_the_estimator(capsys: Capture) -> None:
+    assert main([*TRAIN, "--pairs", "2", "--folds", "4", "--test", "test.parquet"]) == 0
+    assert "pairs: 'a0 * a1', 'a0 * b0'" in capsys.readouterr().out
+    model = load("m.safetensors")
+    frame = rows(0, 800)
+    X = frame[["a0", "a1", "b0", "c0"]]
+    found = AnytimeRegressor(GROUPS, alpha="cv", cv=4, pairs=2).fit(X, frame["y"])
+    assert model.manifest.steps == found.model_.manifest.steps
+    np.testing.assert_allclose(model.prefixes.packed, found.model_.prefixes.packed, rtol=1e-9)
+    assert main(["show", "m.safetensors", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert {name for step in steps for name in step["adds"]} == {"a", "b", "c"}
+    assert sorted(pair for step in steps for pair in step.get("pairs", [])) == [["a0", "a1"], ["a0", "b0"]]
+
+
+def test_auto_and_a_likelihood_and_a_stopping_rule() -> None:
+    assert main([*TRAIN, "--pairs", "auto", "--validation", "test.parquet"]) == 0
+    assert len(load("m.safetensors").groups.pairs) >= 2
+    binary = [word.replace("y", "up") if word == "y" else word for word in TRAIN]
+    assert main([*binary, "--pairs", "2", "--family", "binomial", "--alpha", "0.01"]) == 0
+    model = load("m.safetensors")
+    assert [tuple(side.column for side in pair) for pair in model.groups.pairs] == [("a0", "a1"), ("a0", "b0")]
+
+
+def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture) -> None:
+    assert main([*TRAIN, "--pairs", "2"]) == 0
+    assert main(["evaluate", "m.safetensors", "test.parquet"]) == 0
+    assert main(["export", "m.safetensors", "--to", "json"]) == 0
+    assert main(["resequence", "m.safetensors", "--without", "c", "--out", "n.safetensors"]) == 0
+    assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
+    capsys.readouterr()
+    assert main(["certify", "m.safetensors", "--out", "c.safetensors"]) == 2
+    error = capsys.readouterr().err
+    assert "error: model 'm' has pairs of columns, which certificates do not support" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--pairs", "0"], "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        (["--pairs", "some"], "--pairs is 'some'; expected a number from 1 to 256, or 'auto'"),
+        (["--pairs", "3", "--method", "sparse"], "method sparse does not support pairs; choose another method"),
+        (["--pairs", "auto", "--folds", "2"], "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+        (["--pairs", "2", "--backend", "dask", "--scheduler", "tcp://x:1"], "--pairs requires --backend local"),
+    ],
+)
+def test_an_invalid_call_is_one_line(capsys: Capture, options: list[str], error: str) -> None:
+    assert main([*TRAIN, *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(f"error: {error}")
+    assert not Path("m.safetensors").exists()
+
+
+def test_moments_refuse_pairs(capsys: Capture) -> None:
+    moments = ["moments", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.moments"]
+    assert main(moments) == 0
+    capsys.readouterr()
+    assert main(["train", "m.moments", "--out", "m.safetensors", "--pairs", "2"]) == 2
+    error = "--pairs requires a table; 'm.moments' contains moments, without rows to screen"
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {error}"

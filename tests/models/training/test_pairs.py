@@ -1,0 +1,358 @@
+"""A model with pairs is the linear model of explicitly multiplied columns, in sequence, coefficients and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime import AnytimeClassifier, AnytimeRegressor, load
+from anytime.errors import TableError, TrainingError
+from anytime.evaluation.certificate.certify import certify
+from anytime.features.expansion import Expansion
+from anytime.groups import ColumnBasis, FeatureGroups, PairSide, load_groups
+from anytime.inference.prediction import LoadedModel
+from anytime.moments.accumulate import fold_moments_of
+from anytime.target import Target
+from anytime.training.fit import Fit, fit, provenance
+from anytime.training.guarantee import guarantee
+from anytime.training.options import Options
+from anytime.training.resequencing import Changes, resequence
+from anytime.types import Float, Method
+from models.properties import quick
+
+ALPHA = 0.01
+ROWS = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """Random groups with random pairs, their rows, and the terms, multiplied one by one."""
+
+    groups: FeatureGroups
+    X: Float
+    y: Float
+
+    def column(self, name: str) -> Float:
+        return self.X[:, self.groups.features.index(name)]
+
+    def factors(self, side: PairSide) -> list[Float]:
+        x = self.column(side.column)
+        if side.levels:
+            levels = self.groups.bases[side.column].levels or ()
+            return [np.where(np.isnan(x), np.nan, x == levels.index(level)) for level in side.levels]
+        last = side.knots[-1]
+        return [np.minimum(np.maximum(x, knot), last) - knot for knot in side.knots[:-1]]
+
+    def terms(self, members: frozenset[str]) -> dict[str, Float]:
+        """The terms of some groups and of the pairs with both columns in them, less their means, 0 where missing."""
+        found: dict[str, Float] = {}
+        inside = [name for group in self.groups.groups if group.name in members for name in group.features]
+        for name in inside:
+            levels = self.groups.bases[name].levels if name in self.groups.bases else None
+            x = self.column(name)
+            if levels is None:
+                found[name] = x
+            else:
+                found |= {f"{name}={label}": np.where(np.isnan(x), np.nan, x == k) for k, label in enumerate(levels)}
+        for a, b in self.groups.pairs:
+            if {a.column, b.column} <= set(inside):
+                for (i, one), (j, other) in product(enumerate(self.factors(a)), enumerate(self.factors(b))):
+                    found[f"{a.column} {i} * {b.column} {j}"] = one * other
+        return {name: np.nan_to_num(t - np.nanmean(t)) for name, t in found.items()}
+
+    def solved(self, members: frozenset[str]) -> tuple[dict[str, float], float]:
+        """The ridge regression on the terms of some groups: coefficients in raw units, and F."""
+        terms = self.terms(members)
+        if not terms:
+            return {}, 0.0
+        T = np.column_stack(list(terms.values()))
+        y, scale = self.y - self.y.mean(), T.std(axis=0)
+        scale[scale == 0] = 1.0
+        Z, z = T / scale, y / y.std()
+        w = np.linalg.solve(Z.T @ Z / ROWS + ALPHA * np.eye(len(scale)), Z.T @ z / ROWS)
+        return dict(zip(terms, w * y.std() / scale, strict=True)), 0.5 * float(z @ Z @ w) / ROWS
+
+    def fitted(self, method: Method = "fr", **options: Any) -> Fit:
+        parts = fold_moments_of(self.X, self.y, expansion=Expansion.of(self.groups).plain, chunk_rows=64)
+        return fit(parts, self.groups, Options(method, alpha=ALPHA, **options))
+
+    def model(self, **options: Any) -> LoadedModel:
+        found = self.fitted(**options)
+        return LoadedModel.of(found.model("m", Target("regression", ("y",)), provenance(found, "memory")))
+
+
+def case(seed: int, *, across: bool = True) -> Case:
+    rng = np.random.default_rng(seed)
+    widths = rng.integers(1, 4, 4)
+    names = [[f"g{i}c{j}" for j in range(width)] for i, width in enumerate(widths)]
+    parts = [{"name": f"g{i}", "features": own, "cost": float(rng.integers(1, 6))} for i, own in enumerate(names)]
+    columns = [name for own in names for name in own]
+    X = rng.normal(size=(ROWS, len(columns))) + 0.5 * rng.normal(size=(ROWS, 1))
+    port = columns[int(rng.integers(len(columns)))]
+    X[:, columns.index(port)] = rng.integers(0, 3, ROWS)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    bases = {name: ColumnBasis(missing=False) for name in columns}
+    bases[port] = ColumnBasis(basis="categories", levels=("A", "B", "C"), other=False, missing=False)
+
+    def side(name: str) -> PairSide:
+        if name == port:
+            return PairSide(column=name, levels=("C", "A")[: rng.integers(1, 3)])
+        return PairSide(column=name, knots=tuple(np.sort(rng.normal(size=rng.integers(2, 5))).tolist()))
+
+    owner = {name: i for i, own in enumerate(names) for name in own}
+    chosen = [rng.choice(columns, 2, replace=False).tolist() for _ in range(5)]
+    pairs = [(side(a), side(b)) for a, b in chosen if across or owner[a] == owner[b]]
+    y = np.nan_to_num(X) @ rng.normal(size=len(columns)) + rng.normal(size=ROWS)
+    y += sum(2 * np.nan_to_num(X[:, columns.index(a)] * X[:, columns.index(b)]) for a, b in chosen)
+    return Case(load_groups({"groups": parts}).with_bases(bases).with_pairs(pairs), X, y)
+
+
+def literal_steps(of: Case) -> list[tuple[frozenset[str], float]]:
+    """The best groups per cost, one after the other or the two groups of a pair at once, and F after each step."""
+    owner = {name: group.name for group in of.groups.groups for name in group.features}
+    cost = {group.name: group.cost for group in of.groups.groups}
+    together = {frozenset(owner[side.column] for side in pair) for pair in of.groups.pairs}
+    selected: frozenset[str] = frozenset()
+    steps = []
+    while len(selected) < len(of.groups):
+        candidates = {*(frozenset([name]) for name in cost if name not in selected), *(t - selected for t in together)}
+        now = of.solved(selected)[1]
+        gains = {c: (of.solved(selected | c)[1] - now) / sum(cost[name] for name in c) for c in candidates if c}
+        best = max(gains, key=lambda c: gains[c])
+        selected |= best
+        steps.append((best, of.solved(selected)[1]))
+    return steps
+
+
+@given(seed=st.integers(0, 10_000))
+@quick(20)
+def test_sequence_and_coefficients_are_those_of_multiplied_columns(seed: int) -> None:
+    of = case(seed)
+    model = of.model()
+    selected: set[str] = set()
+    for step, (adds, F) in zip(model.manifest.steps, literal_steps(of), strict=True):
+        assert set(step.adds) == adds
+        assert step.explained_variance == pytest.approx(F, rel=1e-9, abs=1e-12)
+        assert step.cost == pytest.approx(sum(of.groups.groups[of.groups.position(name)].cost for name in adds))
+        selected |= adds
+        coef = model.prefixes.coef(model.manifest.steps.index(step) + 1)[:, 0]
+        expected = of.solved(frozenset(selected))[0]
+        np.testing.assert_allclose(np.sort(coef), np.sort(list(expected.values())), rtol=1e-9, atol=1e-9)
+    owner = {name: group.name for group in of.groups.groups for name in group.features}
+    known: set[str] = set()
+    for step in model.manifest.steps:
+        known |= set(step.adds)
+        own = {pair for pair in step.pairs if {owner[name] for name in pair} & set(step.adds)}
+        assert own == set(step.pairs)
+        assert all({owner[name] for name in pair} <= known for pair in step.pairs)
+    listed = [pair for step in model.manifest.steps for pair in step.pairs]
+    assert sorted(listed) == sorted((a.column, b.column) for a, b in of.groups.pairs)
+
+
+@given(seed=st.integers(0, 10_000))
+@quick(20)
+def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(seed: int) -> None:
+    of, rng = case(seed), np.random.default_rng(seed)
+    model, rows = of.model(), 7
+    opened = model.open(rows)
+    received: set[str] = set()
+    for name in [*rng.permutation(model.groups.names).tolist(), *rng.choice(model.groups.names, 2).tolist()]:
+        columns = model.groups.slices[model.groups.position(name)]
+        # The last values of a group count: products follow a replacement.
+        for offset in (5, 0):
+            values = of.X[offset : offset + rows, columns]
+            categories = model.places[name].expansion.categories
+            opened.add_checked(name, opened.checked(name, np.array(values), coded=bool(categories)))
+        received.add(name)
+        terms = of.terms(frozenset(received))
+        for policy, members in (("arrived", received), ("prefix", set(model.needed[opened.prefix]))):
+            coef = of.solved(frozenset(members))[0]
+            expected = of.y.mean() + sum(terms[term][:rows] * w for term, w in coef.items())
+            found = opened.answer(policy=policy)  # type: ignore[arg-type]
+            np.testing.assert_allclose(found.prediction, np.broadcast_to(expected, rows), rtol=1e-9, atol=1e-9)
+            assert set(found.groups) == members
+            assert set(found.missing) <= set(model.groups.names)
+
+
+def test_memory_counts_products_when_they_are_complete() -> None:
+    of = case(3)
+    model = of.model()
+    opened = model.open(2)
+    for name in model.places:
+        values = of.X[:2, model.groups.slices[model.groups.position(name)]]
+        more, before = opened.more_bytes(name, values), opened.nbytes
+        opened.add_checked(name, opened.checked(name, values, coded=True))
+        assert opened.nbytes == before + more
+    assert opened.nbytes > 8 * 2 * len(model.prefixes.mean)
+
+
+@pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
+@pytest.mark.parametrize("options", [{}, {"cost_blind": True}, {"doubling": True}, {"epsilon": 0.3}])
+def test_every_search_joins_pairs_at_the_step_that_completes_them(method: Method, options: dict[str, Any]) -> None:
+    for seed in range(4):
+        found = case(seed).fitted(method, **options)
+        order = [group for step in found.sequence.steps for group in step.adds]
+        assert len(set(order)) == len(order)
+        selected: set[int] = set()
+        for step in found.sequence.steps:
+            selected |= set(step.adds)
+            ready = {p for p in found.groups.products if set(found.groups.prerequisites[p]) <= selected}
+            assert ready <= selected
+        assert found.sequence.ends[-1] == len(found.sequence.columns)
+
+
+def test_pairs_inside_groups_keep_the_guarantee_of_groups_with_these_columns() -> None:
+    of = next(each for each in (case(seed, across=False) for seed in range(99)) if len(each.groups.pairs) > 1)
+    found = of.fitted()
+    terms = {group.name: of.terms(frozenset([group.name])) for group in of.groups.groups}
+    explicit = [
+        {"name": group.name, "features": [f"{group.name} {name}" for name in terms[group.name]], "cost": group.cost}
+        for group in of.groups.groups
+    ]
+    T = np.column_stack([t for own in terms.values() for t in own.values()])
+    theirs = fit(fold_moments_of(T, of.y), load_groups({"groups": explicit}), Options(alpha=ALPHA))
+    expected = guarantee(theirs.gram, theirs.groups, "fr", ALPHA).gamma
+    assert found.guarantee.gamma == pytest.approx(expected, rel=1e-9)
+
+
+def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
+    found = case(1).fitted().guarantee
+    assert found.gamma is None
+    assert found.why == "pairs of columns join groups that gain more together, which the theorems do not cover"
+
+
+def test_a_resequenced_model_keeps_the_pairs_of_its_groups() -> None:
+    of = case(2)
+    model = of.model()
+    again = resequence(model, changes=Changes(method="omp"))
+    assert again.groups.pairs == model.groups.pairs
+    without = resequence(model, changes=Changes(without=("g0",)))
+    rest = Case(of.groups.only([1, 2, 3]), of.X[:, of.groups.slices[1].start :], of.y)
+    alone = rest.model()
+    assert [step.pairs for step in without.manifest.steps] == [step.pairs for step in alone.manifest.steps]
+    np.testing.assert_allclose(without.prefixes.packed, alone.prefixes.packed, rtol=1e-9, atol=1e-9)
+
+
+def test_certificates_refuse_pairs() -> None:
+    with pytest.raises(TrainingError, match="has pairs of columns, which certificates do not support"):
+        certify(case(1).model())
+
+
+def test_a_saved_model_answers_alike(tmp_path: Path) -> None:
+    of = case(4)
+    model = of.model()
+    model.save(tmp_path / "m.safetensors")
+    loaded = load(tmp_path / "m.safetensors")
+    assert [step.pairs for step in loaded.manifest.steps] == [step.pairs for step in model.manifest.steps]
+    np.testing.assert_array_equal(
+        loaded.prefixes.predict(of.X, loaded.steps), model.prefixes.predict(of.X, model.steps)
+    )
+
+
+def interacting(rows: int, seed: int, strength: float = 1.0) -> tuple[Float, Float]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 8))
+    y = X[:, 0] + X[:, 1] + strength * (X[:, 2] * X[:, 3] + X[:, 4] * (X[:, 5] > 0)) + rng.normal(size=rows)
+    return X, y
+
+
+def pairs_of(estimator: Any) -> set[tuple[str, str]]:
+    return {pair for step in estimator.model_.manifest.steps for pair in step.pairs}
+
+
+def test_the_strongest_pairs_are_found_and_explain_what_additive_terms_cannot() -> None:
+    X, y = interacting(4000, 0)
+    T, u = interacting(2000, 1)
+    additive = AnytimeRegressor(alpha="cv", basis="hinge").fit(X, y)
+    found = AnytimeRegressor(alpha="cv", basis="hinge", pairs=2).fit(X, y)
+    assert pairs_of(found) == {("x2", "x3"), ("x4", "x5")}
+    assert found.score(T, u) > additive.score(T, u) + 0.2
+    assert found.sequence_ == [step.group for step in found.model_.manifest.steps]
+    assert len(found.coef_) == len(found.get_feature_names_out())
+    names = found.get_feature_names_out()
+    assert sum(" * " in name for name in names) == 18
+    np.testing.assert_allclose([*found.staged_predict(T)][-1], found.predict(T))
+
+
+def test_auto_keeps_the_pairs_that_help_and_none_without_interactions() -> None:
+    X, y = interacting(4000, 2)
+    found = AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)
+    assert pairs_of(found) >= {("x2", "x3"), ("x4", "x5")}
+    for seed in range(5):
+        X, y = interacting(1000, seed, strength=0.0)
+        additive, auto = (AnytimeRegressor(alpha="cv", pairs=pairs).fit(X, y) for pairs in (None, "auto"))
+        assert pairs_of(auto) == set()
+        np.testing.assert_array_equal(auto.coef_, additive.coef_)
+
+
+@pytest.mark.parametrize("family", ["binomial", "multinomial", "gaussian"])
+def test_families_screen_the_residual_of_their_means(family: Any) -> None:
+    X, y = interacting(2000, 3, strength=2.0)
+    classes = np.digitize(y, [0.0] if family == "binomial" else [-1.0, 1.0])
+    additive, found = (AnytimeClassifier(family=family, pairs=pairs).fit(X, classes) for pairs in (None, 2))
+    assert pairs_of(found) == {("x2", "x3"), ("x4", "x5")}
+    assert found.score(X, classes) > additive.score(X, classes) + 0.05
+
+
+def test_counts_with_pairs_answer_from_any_groups() -> None:
+    X, y = interacting(2000, 4)
+    counts = np.random.default_rng(0).poisson(np.exp(np.clip(y, -2, 2)))
+    found = AnytimeRegressor(family="poisson", pairs=3).fit(X, counts)
+    opened = found.model_.open()
+    for name in found.model_.places:
+        opened.add(name, X[0, [int(name[1:])]])
+    arrived = opened.answer(policy="arrived")
+    assert arrived.prediction == pytest.approx(found.predict(X[:1])[0])
+
+
+def test_weights_and_folds_reach_the_screening() -> None:
+    X, y = interacting(3000, 5)
+    y[2000:] = X[2000:, 6] * X[2000:, 7] * 20
+    weights = np.where(np.arange(3000) < 2000, 1.0, 0.0)
+    found = AnytimeRegressor(alpha="cv", pairs=2, cv=4).fit(X, y, sample_weight=weights)
+    assert pairs_of(found) == {("x2", "x3"), ("x4", "x5")}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"pairs": 0}, "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        ({"pairs": 257}, "pairs is 257; expected a number from 1 to 256"),
+        ({"pairs": True}, "pairs is True; expected a number from 1 to 256"),
+        ({"pairs": "many"}, "pairs is 'many'; expected a number from 1 to 256"),
+        ({"pairs": 2, "method": "sparse"}, "method sparse does not support pairs; choose another method"),
+        ({"pairs": "auto", "cv": 2}, "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+    ],
+)
+def test_invalid_pairs_are_one_clear_error(options: dict[str, Any], why: str) -> None:
+    X, y = interacting(50, 0)
+    with pytest.raises(TrainingError, match=why):
+        AnytimeRegressor(**options).fit(X, y)
+
+
+def test_streams_refuse_pairs() -> None:
+    X, y = interacting(50, 0)
+    with pytest.raises(TrainingError, match="partial_fit expects None, as pairs need all rows: use fit"):
+        AnytimeRegressor(pairs=2).partial_fit(X, y)
+
+
+def test_products_too_large_to_square_are_named() -> None:
+    X, y = interacting(500, 0)
+    y = y + X[:, 2] * X[:, 3] * 10
+    X[:, 2:4] *= 1e90
+    with pytest.raises(TableError, match=r"X: column 'x2 \* x3' holds values that are infinite or too large to square"):
+        AnytimeRegressor(pairs=1).fit(X, y)
+
+
+def test_a_table_without_pairs_to_choose_from_trains_as_before() -> None:
+    X, y = interacting(100, 0)
+    np.testing.assert_array_equal(
+        AnytimeRegressor(pairs=5).fit(X[:, :1], y).coef_, AnytimeRegressor().fit(X[:, :1], y).coef_
+    )
