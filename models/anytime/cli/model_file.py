@@ -23,7 +23,10 @@ from anytime.model.model import Model
 
 
 def show(model: ModelFile, json: AsJson = False) -> None:
-    """Show the steps of a model: the groups, cost and explained variance of each."""
+    """Print the steps of a model: the groups, cost and explained variance of each.
+
+    Example: anytime show model.safetensors
+    """
     loaded = load(model)
     if json:
         values = {
@@ -36,8 +39,11 @@ def show(model: ModelFile, json: AsJson = False) -> None:
     print_results(steps_table(loaded), summary(loaded))
 
 
-def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")]) -> None:
-    """Draw the explained variance of each prefix of a model against its cost."""
+def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Draw to this file (png, svg or pdf).")]) -> None:
+    """Draw the explained variance of each prefix of a model against its cost.
+
+    Example: anytime plot model.safetensors --out model.png
+    """
     check_writable(out, FORMATS)
     plot_model(load(model), out)
     remark(f"wrote {out}")
@@ -45,10 +51,17 @@ def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Picture to wr
 
 def export(
     model: ModelFile,
-    to: Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")],
-    out: Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")] = None,
+    to: Annotated[
+        Literal["json", "c"], typer.Option(help="Write JSON, or a C11 header that predicts one row at a time.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this file (*.json or *.h); the default is standard output.")
+    ] = None,
 ) -> None:
-    """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
+    """Write the prefixes of a model as JSON or C, for programs and devices without this library.
+
+    Example: anytime export model.safetensors --to c --out model.h
+    """
     check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
@@ -61,18 +74,21 @@ def export(
 
 def certify(
     model: ModelFile,
-    out: Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")] = None,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the certified model to this file (*.safetensors).")] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the model file, instead of --out.")] = False,
     seconds: Annotated[
-        float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
+        float, typer.Option(help="Search for at most this long, in seconds, for all prefixes together.")
     ] = 60.0,
-    nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
-    n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Visit at most this many search nodes per prefix.")] = NODES,
+    n_jobs: Annotated[int, typer.Option(help="Search with this many processes; -1 uses all cores.")] = 1,
     json: AsJson = False,
 ) -> None:
-    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training."""
+    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
+
+    More time and nodes give tighter bounds.
+
+    Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
+    """
     if (out is None) != in_place:
         given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
         raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
