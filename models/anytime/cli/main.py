@@ -66,7 +66,7 @@ class _Commands(TyperGroup):
             return None
         text, _, example = (inspect.getdoc(function) or "").partition("\n\nExample: ")
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-        app.command(cmd_name, help=text, epilog=f"Example:\n\n\b\n{example}", context_settings=WIDTH)(function)
+        app.command(cmd_name, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
         return typer.main.get_command(app)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
