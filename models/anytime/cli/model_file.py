@@ -1,4 +1,7 @@
-"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`."""
+"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`.
+
+Each imports its own part of the library when it runs, so that `show` starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,9 @@ from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, steps_table, summary
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate.certify import NODES
-from anytime.evaluation.certificate.certify import certify as certify_model
-from anytime.evaluation.plots import FORMATS, plot_model
+from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
 from anytime.inference.prediction import load
-from anytime.model.export import c_source, document
 from anytime.model.model import Model
 
 
@@ -44,6 +44,8 @@ def plot(model: ModelFile, out: Annotated[Path, typer.Option(help="Draw to this 
 
     Example: anytime plot model.safetensors --out model.png
     """
+    from anytime.evaluation.plots import FORMATS, plot_model  # noqa: PLC0415
+
     check_writable(out, FORMATS)
     plot_model(load(model), out)
     remark(f"wrote {out}")
@@ -62,6 +64,8 @@ def export(
 
     Example: anytime export model.safetensors --to c --out model.h
     """
+    from anytime.model.export import c_source, document  # noqa: PLC0415
+
     check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
@@ -89,6 +93,8 @@ def certify(
 
     Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
     """
+    from anytime.evaluation.certificate.certify import certify as certify_model  # noqa: PLC0415
+
     if (out is None) != in_place:
         given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
         raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")

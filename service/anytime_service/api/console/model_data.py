@@ -10,12 +10,11 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
-from anytime.evaluation.certificate.certify import at_least
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column
 from anytime.features.hinge import Hinge
 from anytime.features.poly import Polynomial
-from anytime.model.model import Model
+from anytime.model.model import Model, at_least
 from anytime.training.guarantee import bound, doubling_bound
 from anytime.types import Float, Label
 from anytime_service.api.control import Service
