@@ -42,7 +42,7 @@ _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, Look
 class FeatureGroup(BaseModel):
     """Features that are computed together, at one test-time cost."""
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(min_length=1)
     features: tuple[str, ...]
@@ -59,7 +59,7 @@ class ColumnBasis(BaseModel):
     have an indicator. A field that is present is not learned, even if it is null.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     basis: str | None = None
     knots: tuple[float, ...] | None = None

@@ -112,7 +112,7 @@ class MomentsRecord(BaseModel):
     of one fold. `weights` is the column of the row weights, or None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     format: int = FORMAT
     created: str
