@@ -80,9 +80,7 @@ class ColumnBasis(BaseModel):
 class FeatureGroups(BaseModel):
     """A partition of the features into groups with costs, in the order of the file, and the bases of some features."""
 
-    model_config = ConfigDict(
-        defer_build=True, frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,)
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
     groups: tuple[FeatureGroup, ...]
