@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
+.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -34,9 +34,9 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# All three run; a ratio of more than 1.15 times its limit fails.
+# All four run; a ratio of more than 1.15 times its limit fails.
 bench: .venv/ready
-	@$(MAKE) --keep-going --no-print-directory bench-training bench-likelihood bench-serving ARGS=
+	@$(MAKE) --keep-going --no-print-directory bench-training bench-likelihood bench-serving bench-starting ARGS=
 
 bench-training: .venv/ready
 	$(BIN)/python tests/benchmarks/training.py $(ARGS)
@@ -48,6 +48,9 @@ bench-likelihood: .venv/ready
 
 bench-serving: .venv/ready
 	$(BIN)/python tests/benchmarks/serving.py $(ARGS)
+
+bench-starting: .venv/ready
+	$(BIN)/python tests/benchmarks/starting.py $(ARGS)
 
 # Measures the service directly and behind each installed proxy of deploy/proxies.
 bench-proxies: .venv/ready

@@ -14,10 +14,6 @@ from anytime.errors import (
     TrainingError,
     ValuesError,
 )
-from anytime.groups import FeatureGroup, FeatureGroups, load_groups
-from anytime.inference.prediction import Answer, LoadedModel, Prediction, load
-from anytime.inference.runner import Runner
-from anytime.model.model import Expected, Model
 
 if TYPE_CHECKING:
     from anytime.data.formats import open_table
@@ -25,6 +21,10 @@ if TYPE_CHECKING:
     from anytime.evaluation.calibrate import calibrate
     from anytime.evaluation.certificate.certify import certify
     from anytime.evaluation.evaluate import evaluate
+    from anytime.groups import FeatureGroup, FeatureGroups, load_groups
+    from anytime.inference.prediction import Answer, LoadedModel, Prediction, load
+    from anytime.inference.runner import Runner
+    from anytime.model.model import Expected, Model
     from anytime.training.resequencing import resequence
 
 __all__ = [
@@ -56,19 +56,33 @@ __all__ = [
 
 
 _IMPORTED_ON_USE = {
+    "Answer": "anytime.inference.prediction",
     "AnytimeClassifier": "anytime.estimators",
     "AnytimeRegressor": "anytime.estimators",
+    "Expected": "anytime.model.model",
+    "FeatureGroup": "anytime.groups",
+    "FeatureGroups": "anytime.groups",
+    "LoadedModel": "anytime.inference.prediction",
+    "Model": "anytime.model.model",
+    "Prediction": "anytime.inference.prediction",
+    "Runner": "anytime.inference.runner",
     "calibrate": "anytime.evaluation.calibrate",
     "certify": "anytime.evaluation.certificate.certify",
     "evaluate": "anytime.evaluation.evaluate",
+    "load": "anytime.inference.prediction",
+    "load_groups": "anytime.groups",
     "__version__": "anytime._version",
     "open_table": "anytime.data.formats",
     "resequence": "anytime.training.resequencing",
 }
-"""Names whose modules a program that only predicts does not need, scikit-learn among them."""
+"""Modules of the public names: a program imports only those that it uses, and `anytime --help` not even NumPy."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _IMPORTED_ON_USE:
         raise AttributeError(f"module 'anytime' has no attribute {name!r}")
     return getattr(import_module(_IMPORTED_ON_USE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

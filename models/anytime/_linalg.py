@@ -35,6 +35,9 @@ def single_blas_thread() -> AbstractContextManager[object]:
     return limit
 
 
+NULL_EIGENVALUE = 1e-10
+"""Eigenvalues below this share of the group's largest count as zero."""
+
 RANK_TOLERANCE = 1e-10
 """A pivot below this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
 

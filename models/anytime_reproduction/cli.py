@@ -34,32 +34,45 @@ DATA = Path("../shared/data")
 
 def reproduce(
     name: Annotated[
-        list[str] | None, typer.Argument(help="Experiments to run; all by default.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Run these experiments; the default is all.",
+            show_default=False,
+            autocompletion=lambda: [each.name for each in EXPERIMENTS],
+        ),
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Run all experiments, which is the default without a name.")
-    ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions, within two minutes.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the report; existing results there are reused.")] = Path(
+    everything: Annotated[bool, typer.Option("--all", help="Run all experiments, as without a name.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions: about two minutes.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Write the report to this folder; its results are reused.")] = Path(
         "reproduction"
     ),
     data: Annotated[
         Path | None,
-        typer.Option("--data", help=f"Folder of the real data sets; {DATA} if it exists.", show_default=False),
+        typer.Option(
+            "--data",
+            help=f"Read the real data sets from this folder; the default is {DATA} if it exists.",
+            show_default=False,
+        ),
     ] = None,
     yahoo: Annotated[
-        Path | None, typer.Option("--yahoo", help="Folder of the owners' Yahoo! LTR files.", show_default=False)
+        Path | None,
+        typer.Option("--yahoo", help="Read the owners' Yahoo! LTR files from this folder.", show_default=False),
     ] = None,
     yahoo_costs: Annotated[
-        Path | None, typer.Option("--yahoo-costs", help="Cost file of its features.", show_default=False)
+        Path | None,
+        typer.Option("--yahoo-costs", help="Read the costs of the Yahoo! features from this file.", show_default=False),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore existing results and run everything.")] = False,
-    n_jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run everything again, and replace existing results.")] = False,
+    n_jobs: Annotated[
+        int | None, typer.Option(help="Run this many processes; the default is all cores.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed all random numbers.")] = 0,
 ) -> None:
     """Reproduce the papers' experiments and write a report: each table and figure, published and ours.
 
     An interrupted run resumes where it stopped.
+
+    Example: anytime reproduce --quick --out reproduction
     """
     for module in ("matplotlib", "pyarrow", "sklearn"):  # in addition to the library's own requirements
         if find_spec(module) is None:

@@ -17,39 +17,59 @@ _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicor
 
 def serve(
     models: Annotated[
-        list[Path] | None, typer.Argument(help="Model files and folders with model files.", show_default=False)
+        list[Path] | None,
+        typer.Argument(help="Serve these model files, and those in these folders.", show_default=False),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    host: Annotated[str | None, typer.Option(help="Listen on this address.", show_default="127.0.0.1")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on; 0 is any free port.", show_default="8000")
+        int | None, typer.Option(help="Listen on this port, 1 to 65535; 0 is any free port.", show_default="8000")
     ] = None,
     uds: Annotated[
-        Path | None, typer.Option(help="Unix socket to listen on instead of a host and port.", show_default=False)
+        Path | None, typer.Option(help="Listen on this Unix socket, instead of a host and port.", show_default=False)
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow access from other machines without API keys.")
     ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Separate port for /metrics and the probes.", show_default="main port"),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve /metrics and the probes on this port; 0 is any free port.",
+            show_default="main port",
+        ),
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(case_sensitive=False, help="Least severe level to log.", show_default="info"),
+        typer.Option(case_sensitive=False, help="Log messages of at least this level.", show_default="info"),
     ] = None,
     session_store: Annotated[
-        str | None, typer.Option(help="Session store: memory, or the URL of a Redis server.", show_default="memory")
+        str | None,
+        typer.Option(
+            help="Store sessions in memory, or in the Redis server at this URL (redis://HOST:PORT).",
+            show_default="memory",
+        ),
     ] = None,
-    ssl_certfile: Annotated[Path | None, typer.Option(help="TLS certificate.", show_default=False)] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", show_default=False)] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="Read the TLS certificate from this file (PEM).", show_default=False)
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None, typer.Option(help="Read the key of the certificate from this file (PEM).", show_default=False)
+    ] = None,
     ssl_keyfile_password: Annotated[
-        str | None, typer.Option(help="Password of an encrypted key.", show_default=False)
+        str | None, typer.Option(help="Decrypt the key with this password.", show_default=False)
     ] = None,
     ssl_ca_certs: Annotated[
-        Path | None, typer.Option(help="Certificate authorities for client certificates.", show_default=False)
+        Path | None,
+        typer.Option(help="Require client certificates of the authorities in this file (PEM).", show_default=False),
     ] = None,
 ) -> None:
-    """Serve models over HTTP and WebSocket, with an answer at every deadline."""
+    """Serve models over HTTP and WebSocket, with an answer at every deadline.
+
+    Flags have priority over the settings in the environment (ANYTIME_*).
+
+    Example: anytime serve model.safetensors --port 8000
+    """
     try:
         from anytime_service.models.registry import load_registry  # noqa: PLC0415
         from anytime_service.server.run import serve as run  # noqa: PLC0415
@@ -81,9 +101,12 @@ def serve(
 
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
-    port: Annotated[int, typer.Option(help="Port of the server; a free port if it is in use.")] = 8000,
+    port: Annotated[int, typer.Option(help="Listen on this port; a free port if it is in use.")] = 8000,
 ) -> None:
-    """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines."""
+    """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines.
+
+    Example: anytime demo --once
+    """
     try:
         from anytime_service.demo.story import run_demo  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -22,11 +22,11 @@ from anytime.target import Target
 def basis(
     data: options.Data,
     groups: options.GroupsFile,
-    out: Annotated[Path, typer.Option(help="Groups file to write, JSON or YAML.")],
+    out: Annotated[Path, typer.Option(help="Write the groups with their bases to this file (JSON or YAML).")],
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="Target: learn from the rows that have one, as train does.")
+        list[str] | None, typer.Option(help="Learn only from rows with a value in this column; repeat for several.")
     ] = None,
     seed: options.Seed = 0,
 ) -> None:
@@ -34,6 +34,8 @@ def basis(
 
     The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
     and `moments` learn none of them again, so the moments of several tables may be added.
+
+    Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)

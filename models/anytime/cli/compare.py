@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -26,27 +26,31 @@ def compare(
     data: options.Data,
     groups: options.GroupsFile,
     target: options.TargetColumns,
-    task: Annotated[
-        Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for 'anytime train'.")
-    ] = "auto",
-    test: Annotated[Path | None, typer.Option(help="Table to evaluate on.")] = None,
+    task: options.TaskName = "auto",
+    test: options.TestTable = None,
     alpha: options.Alpha = "cv",
     folds: options.Folds = 5,
     level: Annotated[
-        float | None, typer.Option(help="Stop at this share of the final value; the plateau's by default.")
+        float | None,
+        typer.Option(
+            help="Measure timeliness up to this share of the final value, above 0 and at most 1; the default is the "
+            "plateau."
+        ),
     ] = None,
     query: options.Query = None,
     weights: options.Weights = None,
     drop: options.Drop = None,
     drop_missing_target: options.DropMissing = False,
-    plot: Annotated[Path | None, typer.Option(help="Picture to write: png, svg or pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (png, svg or pdf).")] = None,
     json: options.AsJson = False,
     n_jobs: options.Jobs = None,
     seed: options.Seed = 0,
 ) -> None:
-    """Compare the methods: explained variance against cost, and timeliness up to the plateau.
+    """Compare the selection methods on one table: explained variance against cost, and timeliness up to the plateau.
 
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
+
+    Example: anytime compare train.csv --groups groups.yaml --target target --test test.csv
     """
     training = Options("omp", alpha=options.parsed_alpha(alpha))
     training.check()

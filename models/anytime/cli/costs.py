@@ -15,6 +15,8 @@ from rich.table import Table
 from anytime._files import check_writable
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.options import (
+    GROUPS_OUT,
+    REFIT,
     AsJson,
     CostQuantile,
     Distributions,
@@ -42,26 +44,30 @@ DRIFT = 3
 def costs(
     source: Annotated[
         list[str],
-        typer.Option("--from", help="Address of a service's metrics, or a file of them; repeat it for replicas."),
+        typer.Option("--from", help="Read metrics from this service (http://HOST:PORT) or file; repeat for replicas."),
     ],
-    model: Annotated[Path, typer.Option("--model", help="Model file that the service uses.")],
+    model: Annotated[Path, typer.Option("--model", help="Read the model file that the service uses.")],
     since: Annotated[
         list[str] | None,
-        typer.Option(help="File of earlier metrics to subtract: the one that --keep wrote, or one for each --from."),
+        typer.Option(help="Subtract the metrics in this file: one that --keep wrote, or one for each --from."),
     ] = None,
     cost_quantile: CostQuantile = None,
-    least: Annotated[int, typer.Option(min=1, help="Minimum number of measured values to change a group's cost.")] = 30,
-    out: Annotated[
-        Path | None, typer.Option(help="Groups file to write: .yaml or .json; 'resequence --costs' reads it.")
-    ] = None,
+    least: Annotated[
+        int, typer.Option(min=1, help="Change the cost of a group only from this many measured values on.")
+    ] = 30,
+    out: Annotated[Path | None, typer.Option(help=GROUPS_OUT)] = None,
     distributions: Distributions = None,
-    keep: Annotated[Path | None, typer.Option(help="File to store the metrics in, for --since.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Write the metrics to this file, for a later --since.")] = None,
     budget: Annotated[
-        list[float] | None, typer.Option(min=0, help="Budget to compare at, in ms; may be repeated.")
+        list[float] | None, typer.Option(min=0, help="Compare the sequences at this budget, in ms; repeat for several.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if keeping the sequence loses too much.")] = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="Loss of timeliness, 0 to 1, to tolerate.")] = 0.01,
-    data: Annotated[Path | None, typer.Option(help="Table on which to refit a likelihood.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 3 if the current sequence loses more than --tolerance.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Tolerate this loss of timeliness, as a share from 0 to 1.")
+    ] = 0.01,
+    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
@@ -71,6 +77,8 @@ def costs(
 
     A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is printed. The API key is
     read from ANYTIME_KEY.
+
+    Example: anytime costs --from http://127.0.0.1:8000 --model model.safetensors --out measured.yaml
     """
     quantile = checked_quantile(cost_quantile)
     check_writable(out, SUFFIXES)

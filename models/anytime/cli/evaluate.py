@@ -32,16 +32,20 @@ def evaluate(
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     random_costs: Annotated[
-        Path | None, typer.Option(help="Distributions of costs, from profile or costs: simulate deadlines.")
+        Path | None,
+        typer.Option(help="Simulate deadlines with the times in this file, which profile or costs wrote (*.json)."),
     ] = None,
     deadline: Annotated[
-        list[float] | None, typer.Option(min=0, help="Deadline to simulate, in ms; may be repeated.")
+        list[float] | None, typer.Option(min=0, help="Simulate this deadline, in ms; repeat for several.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, help="Predictions to simulate.")] = 10_000,
+    draws: Annotated[int, typer.Option(min=2, help="Simulate this many predictions.")] = 10_000,
     seed: Seed = 0,
     n_jobs: Jobs = None,
 ) -> None:
-    """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness."""
+    """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness.
+
+    Example: anytime evaluate model.safetensors test.csv
+    """
     loaded = load(model)
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")

@@ -8,11 +8,13 @@ A command is imported when it is called, so that `anytime show` loads no trainer
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -25,21 +27,26 @@ from anytime.errors import AnytimeError, reason_of, summary
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
 
+WIDTH = {"max_content_width": 120}
+
 COMMANDS = {
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
     "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
-    "moments": ("moments", "Sum the rows of tables into a file that `train` accepts; add and subtract such files."),
+    "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
     "compare": ("compare", "Compare the selection methods on one table."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
-    "profile": ("profile", "Measure the cost of each group on this machine."),
-    "costs": ("costs", "Compare the costs measured in service with those of a model."),
-    "certify": ("model_file", "Bound how far each prefix is from the best set of groups of its cost."),
+    "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
+    "costs": ("costs", "Measure the costs of the groups in a running service, and compare sequences."),
+    "certify": ("model_file", "Bound the gap between each prefix and the best set of groups of its cost."),
     "export": ("model_file", "Write a model as JSON or as a C header."),
 }
 """Commands of the library: the module with the function of that name, and the help text."""
+
+
+EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a command."
 
 
 def _function(name: str) -> Any:
@@ -57,9 +64,16 @@ class _Commands(TyperGroup):
         function = _function(cmd_name)
         if function is None:
             return None
+        text, _, example = (inspect.getdoc(function) or "").partition("\n\nExample: ")
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-        app.command(cmd_name)(function)
+        app.command(cmd_name, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
         return typer.main.get_command(app)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        # The base class imports all commands for their help.
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [SimpleNamespace(value=name, type="plain", help=COMMANDS.get(name, ("", ""))[1]) for name in names]
+        return items or super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         lines = [(name, text) for name, (_, text) in COMMANDS.items()]
@@ -77,16 +91,16 @@ def _print_version(wanted: bool) -> None:
 
 def _options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Linear predictions that are available at every deadline."""
+    """Train, inspect and serve linear predictions that are available at every deadline."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.callback()(_options)
+    app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
     try:
         code = app(args=arguments, prog_name="anytime", standalone_mode=False)
     except TyperException as error:

@@ -1,4 +1,7 @@
-"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`."""
+"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`.
+
+Each imports its own part of the library when it runs, so that `show` starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,13 @@ from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate.certify import NODES
-from anytime.evaluation.certificate.certify import certify as certify_model
-from anytime.evaluation.plots import FORMATS, TOP, plot_model, plot_shapes
-from anytime.evaluation.shapes import column_shapes
+from anytime.evaluation import SHAPES_DRAWN
+from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
 from anytime.inference.prediction import load
-from anytime.model.export import c_source, document
 from anytime.model.model import Model
 
-Prefix = Annotated[int | None, typer.Option(help="Number of steps whose columns have shapes; all by default.")]
+Prefix = Annotated[int | None, typer.Option(help="Use the columns of this many steps; all by default.")]
 
 
 def show(
@@ -32,10 +32,15 @@ def show(
     prefix: Prefix = None,
     json: AsJson = False,
 ) -> None:
-    """Show the steps of a model: the groups, cost and explained variance of each; or the shapes of its columns."""
+    """Print the steps of a model: the groups, cost and explained variance of each; or the shapes of its columns.
+
+    Example: anytime show model.safetensors
+    """
     _check_shapes(shapes, prefix=prefix)
     loaded = load(model)
     if shapes:
+        from anytime.evaluation.shapes import column_shapes  # noqa: PLC0415
+
         columns = column_shapes(loaded, prefix)
         if json:
             names = list(map(str, loaded.manifest.classes or loaded.manifest.responses))
@@ -64,17 +69,24 @@ def show(
 
 def plot(
     model: ModelFile,
-    out: Annotated[Path, typer.Option(help="Picture to write: png, svg or pdf.")],
+    out: Annotated[Path, typer.Option(help="Draw to this file (png, svg or pdf).")],
     shapes: Annotated[bool, typer.Option("--shapes", help="Draw each column's contribution to the score.")] = False,
     prefix: Prefix = None,
-    top: Annotated[int | None, typer.Option(min=1, help=f"Number of columns to draw; {TOP} by default.")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help=f"Draw this many columns, the strongest; {SHAPES_DRAWN} by default.")
+    ] = None,
 ) -> None:
-    """Draw the explained variance of each prefix of a model against its cost; or the shapes of its columns."""
+    """Draw the explained variance of each prefix of a model against its cost; or the shapes of its columns.
+
+    Example: anytime plot model.safetensors --out model.png
+    """
+    from anytime.evaluation.plots import FORMATS, plot_model, plot_shapes  # noqa: PLC0415
+
     _check_shapes(shapes, prefix=prefix, top=top)
     check_writable(out, FORMATS)
     loaded = load(model)
     if shapes:
-        plot_shapes(loaded, out, prefix=prefix, top=TOP if top is None else top)
+        plot_shapes(loaded, out, prefix=prefix, top=SHAPES_DRAWN if top is None else top)
     else:
         plot_model(loaded, out)
     remark(f"wrote {out}")
@@ -89,10 +101,19 @@ def _check_shapes(shapes: bool, **options: int | None) -> None:
 
 def export(
     model: ModelFile,
-    to: Annotated[Literal["json", "c"], typer.Option(help="JSON, or a C11 header for one row at a time.")],
-    out: Annotated[Path | None, typer.Option(help="File to write, *.json or *.h; standard output by default.")] = None,
+    to: Annotated[
+        Literal["json", "c"], typer.Option(help="Write JSON, or a C11 header that predicts one row at a time.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this file (*.json or *.h); the default is standard output.")
+    ] = None,
 ) -> None:
-    """Write the prefixes of a model as JSON or C, for programs and devices without this library."""
+    """Write the prefixes of a model as JSON or C, for programs and devices without this library.
+
+    Example: anytime export model.safetensors --to c --out model.h
+    """
+    from anytime.model.export import c_source, document  # noqa: PLC0415
+
     check_writable(out, (".json",) if to == "json" else (".h",))
     loaded = load(model)
     text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
@@ -105,18 +126,23 @@ def export(
 
 def certify(
     model: ModelFile,
-    out: Annotated[Path | None, typer.Option(help="Model file to write, named *.safetensors.")] = None,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Write to the model's own file instead of --out.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the certified model to this file (*.safetensors).")] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the model file, instead of --out.")] = False,
     seconds: Annotated[
-        float, typer.Option(help="Time for all prefixes together; more time gives tighter bounds.")
+        float, typer.Option(help="Search for at most this long, in seconds, for all prefixes together.")
     ] = 60.0,
-    nodes: Annotated[int, typer.Option(help="Maximum number of search nodes per prefix.")] = NODES,
-    n_jobs: Annotated[int, typer.Option(help="Processes that search; -1 for all cores.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Visit at most this many search nodes per prefix.")] = NODES,
+    n_jobs: Annotated[int, typer.Option(help="Search with this many processes; -1 uses all cores.")] = 1,
     json: AsJson = False,
 ) -> None:
-    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training."""
+    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
+
+    More time and nodes give tighter bounds.
+
+    Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
+    """
+    from anytime.evaluation.certificate.certify import certify as certify_model  # noqa: PLC0415
+
     if (out is None) != in_place:
         given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
         raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,20 @@ from anytime.training.fit import now
 
 
 def moments(
-    data: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables and moments files to add.")],
-    out: Annotated[Path, typer.Option(help="File to write, named *.moments.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA...", help="Add these tables and moments files (*.moments).", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="Write the moments to this file (*.moments).")],
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
-    task: Annotated[Literal["auto", "regression", "binary", "multiclass"], typer.Option(help="As for train.")] = "auto",
-    minus: Annotated[list[Path] | None, typer.Option(help="Moments to subtract; their rows must be in DATA.")] = None,
+    task: options.TaskName = "auto",
+    minus: Annotated[
+        list[Path] | None,
+        typer.Option(help="Subtract this moments file, whose rows must be in DATA; repeat for several."),
+    ] = None,
     decay: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Factor for the weights of the first DATA's rows.")
+        float, typer.Option(min=0.0, max=1.0, help="Multiply the weights of the rows of the first DATA by this factor.")
     ] = 1.0,
     folds: options.Folds = 5,
     query: options.Query = None,
@@ -46,6 +52,8 @@ def moments(
 
     Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
     features.
+
+    Example: anytime moments train.csv --groups groups.yaml --target target --out train.moments
     """
     folds, jobs = max(options.checked_folds(folds, needed=False), 1), options.workers(n_jobs)
     check_writable(out, (".moments",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,56 +11,94 @@ import typer
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.expansion import parsed_basis
 from anytime.features.learning import Clamp, checked_clamp
-from anytime.training.options import MAX_PAIRS
 
-Data = Annotated[Path, typer.Argument(help="Table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
-ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
-Out = Annotated[Path, typer.Option(help="Model file to write, named *.safetensors.")]
-GroupsFile = Annotated[Path, typer.Option(help="Groups file, JSON or YAML.")]
-TargetColumns = Annotated[list[str], typer.Option(help="Column to predict; repeat it for several responses.")]
-MaybeGroups = Annotated[Path | None, typer.Option(help="Groups file, JSON or YAML; moments contain their own.")]
+_BASES = ("linear", "hinge", "auto", "poly:2", "categories")
+
+
+def _candidates(*values: str) -> Callable[[str], list[str]]:
+    """Return what a shell completes a value to."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+ModelFile = Annotated[Path, typer.Argument(help="Read this model file (*.safetensors).")]
+Out = Annotated[Path, typer.Option(help="Write the model to this file (*.safetensors).")]
+GroupsFile = Annotated[Path, typer.Option(help="Read the feature groups from this file (JSON or YAML).")]
+TargetColumns = Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")]
+MaybeGroups = Annotated[
+    Path | None,
+    typer.Option(help="Read the feature groups from this file (JSON or YAML); required for a table, not for moments."),
+]
 MaybeTarget = Annotated[
     list[str] | None,
-    typer.Option(help="Column to predict; repeat it for several responses. Moments contain their own."),
+    typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
 ]
-Alpha = Annotated[str, typer.Option(help="Penalty, 0 or more, or 'cv' to choose it by cross-validation.")]
+TaskName = Annotated[
+    Literal["auto", "regression", "binary", "multiclass"],
+    typer.Option(
+        help="Treat the target as numbers or classes. auto: two values are binary, text is multiclass, "
+        "others regression."
+    ),
+]
+TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
+Alpha = Annotated[
+    str,
+    typer.Option(
+        help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
+    ),
+]
 Folds = Annotated[
-    int, typer.Option(help="Folds of the cross-validation; 0 measures no error and requires a fixed --alpha.")
+    int,
+    typer.Option(
+        help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
+    ),
 ]
 Query = Annotated[
-    str | None, typer.Option(help="Column with the query of a row: its rows share a fold, and NDCG is reported.")
+    str | None, typer.Option(help="Keep rows with the same value of this column in one fold, and report NDCG.")
 ]
-Weights = Annotated[str | None, typer.Option(help="Column with the weights of the rows.")]
+Weights = Annotated[str | None, typer.Option(help="Weight the rows by this column.")]
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Basis of all columns that it fits: linear (default), hinge[:K], auto (selects K), poly:P or categories."
+        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
+        autocompletion=_candidates(*_BASES),
     ),
 ]
 ClampAt = Annotated[
     str | None,
     typer.Option(
         "--clamp",
-        help="Move values outside the quantiles Q and 1 - Q of training to the nearest; off; 0 by default for hinge.",
+        help="Clamp values to the training quantiles Q and 1 - Q: 0 <= Q < 0.5, or off. The default is 0 for hinges, "
+        "off for others.",
+        autocompletion=_candidates("off"),
     ),
 ]
 Pairs = Annotated[
     str | None,
-    typer.Option(help="Pairs of columns whose products become terms: a number, or 'auto' to cross-validate it."),
+    typer.Option(
+        help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their number.",
+        autocompletion=_candidates("auto"),
+    ),
 ]
-Drop = Annotated[list[str] | None, typer.Option(help="Feature to leave out; may be repeated.")]
-First = Annotated[list[str] | None, typer.Option(help="Group to place before all others; repeat it for an order.")]
-Without = Annotated[list[str] | None, typer.Option(help="Group to leave out; may be repeated.")]
+Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
+First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
+Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads that read rows; all cores by default.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the folds and of the sample that bases are learned from.")]
+Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-BackendName = Annotated[
-    Literal["local", "dask"], typer.Option(help="Where rows are read and summed: here, or on a Dask cluster.")
+BackendName = Annotated[Literal["local", "dask"], typer.Option(help="Read rows in this process or on a Dask cluster.")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Connect to this scheduler of the Dask cluster, such as tcp://host:8786.")
 ]
-Scheduler = Annotated[str | None, typer.Option(help="Address of the cluster's scheduler, as tcp://host:8786.")]
-CostQuantile = Annotated[float | None, typer.Option(help="Quantile to use as a cost, 0.9 for example.")]
-Distributions = Annotated[Path | None, typer.Option(help="File to write all measurements to (.json).")]
+CostQuantile = Annotated[
+    float | None, typer.Option(help="Use this quantile of the times as cost, between 0 and 1, such as 0.9.")
+]
+Distributions = Annotated[Path | None, typer.Option(help="Write all measured times to this file (*.json).")]
+REFIT = "Refit a likelihood on this table; least squares needs none."
+"""Help of `--data`."""
+GROUPS_OUT = "Write the groups with the measured costs, in ms, to this file (JSON or YAML)."
+"""Help of `--out` for measured costs, which one command requires and another does not."""
 
 
 def parsed_alpha(alpha: str) -> float | Literal["cv"]:
@@ -86,6 +125,8 @@ def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:
     try:
         return int(pairs)
     except ValueError:
+        from anytime.training.options import MAX_PAIRS  # noqa: PLC0415  (`show` needs no trainer)
+
         raise TrainingError(f"--pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'") from None
 
 

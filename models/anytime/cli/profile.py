@@ -12,7 +12,7 @@ from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli.console import blank_table, print_json, print_results, progress, remark
-from anytime.cli.options import AsJson, CostQuantile, Distributions, checked_quantile
+from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
 from anytime.costs.distributions import CostDistributions, priced
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
 from anytime.costs.profiling import profile as profile_extractors
@@ -28,23 +28,21 @@ PERCENTILES = (10, 90, 99)
 
 def profile(
     extractors: Annotated[
-        str, typer.Argument(metavar="MODULE:EXTRACTORS", help="A dict with a callable for each group.")
+        str, typer.Argument(metavar="MODULE:EXTRACTORS", help="Import this dict, which has a callable for each group.")
     ],
-    groups: Annotated[Path, typer.Option(help="Groups file, or a model that has the groups.")],
-    out: Annotated[Path, typer.Option(help="Groups file to write: .yaml or .json, costs in ms.")],
+    groups: Annotated[Path, typer.Option(help="Read the feature groups from this file (JSON, YAML or a model).")],
+    out: Annotated[Path, typer.Option(help=GROUPS_OUT)],
     data: Annotated[
-        Path | None, typer.Argument(help="Table whose rows are the inputs, as dicts of its columns.")
+        Path | None, typer.Argument(help="Pass the rows of this table, as dicts, to the extractors.")
     ] = None,
     inputs: Annotated[
-        str | None, typer.Option(metavar="MODULE:INPUTS", help="An iterable of inputs, instead of a table.")
+        str | None, typer.Option(metavar="MODULE:INPUTS", help="Import this iterable of inputs, instead of a table.")
     ] = None,
-    rows: Annotated[
-        str | None, typer.Option(help="Row counts for extractors of several rows, 1,8,64 for example.")
-    ] = None,
+    rows: Annotated[str | None, typer.Option(help="Pass this many rows to each call, such as 1,8,64.")] = None,
     cost_quantile: CostQuantile = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of inputs to measure, from the first.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each input.")] = 5,
-    warm_up: Annotated[int, typer.Option(min=1, help="Inputs computed before the measurements.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many inputs, from the first.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="Measure each input this many times.")] = 5,
+    warm_up: Annotated[int, typer.Option(min=1, help="Compute this many inputs before the measurements.")] = 10,
     distributions: Distributions = None,
     json: AsJson = False,
 ) -> None:
@@ -52,6 +50,8 @@ def profile(
 
     Groups that others require are computed before them. With --rows an extractor is called with several rows, as a
     dict of arrays or a list of inputs, and a cost is the time per row at the last of these row counts.
+
+    Example: anytime profile module:EXTRACTORS test.csv --groups groups.yaml --out measured.yaml
     """
     quantile, counts = checked_quantile(cost_quantile), _row_counts(rows)
     check_writable(out, SUFFIXES)

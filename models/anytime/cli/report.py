@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.markup import escape
@@ -11,12 +12,13 @@ from rich.table import Table
 
 from anytime.cli.console import blank_table
 from anytime.errors import listed
-from anytime.evaluation.certificate.certify import at_least
-from anytime.evaluation.evaluate import Evaluation
-from anytime.evaluation.shapes import ColumnShape
 from anytime.model.manifest import Stopped
-from anytime.model.model import Model
+from anytime.model.model import Model, at_least
 from anytime.training.guarantee import doubling_bound
+
+if TYPE_CHECKING:
+    from anytime.evaluation.evaluate import Evaluation
+    from anytime.evaluation.shapes import ColumnShape
 
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""

@@ -9,7 +9,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
+from anytime.cli.options import REFIT, DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.errors import TrainingError, listed
@@ -23,22 +23,25 @@ from anytime.types import Method
 def resequence(
     model: ModelFile,
     out: Out,
-    costs: Annotated[Path | None, typer.Option(help="Groups file with the new costs.")] = None,
-    method: Annotated[Method | None, typer.Option(help="New criterion.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="New penalty, for all prefixes.")] = None,
+    costs: Annotated[Path | None, typer.Option(help="Read the new costs from this groups file (JSON or YAML).")] = None,
+    method: Annotated[Method | None, typer.Option(help="Select by this criterion.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Set the penalty of all prefixes: a number >= 0.")] = None,
     cost_blind: Annotated[
-        bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or not.")
+        bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or use them.")
     ] = None,
     doubling: Annotated[
         bool | None,
-        typer.Option("--doubling/--no-doubling", help="Limit a step's cost to the cost of all before it, or not."),
+        typer.Option(
+            "--doubling/--no-doubling",
+            help="Limit the cost of each step to the cost of all steps before it, or do not.",
+        ),
     ] = None,
     first: First = None,
     no_first: Annotated[
-        bool, typer.Option("--no-first", help="Ignore the groups that the model places first.")
+        bool, typer.Option("--no-first", help="Select all groups, also those that the model places first.")
     ] = False,
     without: Without = None,
-    data: Annotated[Path | None, typer.Option(help="Table to fit on; not needed for least squares.")] = None,
+    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
     n_jobs: Jobs = None,
@@ -46,6 +49,8 @@ def resequence(
     """Reorder the groups of a model: for other costs, by another criterion, with some first, without some.
 
     Least squares needs no data, only the moments in the model. Omitted options stay as in the model.
+
+    Example: anytime resequence model.safetensors --costs cheaper.yaml --out cheaper.safetensors
     """
     check_writable(out, (".safetensors",))
     if first and no_first:

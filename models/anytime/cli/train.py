@@ -34,24 +34,29 @@ from anytime.types import FamilyName, Method
 
 
 def train(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Table, or a moments file.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Read rows from this table, or moments from this file (*.moments).")
+    ],
     out: options.Out,
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
         typer.Option(
-            help="auto: as --family; else floats and most integers regression, two values binary, text multiclass."
+            help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
+            "binary, text is multiclass, others regression."
         ),
     ] = "auto",
     family: Annotated[
         FamilyName | None,
-        typer.Option(help="Likelihood to fit; gaussian (least squares) by default, poisson for counts."),
+        typer.Option(help="Fit this likelihood; the default is gaussian (least squares), or poisson for --task count."),
     ] = None,
-    method: Annotated[Method, typer.Option(help="Selection criterion; sparse: entry on the Group Lasso path.")] = "fr",
+    method: Annotated[
+        Method, typer.Option(help="Select groups by this criterion; sparse: by entry on the Group Lasso path.")
+    ] = "fr",
     cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = False,
     doubling: Annotated[
-        bool, typer.Option("--doubling", help="Limit each step to the cost of all before it: a bound at every budget.")
+        bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.")
     ] = False,
     first: options.First = None,
     without: options.Without = None,
@@ -61,13 +66,17 @@ def train(
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = False,
     nested: Annotated[
-        bool, typer.Option("--nested", help="Measure errors with the order relearned in each fold.")
+        bool,
+        typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias."),
     ] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="Stop when no remaining group has a longer projection of the residual.")
+        float | None,
+        typer.Option(
+            help="Stop when no remaining group has a projection of the residual longer than this number >= 0."
+        ),
     ] = None,
     validation: Annotated[
-        Path | None, typer.Option(help="Table of other rows: stop at the prefix with the least error there.")
+        Path | None, typer.Option(help="Stop at the prefix with the least error on this table of other rows.")
     ] = None,
     query: options.Query = None,
     weights: options.Weights = None,
@@ -76,19 +85,24 @@ def train(
     clamp: options.ClampAt = None,
     pairs: options.Pairs = None,
     calibrate: Annotated[
-        Path | None, typer.Option(help="Table of other rows, for calibrated intervals or sets.")
+        Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows.")
     ] = None,
-    coverage: Annotated[float | None, typer.Option(help="Coverage of intervals or sets; 0.9 by default.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Table to evaluate every prefix on.")] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.")
+    ] = None,
+    test: options.TestTable = None,
     drop_missing_target: options.DropMissing = False,
     no_moments: Annotated[
-        bool, typer.Option("--no-moments", help="Smaller file, without re-sequencing and the policy 'arrived'.")
+        bool,
+        typer.Option(
+            "--no-moments", help="Store no moments: a smaller file, without resequencing and the policy 'arrived'."
+        ),
     ] = False,
     n_jobs: options.Jobs = None,
     seed: options.Seed = 0,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="File that stores the progress of reading every 30 s: the same command resumes from it."),
+        typer.Option(help="Store the progress of reading in this file every 30 s; the same command resumes from it."),
     ] = None,
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
@@ -97,6 +111,8 @@ def train(
 
     Missing values of a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
     moments`) least squares is trained without a table, with the groups and folds of the moments.
+
+    Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
     family = family or ("poisson" if task == "count" else "gaussian")
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))

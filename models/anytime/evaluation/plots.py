@@ -11,6 +11,7 @@ import numpy as np
 
 from anytime._files import check_writable
 from anytime.errors import AnytimeError, ValuesError, file_error
+from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.compare import Comparison
 from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
 from anytime.model.model import Model
@@ -133,15 +134,13 @@ def _plain_logarithms(figure: Any) -> None:
                 axis.set_minor_formatter(NullFormatter())
 
 
-TOP = 12
-"""Number of columns whose shapes are drawn by default."""
 ACROSS = 3
 BINS = 24
-MOST_LEVELS = 8
-"""Most levels of a panel, the most frequent ones."""
+MAX_LEVELS = 8
+"""Maximum number of levels of a panel, the most frequent ones."""
 
 
-def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int = TOP) -> None:
+def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int = SHAPES_DRAWN) -> None:
     """Draw the shapes of the strongest columns of a prefix, with the distribution of the rows below each.
 
     Raise ValuesError if there is no such prefix or no column, and other errors as `plot_model`.
@@ -206,7 +205,7 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
         return
     levels = sorted(shape.levels, key=lambda level: -level.share) if len(shape.levels) > 2 else shape.levels
     named = [(f"{level.level:g}" if isinstance(level.level, float) else str(level.level), level) for level in levels]
-    drawn = named[:MOST_LEVELS]
+    drawn = named[:MAX_LEVELS]
     drawn += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
     places = np.arange(len(drawn))
     for j, values in enumerate(_of_scores([level for _, level in drawn], len(scores))):

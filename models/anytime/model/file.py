@@ -10,7 +10,7 @@ import hashlib
 import json
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError, GroupsError, TrainingError
 from anytime.features.expansion import Expansion
-from anytime.glm.search import QuadraticModels
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
@@ -28,6 +27,9 @@ from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 
 MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
+
+if TYPE_CHECKING:
+    from anytime.glm.search import QuadraticModels
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -99,6 +101,8 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
     )
     curvatures = None
     if "curvature.prefixes" in arrays:
+        from anytime.glm.search import QuadraticModels  # noqa: PLC0415  (most models need no search)
+
         stored = arrays["curvature.prefixes"].astype(np.intp)
         curvatures = QuadraticModels(stored, arrays["curvature.h"], arrays["curvature.r"])
     return manifest, prefixes, moments, curvatures

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.features.expansion import Columns, Expansion
 from anytime.features.pairs import Product
-from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float
+
+if TYPE_CHECKING:
+    from anytime.glm.search import QuadraticModels
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,16 @@ class Expected:
     deviance: float | None = None
 
 
+ROUNDING = 1e-6
+"""Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
+
 UNLIMITED = 1e300
 """Budgets of at least this size mean no limit."""
+
+
+def at_least(share: float) -> str:
+    """Return a share as a percentage, rounded down to at most one decimal."""
+    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
 
 
 def checked_budget(budget: Any, cost_unit: str) -> float | None:

@@ -15,13 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from anytime._linalg import RANK_TOLERANCE, factorise
+from anytime._linalg import NULL_EIGENVALUE, RANK_TOLERANCE, factorise
 from anytime.moments.moments import Gram
 from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
-
-NULL_EIGENVALUE = 1e-10
-"""Eigenvalues below this share of the group's largest count as zero."""
 
 
 def whitening(S: Float) -> Float:

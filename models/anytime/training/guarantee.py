@@ -19,11 +19,10 @@ import math
 import numpy as np
 from scipy.linalg import block_diag, eigvalsh
 
-from anytime._linalg import factorise, single_blas_thread
+from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Guarantee
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import NULL_EIGENVALUE
 from anytime.types import Float, Method
 
 ENUMERATED = 12

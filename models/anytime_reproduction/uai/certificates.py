@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.certificate.certify import at_least, certify_prefixes
+from anytime.evaluation.certificate.certify import certify_prefixes
+from anytime.model.model import at_least
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
 from anytime.training.guarantee import bound as least_share

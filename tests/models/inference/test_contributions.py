@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.features.expansion import Expansion
 from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
@@ -89,6 +91,53 @@ def test_of_a_missing_value_only_the_indicator_contributes() -> None:
     assert set(gap) > {"age is missing"}
     assert found.features == pytest.approx({"age": weight * (1 - mean[at]), "sex": 0.0}, rel=1e-9)
     assert abs(found.features["age"]) > 1e-3
+
+
+@cache
+def with_pairs() -> AnytimeRegressor:
+    """An age that counts twice for one sex, and a fare that counts with age: pairs inside a group and across groups."""
+    table = frame(400)
+    age = table["age"].fillna(40)
+    y = age * (table["sex"] == "f") + 0.05 * age * np.sqrt(table["fare"])
+    return AnytimeRegressor(GROUPS, pairs=2).fit(table, y)
+
+
+@pytest.mark.parametrize("policy", ["prefix", "arrived"])
+@pytest.mark.parametrize("groups", [["person"], ["ticket", "person"], ["ticket"]])
+@pytest.mark.parametrize("age", [70.0, None])
+def test_a_pair_counts_half_for_each_of_its_columns(policy: Policy, groups: list[str], age: float | None) -> None:
+    estimator = with_pairs()
+    model = estimator.model_
+    assert {frozenset((a.column, b.column)) for a, b in model.groups.pairs} == {
+        frozenset(("age", "sex")),
+        frozenset(("age", "fare")),
+    }
+    values: dict[str, list[Any]] = {"person": [age, "f"], "ticket": [50.0]}
+    prediction = Prediction(model)
+    for name in groups:
+        prediction.add(name, values[name])
+    answer = prediction.answer(policy=policy, explain=True)
+    found = answer.contributions
+    assert found is not None
+    columns = {"person": ("age", "sex"), "ticket": ("fare",)}
+    assert found.groups.keys() == set(answer.groups)
+    for name in answer.groups:
+        assert found.groups[name] == pytest.approx(sum(found.features[c] for c in columns[name]), rel=1e-9, abs=1e-9)
+    assert answer.prediction == pytest.approx(found.intercept + sum(found.groups.values()), rel=1e-9)
+    if set(answer.groups) != {"person", "ticket"} or age is None:
+        return
+    used = model.prefixes.coef(answer.prefix)[:, 0]
+    terms = dict(zip(estimator.get_feature_names_out()[model.prefixes.columns], used, strict=True))
+    row = Expansion.of(model.groups).expand(
+        np.array([[age, (model.groups.bases["sex"].levels or ()).index("f"), 50.0]])
+    )[0]
+    row -= model.prefixes.mean
+    expected = dict.fromkeys(("age", "sex", "fare"), 0.0)
+    for name, value in zip(estimator.get_feature_names_out(), row, strict=True):
+        sides = [side for side in expected for part in name.split(" * ") if part.startswith(side)]
+        for side in sides:
+            expected[side] += terms[name] * value / len(sides)
+    assert found.features == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
+from anytime.evaluation.certificate import NODES
 from anytime.evaluation.certificate.relaxation import SelectionProblem
 from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Search, Stopped
 from anytime.groups import FeatureGroups
@@ -26,12 +27,6 @@ from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model
 from anytime.moments.moments import Gram
 from anytime.types import Float
-
-NODES = 200
-"""Default maximum number of nodes of the search for each prefix."""
-
-ROUNDING = 1e-6
-"""Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
 
 CHAIN = 8
 """Prefixes that one process bounds in turn, in order of decreasing cost.
@@ -44,11 +39,6 @@ EXCESS_TOLERANCE = 1e-6
 
 NEAR_SHARE = 0.75
 """A budget below this share of the previous one starts from scratch too, as its relaxation differs too much."""
-
-
-def at_least(share: float) -> str:
-    """Return a share as a percentage, rounded down to at most one decimal."""
-    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
 
 
 def certify(

@@ -11,13 +11,12 @@ from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
-from anytime.evaluation.certificate.certify import at_least
 from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.categories import Categories
 from anytime.features.expansion import Column
 from anytime.features.hinge import Hinge
 from anytime.features.poly import Polynomial
-from anytime.model.model import Model
+from anytime.model.model import Model, at_least
 from anytime.training.guarantee import bound, doubling_bound
 from anytime.types import Float, Label
 from anytime_service.api.control import Service

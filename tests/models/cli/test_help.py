@@ -1,0 +1,76 @@
+"""The help of every command, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+from anytime.cli.main import COMMANDS, _Commands, main
+
+NAMES = [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
+VERBS = """
+Add Allow Assign Bound Calibrate Change Clamp Compare Compute Connect Decrypt Draw Evaluate Exit Expand Fit Ignore
+Import Keep Learn Leave Limit Listen Log Measure Multiply Order Overwrite Pass Place Predict Print Read Refit
+Reorder Reproduce Require Run Search Seed Select Serve Set Show Simulate Stop Store Subtract Sum Tolerate Train
+Treat Use Visit Weight Write
+"""
+
+
+def command(name: str) -> Any:
+    return _Commands().get_command(None, name)
+
+
+def completed(words: str, *arguments: str) -> list[str]:
+    """Return the candidates for the last word, which may be empty."""
+    completion = {"_ANYTIME_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, *(arguments or ("-m", "anytime"))]
+    done = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_and_its_options_are_described_by_sentences_that_begin_with_a_verb(name: str) -> None:
+    summary, *_ = command(name).help.split("\n\n")
+    texts = {"": summary, "summary": COMMANDS.get(name, ("", summary))[1]}
+    texts |= {each.name: each.help for each in command(name).params}
+    assert not {key: text for key, text in texts.items() if not text or text.split()[0] not in VERBS.split()}
+    assert not {key: text for key, text in texts.items() if not text.endswith(".")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_in_the_help_of_a_command_parses(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    *_, title, example = capsys.readouterr().out.splitlines()
+    assert title.strip() == "Example:"
+    program, given, *arguments = shlex.split(example)
+    assert (program, given) == ("anytime", name)
+    command(name).make_context(name, arguments)  # raises if an option is unknown or missing, or a value invalid
+
+
+def test_a_shell_completes_commands_options_and_values() -> None:
+    assert completed("anytime ") == NAMES
+    assert completed("anytime res") == ["resequence"]
+    assert completed("anytime --v") == ["--version"]
+    assert completed("anytime train --cost") == ["--cost-blind"]
+    assert completed("anytime train --method ") == ["omp", "fr", "single", "no-whiten", "sparse"]
+    assert completed("anytime train --family b") == ["binomial"]
+    assert completed("anytime train --basis h") == ["hinge"]
+
+
+def test_completing_a_command_imports_no_numerical_library() -> None:
+    code = """
+import sys
+from anytime.cli import main
+try:
+    main([])
+except SystemExit:
+    print(sorted({"numpy", "scipy"} & set(sys.modules)))
+"""
+    assert completed("anytime ", "-c", code) == [*NAMES, "[]"]
