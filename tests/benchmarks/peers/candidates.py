@@ -5,18 +5,19 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.types import Float
+from anytime.groups import COST_TOLERANCE
+from anytime.types import Bool, Float
 from benchmarks.peers.budgets import Points, cost_of, mean_upto, prices, value_at_budgets
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.quality_sets import QualitySet
 from benchmarks.peers.workers import Process, write_arrays
 
-__all__ = ["Candidates", "boosted", "by_least_squares", "by_likelihood"]
+__all__ = ["Candidates", "additive", "boosted", "by_least_squares", "by_likelihood"]
 
 ROUNDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200)
 """Numbers of rounds whose prefixes are offered; up to 55 for many classes, where a round is one tree per class."""
@@ -30,8 +31,16 @@ DEPTHS = (1, 2, 4, 6)
 TIMEOUT_S = 1500.0
 LIKELIHOOD_ALPHA = 1e-4
 
-Candidates = tuple[dict[str, Points], float]
-"""By measure, and the seconds of fitting."""
+MAX_REFITS = 8
+"""Number of prefixes on which a peer that knows no prefixes is fitted again, evenly spaced by their costs."""
+
+
+class Candidates(NamedTuple):
+    """What a method offers, by measure, and the seconds of fitting; of ours, the columns (m, D) of each prefix."""
+
+    points: dict[str, Points]
+    seconds: float
+    columns: Bool | None = None
 
 
 def by_least_squares(problem: QualitySet, basis: str) -> Candidates:
@@ -62,7 +71,11 @@ def _prefixes(problem: QualitySet, model: Any) -> Candidates:
     for name, part in (("choose", problem.choose), ("test", problem.test)):
         predicted = np.array(list(staged(part.X)))
         scores[name] = predicted[:, :, 1] - 0.5 if problem.task == "binary" else predicted
-    return _points(problem, model.curve_.costs, scores["choose"], scores["test"]), seconds
+    columns = np.zeros((model.model_.steps + 1, len(problem.groups.features)), dtype=np.bool_)
+    for prefix, names in enumerate(model.model_.computed):
+        for name in names:
+            columns[prefix, problem.groups.slices[problem.groups.position(name)]] = True
+    return Candidates(_points(problem, model.curve_.costs, scores["choose"], scores["test"]), seconds, columns)
 
 
 def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -> dict[str, Points]:
@@ -107,6 +120,36 @@ def boosted(problem: QualitySet, environment: Environment, quick: bool) -> dict[
     return found
 
 
+def additive(problem: QualitySet, environment: Environment, columns: Bool) -> dict[str, tuple[Candidates, float]]:
+    """Return explainable boosting machines without and with pairs of columns, and their time to predict a row, in us.
+
+    They are fitted again on the columns (m, D) of our prefixes, so that they pay the same. With pairs they know two
+    classes at most. Relevances are fitted by squares. Raises FailedError as `boosted`.
+    """
+    costs = cost_of(columns, problem.groups)
+    spaced = np.linspace(costs[0], costs[-1], MAX_REFITS + 1)[1:]
+    chosen = np.unique([int(np.searchsorted(costs, at * (1 - COST_TOLERANCE))) for at in spaced])
+    found: dict[str, tuple[Candidates, float]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        arrays = {
+            "X": problem.fit.X,
+            "y": problem.fit.y,
+            "Xv": problem.choose.X,
+            "Xt": problem.test.X,
+            "prefixes": columns[chosen],
+        }
+        write_arrays(folder, arrays)
+        with Process(environment, "with_ebm", 1, folder / "log") as process:
+            process.load(folder, tuple(arrays))
+            for pairs in (False, True)[: 1 if problem.task == "multiclass" else 2]:
+                options = {"classes": problem.classes, "threads": 1, "pairs": pairs}
+                outcome, scored = process.arrays("ebm", options, TIMEOUT_S)
+                points = _points(problem, costs[chosen], scored["validation"], scored["test"])
+                found["pairs" if pairs else "columns"] = Candidates(points, outcome["seconds"]), outcome["row_us"]
+    return found
+
+
 def _boosted_by(problem: QualitySet, process: Process, name: str, quick: bool) -> Candidates:
     """Return the candidates of one of the two, over its settings."""
     settings: list[dict[str, Any]] = (
@@ -135,7 +178,7 @@ def _boosted_by(problem: QualitySet, process: Process, name: str, quick: bool) -
                 points = {"NDCG@5": points["NDCG@5"]}
             joined |= {key: joined[key].joined(new) if key in joined else new for key, new in points.items()}
         candidates.append(joined)
-    return {measure: _best([each[measure] for each in candidates]) for measure in problem.measures}, seconds
+    return Candidates({measure: _best([each[measure] for each in candidates]) for measure in problem.measures}, seconds)
 
 
 def _objectives(problem: QualitySet, name: str) -> list[tuple[str, bool]]:

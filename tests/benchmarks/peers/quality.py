@@ -10,7 +10,7 @@ import numpy as np
 from anytime.types import Float
 from anytime_reproduction.report import curve, panels
 from benchmarks.peers.budgets import difference_error, mean_upto, value_at_budgets
-from benchmarks.peers.candidates import Candidates, boosted, by_least_squares, by_likelihood
+from benchmarks.peers.candidates import Candidates, additive, boosted, by_least_squares, by_likelihood
 from benchmarks.peers.environments import Absent, ours, prepared
 from benchmarks.peers.measurements import FailedError, digits
 from benchmarks.peers.quality_sets import SETS, QualitySet, load
@@ -23,6 +23,7 @@ SHARES = (0.05, 0.25, 1.0)
 
 LINEAR, BASIS, LIKELIHOOD = "ours, linear columns", "ours, basis by cross-validation", "ours, linear, likelihood"
 LIGHTGBM, XGBOOST = "LightGBM, a model for each budget", "XGBoost, prefixes of one model"
+EBM, EBM_PAIRS = "EBM, refitted on each prefix's columns", "EBM with pairs, refitted likewise"
 
 REQUIRED = {"r2": 0.354, "NDCG@5": 0.738}
 """Of the basis chosen by cross-validation on all training rows of yahoo_sample, with all features."""
@@ -36,6 +37,9 @@ TEXT = (
     "(cegb_tradeoff); for each budget the best on the validation rows of all models and prefixes is selected. "
     "So LightGBM has an advantage over an anytime predictor: it knows the budget before it is fitted. It would "
     "need one model per budget in service, and the next one cannot continue the work of the last.",
+    "An explainable boosting machine (EBM) knows no prefixes: it is fitted again on the columns of up to eight "
+    "prefixes of our basis, evenly spaced by cost, so that it pays the same, once without and once "
+    "with pairs of columns (for two classes or numbers). Each is a model of its own.",
     "The mean of a curve over budgets up to a share of the cost of all groups is its timeliness, for an interrupted "
     "client (each value applies until the next is paid). After each mean, in brackets: by how much the basis chosen by "
     "cross-validation (--basis auto, on the rows to fit on alone) is better than this row, and the standard error of "
@@ -73,8 +77,8 @@ CELLS = (*(f"over the first {share:.0%} of the cost" for share in SHARES), "with
 
 def quality(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    environment = prepared("boosting")
-    findings = missing_peers([environment])
+    environment, machines = prepared("boosting"), prepared("ebm")
+    findings = missing_peers([environment, machines])
     sheets: list[Sheet] = []
     pictures: list[Picture] = []
     for name in list(SETS)[: 1 if quick else None]:
@@ -90,6 +94,15 @@ def quality(data: Path, quick: bool) -> Section:
                 candidates |= {LIGHTGBM: found["lightgbm"], XGBOOST: found["xgboost"]}
             except FailedError as error:
                 findings.append(Finding("absent", f"boosted trees on {name}: {error}"))
+        columns = candidates[BASIS].columns
+        if not isinstance(machines, Absent) and columns is not None:
+            try:
+                for kind, (refitted, row_us) in additive(problem, machines, columns).items():
+                    method = EBM_PAIRS if kind == "pairs" else EBM
+                    candidates[method] = refitted
+                    findings.append(Finding("noted", f"{name}: {method} predicts a row of many in {row_us:.1f} us"))
+            except FailedError as error:
+                findings.append(Finding("absent", f"EBM on {name}: {error}"))
         for measure in problem.measures:
             budgets, curves, weights = _curves(problem, measure, candidates)
             cells = Cells({method: _cells(budgets, values) for method, values in curves.items()}, weights)
@@ -99,11 +112,8 @@ def quality(data: Path, quick: bool) -> Section:
         if name == "yahoo_sample":
             findings += _required(problem)
         print(f"{name}: measured", flush=True)
-    versions = (
-        (ours().versions_text(),)
-        if isinstance(environment, Absent)
-        else (ours().versions_text(), environment.versions_text())
-    )
+    present = [each for each in (ours(), environment, machines) if not isinstance(each, Absent)]
+    versions = tuple(each.versions_text() for each in present)
     title = "Anytime quality at equal feature cost"
     return Section("quality", title, "", versions, tuple(findings), TEXT, tuple(sheets), tuple(pictures))
 
@@ -113,12 +123,12 @@ def _curves(
 ) -> tuple[Float, dict[str, Float], Float]:
     """Return every cost at which a curve changes, each method's terms there (budgets, u), and their weights (u,)."""
     total = float(problem.groups.costs.sum())
-    costs = np.concatenate([points[measure].costs for points, _ in candidates.values()])
+    costs = np.concatenate([points[measure].costs for points, *_ in candidates.values()])
     budgets = np.unique(np.concatenate([[0.0], costs, [total]]))
     prior, weights = problem.prior(measure)
     curves = {
         name: value_at_budgets(points[measure], budgets, prior, chosen=name in (LIGHTGBM, XGBOOST))
-        for name, (points, _) in candidates.items()
+        for name, (points, *_) in candidates.items()
     }
     return budgets, curves, weights
 
@@ -154,7 +164,7 @@ def compare_cells(where: str, cells: Cells) -> list[Finding]:
 def _required(problem: QualitySet) -> list[Finding]:
     """Compare the basis, fitted on all training rows, with what is required of all features."""
     whole = problem.fit.joined(problem.choose)
-    points, _ = by_least_squares(replace(problem, fit=whole), "auto")
+    points, *_ = by_least_squares(replace(problem, fit=whole), "auto")
     findings = []
     for measure, limit in REQUIRED.items():
         terms = points[measure].test[-1]
