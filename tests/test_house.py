@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
@@ -16,11 +17,13 @@ from pydantic.fields import FieldInfo
 
 from anytime.cli.main import COMMANDS
 from anytime.cli.train import train
+from anytime.inference.prediction import Answer
+from anytime_service.http.auth import ROUTE_SCOPES
+from anytime_service.schemas.problem import KINDS
+from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame
 from anytime_service.settings import PREFIX, Settings
+from guides import ROOT, text_of
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-OPERATING = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
 SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*.py")])
 
 ORDER = {
@@ -103,7 +106,7 @@ def test_every_command_is_documented_and_has_its_module() -> None:
     installed = {entry.name for entry in entry_points(group="anytime.commands")}
     assert installed == {"demo", "reproduce", "serve"}
     commands = {*COMMANDS, *installed}
-    assert not {name for name in commands if f"anytime {name}" not in README and f"make {name}" not in README}
+    assert not {name for name in commands if f"anytime {name}" not in text_of()}
     for name, (module, _) in COMMANDS.items():
         assert callable(getattr(importlib.import_module(f"anytime.cli.{module}"), name))
 
@@ -120,7 +123,9 @@ def limits(field: FieldInfo) -> str:
 
 
 def test_every_setting_is_documented_with_its_default_and_its_limits() -> None:
-    rows = re.findall(r"^\| `(ANYTIME_\w+)` \| (.*?) \|(.*?)\| (.*?) \|$", OPERATING, flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(ANYTIME_\w+)` \| (.*?) \|(.*?)\| (.*?) \|$", text_of("deploy/SETTINGS.md"), flags=re.MULTILINE
+    )
     expected = {}
     for name, field in Settings.model_fields.items():
         default = field.get_default()
@@ -133,7 +138,7 @@ def test_every_setting_is_documented_with_its_default_and_its_limits() -> None:
 def test_every_option_of_train_is_documented() -> None:
     options = {f"--{name.replace('_', '-')}" for name in inspect.signature(train).parameters}
     explained_by_their_help = {"--task", "--folds", "--n-jobs", "--seed"}
-    assert not {option for option in options - explained_by_their_help if option not in README}
+    assert not {option for option in options - explained_by_their_help if option not in text_of()}
 
 
 def test_every_file_on_the_contributors_page_exists() -> None:
@@ -142,3 +147,31 @@ def test_every_file_on_the_contributors_page_exists() -> None:
     assert len(files) > 30
     folders = (ROOT, ROOT / "models/anytime", ROOT / "service/anytime_service")
     assert not [file for file in files if not any((folder / file).is_file() for folder in folders)]
+
+
+def test_every_kind_of_problem_is_documented_with_its_title_and_its_remedies() -> None:
+    row = r"^\| `([\w-]+)` \| (\d+) \| (.+?) \| (.+?) \|$"
+    rows = re.findall(row, text_of("service/PROTOCOL.md"), flags=re.MULTILINE)
+    assert {(slug, int(status), title) for slug, status, title, _ in rows} == {
+        (kind.slug, kind.status, kind.title) for kind in KINDS.values()
+    }
+    first_cells = re.findall(r"^\| (`[^|]+) \|", text_of("deploy/RUNBOOK.md"), flags=re.MULTILINE)
+    assert {kind.slug for kind in KINDS.values()} <= set(re.findall(r"`([\w-]+)`", " ".join(first_cells)))
+
+
+def test_every_field_of_a_message_and_of_an_answer_is_documented() -> None:
+    protocol, service = text_of("service/PROTOCOL.md"), text_of("service/README.md")
+    fields = {*BeginFrame.__struct_fields__, *PackedGroupFrame.__struct_fields__}
+    assert not [name for name in fields if not re.search(rf"^\| `{name}` \|", protocol, flags=re.MULTILINE)]
+    described = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.+?) \|", service, flags=re.MULTILINE))))
+    assert {field.name for field in dataclasses.fields(Answer)} - {"unused_groups"} <= described
+
+
+def test_every_route_is_documented() -> None:
+    text = text_of("service/README.md", "service/PROTOCOL.md")
+    paths = {route.split()[1] for routes in ROUTE_SCOPES.values() for route in routes}
+    shown = {path for path in paths if re.search(rf"{re.escape(path)}[`?]", text)}
+    assert {path for path in paths - shown if "/versions/" not in path} == {
+        "/console/{file}",
+        "/v2/models/{name}/ready",
+    }

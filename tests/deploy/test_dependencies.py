@@ -1,4 +1,4 @@
-"""The README gives a reason for every dependency."""
+"""The contributors' page gives a reason for every dependency."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from packaging.requirements import Requirement
 from deploy.project import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BUILT_ON = README[README.index("## What it is built on") :]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BUILT_ON = PAGE[PAGE.index("## What it is built on") :]
 
 
 def names(requirements: list[str]) -> set[str]:

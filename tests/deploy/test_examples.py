@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.project import DEPLOY, ROOT
+from deploy.project import DEPLOY
+from guides import text_of
 from service.commands import ENVIRONMENT, command
 
 EXAMPLES = DEPLOY / "examples"
@@ -61,7 +62,6 @@ def test_the_ranking_improves_with_its_budget_on_a_running_server(
 
 
 def test_every_example_is_documented() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8") + (DEPLOY / "README.md").read_text(encoding="utf-8")
     helper = {"own_server.py", "stand_ins.mjs"}
     shown = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".mjs", ".sh")} - helper
-    assert {name for name in shown if name not in text} == set()
+    assert {name for name in shown if name not in text_of()} == set()

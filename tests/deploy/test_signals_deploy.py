@@ -85,12 +85,12 @@ def test_every_alert_has_examples_that_fire_and_that_do_not() -> None:
 
 
 def test_every_alert_has_a_description_and_a_runbook() -> None:
-    headings = re.findall(r"^#### (\w+)$", README, re.MULTILINE)
+    headings = re.findall(r"^### (\w+)$", (DEPLOY / "RUNBOOK.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings == [rule["alert"] for rule in RULES]
     for rule in RULES:
         annotations = rule["annotations"]
         assert {"summary", "description", "runbook"} == set(annotations)
-        assert annotations["runbook"] == f"deploy/README.md#{rule['alert'].lower()}"
+        assert annotations["runbook"] == f"deploy/RUNBOOK.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 

@@ -1,7 +1,7 @@
 """Model files: one safetensors file with the arrays, and the manifest as JSON in its metadata. They contain no code.
 
 The reader trusts nothing. It checks the container, the format number, the manifest, the shapes and the content hash, in
-this order, and reports the first error. `models/anytime/FORMAT.md` describes the format and how to change it.
+this order, and reports the first error. `models/FORMAT.md` describes the format and how to change it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The manifest of a model file: a description of its arrays, checked when a file is read and when it is written.
 
-`models/anytime/FORMAT.md` documents the format.
+`models/FORMAT.md` documents the format.
 """
 
 from __future__ import annotations

@@ -85,10 +85,10 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
                 reply = httpx.post(url, json={"groups": groups}).raise_for_status().json()
                 cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
                 one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{reply['prediction']}")
-        console.print("A worker process computes the groups in order. The answer uses the groups received in time;")
-        console.print("the server returns the same prediction for them:\n")
+        console.print("A runner computes the groups in a worker process and answers at each deadline by itself.")
+        console.print("The server, with a deadline of 1 s, returns the same prediction for the same groups:\n")
         console.print(one)
-        console.print(f"\n{EVALUATED} more digits under each deadline:\n")
+        console.print(f"\n{EVALUATED} more digits under each deadline, answered by the runner:\n")
         console.print(_counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 

@@ -523,21 +523,3 @@ def test_a_wrong_call_is_one_line(
     error = capsys.readouterr().err
     assert complaint in error
     assert error.count("\n") == 1
-
-
-def test_the_c_of_the_readme_answers(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```c\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
-    names = ["scales", "cuff"]
-    groups = [
-        {"name": name, "features": [f"{name}{i}" for i in range(n)], "cost": 1.0}
-        for name, n in zip(names, [1, 9], strict=True)
-    ]
-    model = trained("regression", {"groups": groups}, "diabetes").save(tmp_path / "diabetes.safetensors")
-    (tmp_path / "diabetes.h").write_text(c_source(model), encoding="utf-8")
-    (tmp_path / "main.c").write_text(code, encoding="utf-8")
-    subprocess.run([program("cc"), *STRICT, "main.c", "-o", "main", "-lm"], cwd=tmp_path, check=True, timeout=120)
-    now = Prediction(model)
-    now.add("scales", [27.5])
-    answer = now.answer()
-    assert printed(tmp_path / "main", []) == [f"{answer.prediction:g} after {answer.prefix} steps"]

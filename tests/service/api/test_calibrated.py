@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -295,8 +294,3 @@ def test_the_console_says_how_sure_an_answer_is(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert [each[0] for each in said] == [words for _, _, words in SAID]
     assert [each[1] for each in said[:4]] == [[1.25, 4.5], [[1, 4], [0, 2]], [1, 5], [1, 5]]
-
-
-def test_the_readme_tells_of_both_fields() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    assert all(re.search(rf"^\| `{name}` \|", text, re.MULTILINE) for name in ("interval", "prediction_set"))
