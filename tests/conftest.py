@@ -14,8 +14,15 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).parents[1]
 
 
-NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
-"""Reasons to skip that depend on this machine, not on a missing optional part."""
+NOT_PARTS = (
+    "no real data sets",
+    "root may write anywhere",
+    "SCIPY_ARRAY_API",
+    "no longer doubles",
+    "no /proc",
+    "no documentation packages",
+)
+"""Reasons to skip that depend on this machine or on `make docs`, not on a missing optional part."""
 
 LONGEST = ("test_readme.py", "test_reproduce.py")
 """Files whose tests start first: one that takes a minute would otherwise run alone at the end."""

@@ -24,7 +24,7 @@ def numpy_style(text: str) -> str:
     return _SECTION.sub(section, text)
 
 
-class Descriptions(griffe.Extension):
+class Descriptions(griffe.Extension):  # type: ignore[misc]  # see pyproject.toml
     """Applies `numpy_style` to every docstring before it is parsed."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:

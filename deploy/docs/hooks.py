@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.resources import files as package_files
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distribution
 from pathlib import Path
 from posixpath import normpath, relpath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import File, Files
+    from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -80,12 +81,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
         if path not in files.src_uris:
             files.append(File.generated(config, path, content=content))
 
-    for script in sorted((DOCS / "gallery").glob("*.py")):
-        page, plot = gallery_page(script)
-        add(f"gallery/{script.stem}.md", page)
-        add(f"gallery/{script.stem}.svg", plot)
-    mermaid = package_files("mmdc") / "assets" / "mermaid.js"  # byte for byte `mermaid.min.js` of npm's mermaid
-    add("assets/mermaid.js", mermaid.read_bytes())
+    scripts = sorted((DOCS / "gallery").glob("*.py"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for script, (page, plot) in zip(scripts, pool.map(gallery_page, scripts), strict=True):
+            add(f"gallery/{script.stem}.md", page)
+            add(f"gallery/{script.stem}.svg", plot)
+    mermaid = distribution("mmdc").locate_file("mmdc/assets/mermaid.js")  # npm's mermaid.min.js; nothing is imported
+    add("assets/mermaid.js", Path(str(mermaid)).read_bytes())
     guides = [path for path in _paths(config.nav) if path not in files.src_uris]
     for guide in guides:
         text = (ROOT / guide).read_text(encoding="utf-8")
@@ -150,7 +152,7 @@ def gallery_page(script: Path) -> tuple[str, bytes]:
 
     code = script.read_text(encoding="utf-8")
     doc = ast.parse(code).body[0]
-    title, _, intro = inspect.cleandoc(ast.literal_eval(doc.value) if isinstance(doc, ast.Expr) else "").partition("\n")
+    title, _, intro = inspect.cleandoc(ast.literal_eval(doc.value) if isinstance(doc, ast.Expr) else "").partition(".\n")
     program = "\n".join(code.splitlines()[doc.end_lineno :]).strip()
     paths = os.pathsep.join([str(ROOT / "models"), str(ROOT / "service")])
     environment = os.environ | {"MPLBACKEND": "svg", "MATPLOTLIBRC": str(DOCS / "matplotlibrc"), "PYTHONPATH": paths}
@@ -162,7 +164,7 @@ def gallery_page(script: Path) -> tuple[str, bytes]:
             raise PluginError(f"{script.relative_to(ROOT)} failed:\n{done.stderr}")
         plot = (Path(folder) / f"{script.stem}.svg").read_bytes()
     return (
-        f"# {title}\n{intro}\n![{title}]({script.stem}.svg)\n\nIt prints:\n\n{_FENCE}text\n{done.stdout}{_FENCE}\n\n"
+        f"# {title}\n{intro}\n\n![{title}]({script.stem}.svg)\n\nIt prints:\n\n{_FENCE}text\n{done.stdout}{_FENCE}\n\n"
         f"## The script\n\n`python {script.relative_to(ROOT).as_posix()}`\n\n{_FENCE}python\n{program}\n{_FENCE}\n",
         plot,
     )

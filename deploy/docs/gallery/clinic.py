@@ -1,4 +1,4 @@
-"""Share the price of a blood draw
+"""Share the price of a blood draw.
 
 Three tests need blood. The draw has no features, costs 10 dollars and is paid once: the first blood test waits until
 it is worth the draw, and the next ones cost only their own price. When the draw becomes cheaper, `resequence` changes
@@ -34,12 +34,13 @@ def draw(model: Model, label: str) -> None:
         print(f"  {cost:>4.0f} dollars  R² {value:.3f}  {' + '.join(step.adds)}")
 
 
-model = AnytimeRegressor(load_groups(prices), alpha="cv").fit(train, train["progression"]).model_
-draw(model, "the draw costs 10 dollars")
+old = AnytimeRegressor(prices, alpha="cv").fit(train, train["progression"]).model_
+draw(old, "the draw costs 10 dollars")
 for group in prices["groups"]:
     if group["name"] == "blood-draw":
         group["cost"] = 1
-draw(resequence(model, load_groups(prices)), "the draw costs 1 dollar")
+new = resequence(old, load_groups(prices))
+draw(new, "the draw costs 1 dollar")
 
 plt.xlabel("cost of the computed groups (dollars)")
 plt.ylabel("R² on 92 other patients")

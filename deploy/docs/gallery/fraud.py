@@ -1,4 +1,4 @@
-"""Buy evidence of fraud only where it is needed
+"""Buy evidence of fraud only where it is needed.
 
 About four percent of the payments are fraud. The payment itself is free to look at; the history of the account, the
 device and a report by a bureau have prices. A logistic model gives the probability of fraud after each step. One
@@ -27,15 +27,17 @@ GROUPS = {
 rng = np.random.default_rng(0)
 n = 16_000
 fraud = rng.random(n) < 0.04
-table = pd.DataFrame({
-    "amount": rng.lognormal(3 + 0.8 * fraud, 1),
-    "country": np.where(rng.random(n) < np.where(fraud, 0.4, 0.8), "home", rng.choice(["near", "far"], n)),
-    "age": rng.exponential(np.where(fraud, 2, 5)),
-    "payments": rng.poisson(np.where(fraud, 4, 7)),
-    "known": rng.random(n) < np.where(fraud, 0.35, 0.85),
-    "distance": rng.lognormal(2 + 1.0 * fraud, 1),
-    "report": rng.normal(2.5 * fraud, 1),
-})
+table = pd.DataFrame(
+    {
+        "amount": rng.lognormal(3 + 0.8 * fraud, 1),
+        "country": np.where(rng.random(n) < np.where(fraud, 0.4, 0.8), "home", rng.choice(["near", "far"], n)),
+        "age": rng.exponential(np.where(fraud, 2, 5)),
+        "payments": rng.poisson(np.where(fraud, 4, 7)),
+        "known": rng.random(n) < np.where(fraud, 0.35, 0.85),
+        "distance": rng.lognormal(2 + 1.0 * fraud, 1),
+        "report": rng.normal(2.5 * fraud, 1),
+    }
+)
 label = np.where(fraud, "fraud", "genuine")
 train, test = slice(0, n // 2), slice(n // 2, n)
 

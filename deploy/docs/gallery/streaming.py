@@ -1,4 +1,4 @@
-"""Learn from a stream whose world changes
+"""Learn from a stream whose world changes.
 
 Each day brings 300 rows, and `partial_fit` adds them to the moments; memory does not grow. On day 15 the cheap sensor
 breaks and returns noise. A model that weights all days equally keeps relying on it. With `decay=0.7`, the weight of all

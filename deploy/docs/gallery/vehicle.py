@@ -1,4 +1,4 @@
-"""Estimate an obstacle's distance at whatever moment the deadline is
+"""Estimate an obstacle's distance at whatever moment the deadline is.
 
 A vehicle computes four groups of features from each picture. Their times vary from picture to picture, and so does the
 time until the vehicle must decide. The anytime model answers from the groups that are complete by then. Two other
@@ -26,17 +26,21 @@ rng = np.random.default_rng(1)
 n = 4000
 distance = rng.uniform(5, 60, n)
 speed = 2 + 0.2 * distance + rng.normal(0, 3, n)
-X = np.column_stack([
-    speed,
-    60 - distance + rng.normal(0, 12, n),
-    60 - distance + rng.normal(0, 14, n),
-    speed - 0.3 * distance + rng.normal(0, 2, n),
-    60 - distance + rng.normal(0, 4, n),
-])
+X = np.column_stack(
+    [
+        speed,
+        60 - distance + rng.normal(0, 12, n),
+        60 - distance + rng.normal(0, 14, n),
+        speed - 0.3 * distance + rng.normal(0, 2, n),
+        60 - distance + rng.normal(0, 4, n),
+    ]
+)
 train, test = slice(0, 2000), slice(2000, n)
 
 model = AnytimeRegressor(GROUPS, alpha="cv").fit(X[train], distance[train])
-errors = np.array([(distance[test] - predicted) ** 2 for predicted in model.staged_predict(X[test])])  # (steps + 1, rows)
+errors = np.array(
+    [(distance[test] - predicted) ** 2 for predicted in model.staged_predict(X[test])]
+)  # (steps + 1, rows)
 costs = np.diff(model.costs_)
 ready = np.cumsum(rng.gamma(4, costs / 4, (errors.shape[1], len(costs))), axis=1).T  # when each prefix is complete
 
