@@ -44,10 +44,14 @@ def undocumented(package: str) -> list[str]:
 def _undocumented(name: str, exported: Any) -> Iterator[str]:
     if callable(exported) and not inspect.getdoc(exported):
         yield name
-    if inspect.isclass(exported):
-        ours = [base for base in exported.__mro__ if base.__module__.startswith("anytime")]
-        members = {n for base in ours for n, m in vars(base).items() if inspect.isroutine(m) or isinstance(m, property)}
-        yield from (f"{name}.{n}" for n in sorted(members) if n[0] != "_" and not inspect.getdoc(getattr(exported, n)))
+    yield from (f"{name}.{member}" for member in members(exported) if not inspect.getdoc(getattr(exported, member)))
+
+
+def members(exported: Any) -> list[str]:
+    """Return the public methods and properties of a class that this project defines; none of another object."""
+    ours = [base for base in getattr(exported, "__mro__", ()) if base.__module__.startswith("anytime")]
+    found = {n for base in ours for n, m in vars(base).items() if inspect.isroutine(m) or isinstance(m, property)}
+    return sorted(n for n in found if not n.startswith("_") and not n.endswith("_request"))  # those are scikit-learn's
 
 
 def not_in_reference(package: str) -> list[str]:
@@ -138,10 +142,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
     def shown(found: re.Match[str]) -> str:
         path = normpath(f"{here}/{found[0]}")
-        pages = [f"{path}.md", f"{path}/index.md", "reference/index.md"]
+        if path in files.src_uris or not (ROOT / path).exists():
+            return found[0]
         package = (ROOT / path / "__init__.py").is_file()
-        to = next((each for each in pages[2 * package :] if each in files.src_uris), None)
-        return found[0] if path in files.src_uris or to is None or not (ROOT / path).exists() else relpath(to, here)
+        to = ["reference/index.md"] if package else [f"{path}.md", f"{path}/index.md"]
+        return next((relpath(each, here) for each in to if each in files.src_uris), found[0])
 
     return _LINK.sub(shown, markdown)
 
@@ -152,7 +157,9 @@ def gallery_page(script: Path) -> tuple[str, bytes]:
 
     code = script.read_text(encoding="utf-8")
     doc = ast.parse(code).body[0]
-    title, _, intro = inspect.cleandoc(ast.literal_eval(doc.value) if isinstance(doc, ast.Expr) else "").partition(".\n")
+    title, _, intro = inspect.cleandoc(ast.literal_eval(doc.value) if isinstance(doc, ast.Expr) else "").partition(
+        ".\n"
+    )
     program = "\n".join(code.splitlines()[doc.end_lineno :]).strip()
     paths = os.pathsep.join([str(ROOT / "models"), str(ROOT / "service")])
     environment = os.environ | {"MPLBACKEND": "svg", "MATPLOTLIBRC": str(DOCS / "matplotlibrc"), "PYTHONPATH": paths}
