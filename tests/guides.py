@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 GUIDES = (
-    *sorted(ROOT.glob("*.md")),
+    *sorted(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"),
     *sorted(path for folder in ("models", "service", "deploy", "tests") for path in (ROOT / folder).glob("*.md")),
 )
 RUN = ("sh", "python", "c")

@@ -48,6 +48,7 @@ def test_commands_run_and_print_what_is_shown(guide: Path, tmp_path: Path, monke
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "MPLBACKEND": "Agg",
+        "ANYTIME_MAX_LATENESS_MS": "1e6",  # other tests use the cores
         **({"ANYTIME_PORT": ports["8000"]} if "8000" in ports else {}),
     }
     monkeypatch.setenv("MPLBACKEND", "Agg")
