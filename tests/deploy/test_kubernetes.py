@@ -158,11 +158,11 @@ def test_the_keys_are_a_file_of_a_secret_and_no_secret_is_shipped() -> None:
     assert how in (DEPLOY / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_pod_that_copies_models_in_the_guide_is_valid_and_allowed_in_the_namespace() -> None:
+def test_the_pod_that_copies_models_in_the_guide_is_valid_and_allowed_in_the_namespace(schemas: Any) -> None:
     guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^apiVersion: v1\nkind: Pod$.*?(?=^END$)", guide, re.MULTILINE | re.DOTALL)
     pod = yaml.safe_load(text)
-    kubernetes_validate.validate(pod, OLDEST, strict=True)
+    schemas.validate(pod, OLDEST, strict=True)
     (volume,) = pod["spec"]["volumes"]
     assert volume["persistentVolumeClaim"] == {"claimName": "anytime-models"}
     assert container(pod)["image"] == container(OURS)["image"]
