@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image lock clean
+.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -107,6 +107,19 @@ lock: .venv/ready
 	    --extra all --group dev pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --constraint requirements.lock --extra serve --extra redis --extra telemetry pyproject.toml --output-file requirements-serve.lock
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet --constraint requirements.lock \
+	    $(addprefix --no-emit-package ,quickjs-ng resvg-py termaid) --group docs --output-file requirements-docs.lock
+
+# Writes the documentation site to site/, for reading without a network; fails on a broken link, a public name without a
+# docstring, and a gallery script that fails.
+docs: .venv/docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file deploy/docs/mkdocs.yml
+	@echo "wrote site/index.html"
+
+# --no-deps: the pins are complete, and leave out what only unused parts of mmdc need.
+.venv/docs-ready: .venv/ready requirements-docs.lock
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
+	touch $@
 
 # Builds the server's image; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:
@@ -119,4 +132,4 @@ image:
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers build dist site .mypy_cache .pytest_cache .ruff_cache

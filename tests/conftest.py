@@ -17,8 +17,15 @@ ROOT = Path(__file__).parents[1]
 settings.register_profile("tests", deadline=None, derandomize=True)  # no clock, and the same examples in every run
 settings.load_profile("tests")
 
-NOT_PARTS = ("no real data sets", "root may write anywhere", "SCIPY_ARRAY_API", "no longer doubles", "no /proc")
-"""Reasons to skip that depend on this machine, not on a missing optional part."""
+NOT_PARTS = (
+    "no real data sets",
+    "root may write anywhere",
+    "SCIPY_ARRAY_API",
+    "no longer doubles",
+    "no /proc",
+    "no documentation packages",
+)
+"""Reasons to skip that depend on this machine or on `make docs`, not on a missing optional part."""
 
 LONGEST = ("test_readme.py", "test_reproduce.py")
 """Files whose tests start first: one that takes a minute would otherwise run alone at the end."""

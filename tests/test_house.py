@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from deploy.docs.hooks import PACKAGES, undocumented
 from pydantic.fields import FieldInfo
 
 from anytime.cli.main import COMMANDS
@@ -85,14 +86,9 @@ def test_exports_are_sorted_and_there(path: Path) -> None:
     assert all(hasattr(module, name) for name in names)
 
 
-@pytest.mark.parametrize("package", ["anytime", "anytime_service", "anytime_service.client"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_everything_public_is_documented(package: str) -> None:
-    module = importlib.import_module(package)
-    for name in module.__all__:
-        exported = getattr(module, name)
-        members = vars(exported) if inspect.isclass(exported) else {}
-        methods = {n: m for n, m in members.items() if not n.startswith("_") and inspect.isroutine(m)}
-        assert not [n for n, m in {name: exported, **methods}.items() if callable(m) and not inspect.getdoc(m)]
+    assert undocumented(package) == []
 
 
 def test_importing_the_library_loads_neither_scikit_learn_nor_pyarrow_nor_a_server() -> None:

@@ -137,6 +137,7 @@ class Settings(BaseSettings):
 
     @property
     def keyed(self) -> bool:
+        """Whether requests need an API key."""
         return bool(self.api_keys) or self.api_keys_file is not None
 
     @field_validator("models", mode="before")
