@@ -194,7 +194,8 @@ class Candidates:
         score = self._union(self.adds(*paid))
         per_cost = np.full(len(self.groups), -np.inf)
         for g in bundle:
-            per_cost[g] = _per_cost(self._union(self.adds(*paid, g)) - score, self.groups.costs[g])
+            union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
+            per_cost[g] = _per_cost(self._union(union) - score, self.groups.costs[g])
         return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
 
 

@@ -43,6 +43,7 @@ ROUTE_SCOPES: Mapping[RequiredScope, tuple[str, ...]] = {
         "GET /models/{name}/curve",
         "GET /models/{name}/plan",
         "GET /models/{name}/sample",
+        "GET /models/{name}/shape",
         "GET /openapi.json",
         "GET /predict",
         "POST /predict",

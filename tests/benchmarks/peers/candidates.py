@@ -31,8 +31,8 @@ DEPTHS = (1, 2, 4, 6)
 TIMEOUT_S = 1500.0
 LIKELIHOOD_ALPHA = 1e-4
 
-MAX_REFITS = 8
-"""Number of prefixes on which a peer that knows no prefixes is fitted again, evenly spaced by their costs."""
+REFITTED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+"""Shares of the cost at which a peer that knows no prefixes is fitted again, if there are more than 16 prefixes."""
 
 
 class Candidates(NamedTuple):
@@ -127,8 +127,8 @@ def additive(problem: QualitySet, environment: Environment, columns: Bool) -> di
     classes at most. Relevances are fitted by squares. Raises FailedError as `boosted`.
     """
     costs = cost_of(columns, problem.groups)
-    spaced = np.linspace(costs[0], costs[-1], MAX_REFITS + 1)[1:]
-    chosen = np.unique([int(np.searchsorted(costs, at * (1 - COST_TOLERANCE))) for at in spaced])
+    within = np.searchsorted(costs, np.array(REFITTED) * costs[-1] * (1 + COST_TOLERANCE), side="right") - 1
+    chosen = np.arange(1, len(costs)) if len(costs) <= 17 else np.unique(np.maximum(within, 1))
     found: dict[str, tuple[Candidates, float]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

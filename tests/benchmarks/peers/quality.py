@@ -37,9 +37,9 @@ TEXT = (
     "(cegb_tradeoff); for each budget the best on the validation rows of all models and prefixes is selected. "
     "So LightGBM has an advantage over an anytime predictor: it knows the budget before it is fitted. It would "
     "need one model per budget in service, and the next one cannot continue the work of the last.",
-    "An explainable boosting machine (EBM) knows no prefixes: it is fitted again on the columns of up to eight "
-    "prefixes of our basis, evenly spaced by cost, so that it pays the same, once without and once "
-    "with pairs of columns (for two classes or numbers). Each is a model of its own.",
+    "An explainable boosting machine (EBM) knows no prefixes: it is fitted again on the columns of our "
+    "basis's prefixes (of up to nine of them if there are many), so that it pays the same, once without and once with "
+    "pairs of columns (for two classes or numbers). Each is a model of its own.",
     "The mean of a curve over budgets up to a share of the cost of all groups is its timeliness, for an interrupted "
     "client (each value applies until the next is paid). After each mean, in brackets: by how much the basis chosen by "
     "cross-validation (--basis auto, on the rows to fit on alone) is better than this row, and the standard error of "
