@@ -90,6 +90,7 @@ def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(
     file.write_text(PREDICTING)
 
     def rotate(_: Any) -> Any:
+        sleep(0.3)  # the server has begun the prediction
         file.write_text(MANAGING)
         sleep(1)
         return VALUES["hog"]
