@@ -30,7 +30,7 @@ def test_what_is_open_is_answered_before_its_connection_closes(tmp_path: Path) -
     model = small_model().save(tmp_path / "m.safetensors")
     told = expected(model, SPEED)
     with (
-        command(tmp_path / "m.safetensors") as (served, service),
+        command(tmp_path / "m.safetensors", ANYTIME_MAX_LATENESS_MS="1000") as (served, service),
         ThreadPoolExecutor(1) as threads,
         service.stream(JSON) as text,
         service.stream(MSGPACK) as binary,
