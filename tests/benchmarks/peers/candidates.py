@@ -103,15 +103,7 @@ def boosted(problem: QualitySet, environment: Environment, quick: bool) -> dict[
     found: dict[str, Candidates] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        arrays = {
-            "X": problem.fit.X,
-            "y": problem.fit.y,
-            "Xv": problem.choose.X,
-            "Xt": problem.test.X,
-            "shared": shared,
-            "full": full,
-            "queries": problem.fit.queries,
-        }
+        arrays = _tables(problem) | {"shared": shared, "full": full, "queries": problem.fit.queries}
         write_arrays(folder, arrays)
         with Process(environment, "with_boosting", 1, folder / "log") as process:
             process.load(folder, tuple(arrays))
@@ -132,13 +124,7 @@ def additive(problem: QualitySet, environment: Environment, columns: Bool) -> di
     found: dict[str, tuple[Candidates, float]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        arrays = {
-            "X": problem.fit.X,
-            "y": problem.fit.y,
-            "Xv": problem.choose.X,
-            "Xt": problem.test.X,
-            "prefixes": columns[chosen],
-        }
+        arrays = _tables(problem) | {"prefixes": columns[chosen]}
         write_arrays(folder, arrays)
         with Process(environment, "with_ebm", 1, folder / "log") as process:
             process.load(folder, tuple(arrays))
@@ -148,6 +134,11 @@ def additive(problem: QualitySet, environment: Environment, columns: Bool) -> di
                 points = _points(problem, costs[chosen], scored["validation"], scored["test"])
                 found["pairs" if pairs else "columns"] = Candidates(points, outcome["seconds"]), outcome["row_us"]
     return found
+
+
+def _tables(problem: QualitySet) -> dict[str, Any]:
+    """Return the rows to fit on, those to choose by, and those to test."""
+    return {"X": problem.fit.X, "y": problem.fit.y, "Xv": problem.choose.X, "Xt": problem.test.X}
 
 
 def _boosted_by(problem: QualitySet, process: Process, name: str, quick: bool) -> Candidates:

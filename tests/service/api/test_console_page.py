@@ -547,12 +547,12 @@ def test_the_last_answer_does_not_outlive_what_it_was_asked_for(visit: Visit) ->
 def test_contributions_are_a_waterfall_and_a_table_that_add_up_to_the_score(visit: Visit, console: Running) -> None:
     visit.tick("speed", "hog", "lab")
     expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
-    told = console.post({"groups": visit.values(), "explain": True}, model="brake").json()
-    parts = sorted(told["contributions"]["groups"].items(), key=lambda part: -abs(part[1]))
+    received = console.post({"groups": visit.values(), "explain": True}, model="brake").json()
+    parts = sorted(received["contributions"]["groups"].items(), key=lambda part: -abs(part[1]))
     rows = visit.page.locator("#parts-table tbody tr")
     expect(rows).to_have_count(len(parts) + 2)
     assert visit.column("parts-table", 0) == ["base value", *(name for name, _ in parts), "score"]
-    values = [told["contributions"]["intercept"], *(value for _, value in parts), told["prediction"]]
+    values = [received["contributions"]["intercept"], *(value for _, value in parts), received["prediction"]]
     shown = [float(text.replace("−", "-")) for text in visit.column("parts-table", 1)]
     assert shown == pytest.approx(values, rel=1e-3)
     labels = visit.page.locator("#parts-chart .ytick")

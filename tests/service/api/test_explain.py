@@ -30,11 +30,13 @@ def contributions(model: Model, groups: dict[str, Any], **options: Any) -> Any:
 
 
 def test_explain_is_a_parameter_a_field_of_the_body_and_of_begin(service: Running, model: Model) -> None:
-    told = contributions(model, VALUES)
-    assert set(told["groups"]) == set(VALUES)
-    assert told["intercept"] + sum(told["features"].values()) == pytest.approx(expected(model, VALUES)["prediction"])
-    assert service.post({"groups": VALUES}, explain=True).json()["contributions"] == told
-    assert service.post({"groups": VALUES, "explain": True}).json()["contributions"] == told
+    received = contributions(model, VALUES)
+    assert set(received["groups"]) == set(VALUES)
+    assert received["intercept"] + sum(received["features"].values()) == pytest.approx(
+        expected(model, VALUES)["prediction"]
+    )
+    assert service.post({"groups": VALUES}, explain=True).json()["contributions"] == received
+    assert service.post({"groups": VALUES, "explain": True}).json()["contributions"] == received
     assert service.post({"groups": VALUES}).json()["contributions"] is None
     for form in (JSON, MSGPACK):
         with service.stream(form) as stream:
@@ -47,10 +49,10 @@ def test_explain_is_a_parameter_a_field_of_the_body_and_of_begin(service: Runnin
 
 
 def test_open_inference_has_contributions_as_json_in_a_parameter(service: Running, model: Model) -> None:
-    told = contributions(model, VALUES)
+    received = contributions(model, VALUES)
     groups = {name: [values] for name, values in VALUES.items()}
     reply = infer(service, tensors(groups), parameters={"explain": True})
-    assert json.loads(reply["parameters"]["contributions"]) == told
+    assert json.loads(reply["parameters"]["contributions"]) == received
     assert "contributions" not in infer(service, tensors(groups))["parameters"]
 
 
@@ -82,20 +84,20 @@ def test_too_many_rows_are_answered_without_contributions_and_the_note_says_why(
 
 def test_the_client_returns_contributions_by_every_call() -> None:
     model = trained_model()
-    told = Contributions(**contributions(model, VALUES))
-    base = Contributions(told.intercept, {}, {})
+    received = Contributions(**contributions(model, VALUES))
+    base = Contributions(received.intercept, {}, {})
     extractors = {name: (lambda _, values=values: np.array(values)) for name, values in VALUES.items()}
     app = create_app(ModelRegistry.of([model]), Settings(port=0))
     with running(app, Settings(port=0)) as service, Client(service.url) as client:
-        assert client.predict(VALUES, explain=True).contributions == told
+        assert client.predict(VALUES, explain=True).contributions == received
         assert client.predict(VALUES).contributions is None
-        assert client.run(extractors, None, 20_000, explain=True).contributions == told
+        assert client.run(extractors, None, 20_000, explain=True).contributions == received
         assert client.run(extractors, None, 0, explain=True).contributions == base
         assert client.run(extractors, None, 0, rows=3, explain=True).contributions == base
         assert client.run(extractors, None, 0).contributions is None
         with client.session() as session:
             session.add_many(VALUES)
-            assert session.predict(explain=True).contributions == told
+            assert session.predict(explain=True).contributions == received
             assert session.predict().contributions is None
 
 

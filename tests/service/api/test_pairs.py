@@ -48,11 +48,11 @@ def test_the_answer_is_the_librarys(server: Running, paired: Model, policy: str,
 
 
 def test_descriptions_and_plans_name_raw_groups_alone(server: Running) -> None:
-    told = server.get("/models/model").json()
-    assert [group["name"] for group in told["groups"]] == ["a", "b", "c"]
-    assert sorted(name for step in told["steps"] for name in step["adds"]) == ["a", "b", "c"]
-    pairs = [pair for step in told["steps"] for pair in step.get("pairs", [])]
+    received = server.get("/models/model").json()
+    assert [group["name"] for group in received["groups"]] == ["a", "b", "c"]
+    assert sorted(name for step in received["steps"] for name in step["adds"]) == ["a", "b", "c"]
+    pairs = [pair for step in received["steps"] for pair in step.get("pairs", [])]
     assert sorted(pairs) == [["a0", "a1"], ["a0", "b0"]]
-    assert told["total_cost"] == 6.0
+    assert received["total_cost"] == 6.0
     plan = server.get("/models/model/plan", have="a").json()
     assert sorted(name for step in plan["steps"] for name in step["compute"]) == ["b", "c"]
