@@ -5,8 +5,8 @@ Theorem 3.2, for a penalty on standardised coordinates: with D = blockdiag(C_g) 
     gamma = nu * lambda_min(D^-1/2 C D^-1/2),
 
 F(G_B) >= (1 - exp(-gamma B/K)) F(any set of cost K) at every cost B that a step completes. nu is 1 for forward
-regression. For OMP, which whitens by S_g only, it is the smallest s/(s + alpha) over the non-zero eigenvalues s of the
-S_g.
+regression. OMP whitens by S_g only: nu is the smallest s/(s + alpha) over the non-zero eigenvalues s of all S_g,
+divided by the largest, so groups with S_g = I have the same gamma for both methods, as in the paper.
 
 Theorem 4.3, for forward regression with doubling: F(G_B) > (1 - exp(-gamma^2/(1 + gamma))) F(any set of cost B/4) at
 every budget B up to where the set was doubling-capable. Here gamma is the ratio of Eq. 9, enumerated for few groups.
@@ -76,18 +76,19 @@ def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: flo
 
     Directions in which a group does not vary have no gradient; the whitening of each group excludes them.
     """
-    nu = 1.0
+    shares: list[Float] = []
     whitened: list[Float] = []
     for columns in groups.slices:
         values, vectors = np.linalg.eigh(gram.S[columns, columns])
         nonzero = values > NULL_EIGENVALUE * values.max(initial=0.0)
-        if method == "omp" and nonzero.any():
-            smallest = float(values[nonzero].min())
-            nu = min(nu, smallest / (smallest + alpha))
-        whitened.append(vectors[:, nonzero] / np.sqrt(values[nonzero] + alpha))
+        values = values[nonzero]
+        shares.append(values / (values + alpha))
+        whitened.append(vectors[:, nonzero] / np.sqrt(values + alpha))
     T = block_diag(*whitened)
     if T.shape[1] == 0:
-        return nu
+        return 1.0
+    extremes = np.concatenate(shares)
+    nu = float(extremes.min() / extremes.max()) if method == "omp" else 1.0
     C = gram.S + alpha * np.eye(len(gram.S))
     with single_blas_thread():
         smallest = float(eigvalsh(T.T @ C @ T, subset_by_index=[0, 0])[0])

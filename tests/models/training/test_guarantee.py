@@ -115,12 +115,12 @@ def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Pro
     assume(problem.alpha > 0)
     S = problem.gram.S
     C, D = S + problem.alpha * np.eye(len(S)), np.zeros_like(S)
-    nu = 1.0
+    shares = []
     for columns in problem.groups.slices:
         D[columns, columns] = C[columns, columns]
         values = np.linalg.eigvalsh(S[columns, columns])
-        least = values[values > 1e-10 * values.max()].min()
-        nu = min(nu, least / (least + problem.alpha))
+        shares += [s / (s + problem.alpha) for s in values if s > 1e-10 * values.max()]
+    nu = min(shares) / max(shares)
     assume(min(np.linalg.eigvalsh(S[g, g]).min() for g in problem.groups.slices) > 1e-6)
     whole = np.linalg.eigvals(np.linalg.solve(D, C)).real.min()
     assert spectral_gamma(problem.gram, problem.groups, "fr", problem.alpha) == pytest.approx(whole, abs=1e-6)
@@ -131,8 +131,17 @@ def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Pro
 def test_uncorrelated_groups_are_promised_as_much_as_submodular_ones(method: Method) -> None:
     H = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
     gram = Gram.of(moments_of(H[:, 1:], H[:, 1]))
-    found = spectral_gamma(gram, grouped([2, 3, 2], [1, 2, 3]), method, 0.25)
-    assert found == pytest.approx(1.0 if method == "fr" else 0.8)
+    assert spectral_gamma(gram, grouped([2, 3, 2], [1, 2, 3]), method, 0.25) == pytest.approx(1.0)
+
+
+def test_whitened_groups_have_the_constant_of_the_paper_with_both_methods() -> None:
+    """Theorem 3.2: with X_g'X_g/n = I in each group, gamma is (lambda* + lambda)/(1 + lambda)."""
+    rng = np.random.default_rng(2)
+    parts = [np.linalg.qr(part - part.mean(axis=0))[0] for part in rng.normal(size=(3, 60, 2))]
+    gram = Gram.of(moments_of(np.hstack(parts), rng.normal(size=60)))
+    expected = (np.linalg.eigvalsh(gram.S).min() + 0.25) / 1.25
+    for method in ("fr", "omp"):
+        assert spectral_gamma(gram, grouped([2, 2, 2], [1, 2, 3]), method, 0.25) == pytest.approx(expected)
 
 
 def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_penalty_nothing() -> None:
