@@ -29,7 +29,7 @@ from service.browser import (
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
-from playwright.sync_api import BrowserContext, WebSocketRoute, expect
+from playwright.sync_api import BrowserContext, Playwright, WebSocketRoute, expect, sync_playwright
 
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
@@ -56,8 +56,14 @@ def console(app: AnytimeAPI) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[BrowserContext]:
-    with browsing() as context:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[BrowserContext]:
+    with browsing(playwright) as context:
         yield context
 
 
@@ -154,9 +160,8 @@ def test_a_short_deadline_of_the_service_does_not_cut_the_play(browser: BrowserC
         page.close()
 
 
-def test_an_interruption_is_answered_with_what_is_here(console: Running, browser: BrowserContext) -> None:
-    assert browser.browser is not None
-    with browser.browser.new_context() as context:
+def test_an_interruption_is_answered_with_what_is_here(console: Running, playwright: Playwright) -> None:
+    with browsing(playwright) as context:
         context.clock.install()
         visit = Visit(context.new_page(), console.url).open()
         context.clock.pause_at(time.time() + 3600)  # the page's time stands still: only "speed" is sent

@@ -15,7 +15,7 @@ from service.doors import HASHED, KEYS, PREDICTING, WRONG
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, expect, sync_playwright
 
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
@@ -36,7 +36,7 @@ def console(file: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
-    with browsing() as context:
+    with sync_playwright() as playwright, browsing(playwright) as context:
         yield context
 
 
