@@ -11,11 +11,14 @@ demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
 
 # Two parts: tests that share the cores, and a few that measure time and run alone. Both run, and both are reported.
-# Pytest exits with 5 if ARGS selects no test; that fails only in both parts.
+# Pytest exits with 5 if ARGS selects no test; that fails only in both parts. The second part reads only files that have
+# such tests, unless ARGS names some.
+ALONE = $(if $(findstring tests/,$(ARGS)),,$(shell grep -rl --include='*.py' 'mark\.alone' tests))
+
 test: .venv/ready
 	@trap 'exit 130' INT; \
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not alone" $(ARGS); shared=$$?; \
-	$(BIN)/pytest -m alone $(ARGS); alone=$$?; \
+	$(BIN)/pytest -m alone $(ALONE) $(ARGS); alone=$$?; \
 	echo "make test: tests that share the cores exit with $$shared, tests that run alone with $$alone"; \
 	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
 

@@ -9,7 +9,7 @@ from hypothesis.internal.conjecture import providers
 
 __all__ = ["quick"]
 
-SHARE = float(os.environ.get("TEST_EXAMPLES") or 0.5)
+SHARE = float(os.environ.get("TEST_EXAMPLES") or 0.25)
 """Share of the examples of each test that is tried; `.ci/run` and `make test-kernels` try all."""
 
 # Hypothesis draws constants of the modules loaded so far: the examples would depend on the tests that ran before.

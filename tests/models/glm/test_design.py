@@ -159,7 +159,7 @@ def test_blocks_of_any_size_make_the_same_model(family: Family) -> None:
     [
         ("multinomial", 2, {}),
         ("poisson", 3, {}),
-        ("binomial", 2, {"nested": True, "method": "omp"}),
+        ("binomial", 2, {"method": "omp"}),
         ("binomial", -1, {"alpha": "cv"}),
         ("multinomial", 3, {"alpha": "cv"}),
     ],

@@ -17,11 +17,15 @@ import pytest
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
+from models.properties import SHARE
 from service.commands import ENVIRONMENT
 from service.doors import MANAGING, bearer
 from service.serving import VALUES, logged, running, trained_model, until
 
 LIMITS = Settings(port=0, max_deadline_ms=300, max_body_bytes=100_000, api_keys=f"admin:{MANAGING}")
+
+EXAMPLES = str(round(12 * SHARE))
+"""Requests of each operation and phase."""
 
 LEFT_OUT = ("positive_data_acceptance", "missing_required_header")
 """Checks left out: which groups a model has, and of which widths, no schema of ours says, so 422 is in order. No header
@@ -32,7 +36,7 @@ is required but the key, and schemathesis sends the one it is told with requests
 def test_what_the_document_says_holds(tmp_path: Path) -> None:
     trained_model().save(tmp_path / "m.safetensors")
     hooks = Path(__file__).parents[1] / "schemathesis_hooks.py"
-    told = ["--generation-deterministic", "--max-examples", "10", "--no-color", "--workers", "1"]
+    told = ["--generation-deterministic", "--max-examples", EXAMPLES, "--no-color", "--workers", "1"]
     with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
         with logged() as records:
             done = subprocess.run(
