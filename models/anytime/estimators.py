@@ -34,7 +34,7 @@ from anytime.data.columns import (
     settled_columns,
 )
 from anytime.errors import TableError, TrainingError
-from anytime.features.basis import Kind
+from anytime.features.bases import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
 from anytime.folds import FoldAssigner, fold_count, stratified

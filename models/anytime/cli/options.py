@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from anytime.errors import GroupsError, TrainingError
-from anytime.features.expansion import parsed_basis
+from anytime.features.bases import parsed_basis
 from anytime.features.learning import Clamp, checked_clamp
 
 _BASES = ("linear", "hinge", "auto", "poly:2", "categories")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anytime.data.formats.table import Batch, Text
 from anytime.errors import GroupsError, TableError, listed, suggestion, unusable
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories
 from anytime.features.expansion import Expansion
 from anytime.features.learning import are_mostly, converts, observed
 from anytime.groups import FeatureGroups, singletons

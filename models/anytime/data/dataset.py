@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anytime.data.columns import feature_matrix, numbers
 from anytime.data.formats import ROWS, Batch, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
-from anytime.features.basis import Kind
+from anytime.features.bases import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, Columns, are_mostly, kind_of, learned_groups, needs_sample, sample_of
 from anytime.folds import FoldAssigner, FoldCounts

@@ -10,10 +10,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from anytime.errors import ValuesError, suggestion
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column, Columns
-from anytime.features.hinge import Hinge
-from anytime.features.poly import Polynomial
 from anytime.model.model import Model
 from anytime.types import Float, Label
 

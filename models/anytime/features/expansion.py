@@ -18,74 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError
-from anytime.features.basis import Basis, Kind, Linear
-from anytime.features.categories import Categories
-from anytime.features.hinge import Hinge, Octiles
+from anytime.features.bases import Basis, Categories, Hinge, Linear, Octiles, parsed_basis
 from anytime.features.pairs import Product, product_groups, products_of
-from anytime.features.poly import Polynomial
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
-
-BASES: Mapping[str, type[Basis]] = {basis.name: basis for basis in (Linear, Hinge, Polynomial, Categories, Octiles)}
-"""Every basis by its name on the command line and in the groups file."""
-
-
-def parsed_basis(text: str) -> tuple[type[Basis], int | None]:
-    """Return the basis and the K that a text such as "hinge:4" names.
-
-    Raises
-    ------
-    GroupsError
-        There is no such basis, or K is out of range.
-    """
-    name, colon, size = text.partition(":")
-    basis = BASES.get(name)
-    if basis is None:
-        raise GroupsError(f"there is no basis {text!r}; expected one of {', '.join(BASES)}")
-    if not colon:
-        return basis, None
-    if not (size.isascii() and size.isdigit() and int(size) in basis.sizes):
-        sizes = f"{name}:K with K from {basis.sizes[0]} to {basis.sizes[-1]}" if basis.sizes else repr(name)
-        raise GroupsError(f"basis {text!r} is invalid; expected {sizes}")
-    return basis, int(size)
-
-
-def default_basis(kind: Kind) -> str:
-    """Return the basis of a column for which the user gives none."""
-    return Categories.name if kind in ("text", "factor") else Linear.name
-
-
-def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[Any], rows: int) -> Basis:
-    """Return the basis of a column.
-
-    Parameters
-    ----------
-    given : what the groups file states of the column.
-    option : the basis of all columns of a fitting type, or None.
-    values : (observed,) values of a sample of `rows` rows, without missing ones.
-
-    Raises
-    ------
-    GroupsError
-        The basis does not fit the column's type; the message does not name the column.
-    """
-    text = given.basis
-    if text is None:
-        text = option if option is not None and kind in parsed_basis(option)[0].fits else default_basis(kind)
-    basis, size = parsed_basis(text)
-    if kind not in basis.fits:
-        fitting = [each.name for each in BASES.values() if kind in each.fits]
-        raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
-    return basis.learn(size, given, values, rows)
-
-
-_HOLDS: Mapping[Kind, str] = {
-    "number": "numbers",
-    "integer": "whole numbers",
-    "bool": "booleans",
-    "text": "text",
-    "factor": "levels of a dictionary",
-}
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError, TableError, TrainingError
-from anytime.features.basis import NUMERIC, Basis, Kind
-from anytime.features.expansion import Column, default_basis, learned, parsed_basis
-from anytime.features.hinge import Hinge
+from anytime.features.bases import NUMERIC, Basis, Hinge, Kind, default_basis, learned, parsed_basis
+from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool
 

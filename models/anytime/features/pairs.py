@@ -17,8 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from anytime.errors import GroupsError
-from anytime.features.basis import Basis, distinct_names
-from anytime.features.categories import Categories
+from anytime.features.bases import Basis, Categories, distinct_names
 from anytime.groups import FeatureGroups, PairSide, ProductGroup
 from anytime.types import Float
 

@@ -18,9 +18,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories, distinct, quantiles
 from anytime.features.expansion import Column, Expansion
-from anytime.features.hinge import distinct, quantiles
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
 

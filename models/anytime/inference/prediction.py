@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime.errors import ValuesError, listed, suggestion, summary
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories
 from anytime.features.expansion import Columns
 from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs

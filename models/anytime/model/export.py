@@ -43,12 +43,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anytime.errors import ArtifactError
-from anytime.features.basis import Linear
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories, Hinge, Linear, Polynomial
 from anytime.features.expansion import Column
-from anytime.features.hinge import Hinge
 from anytime.features.pairs import Side
-from anytime.features.poly import Polynomial
 from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
 

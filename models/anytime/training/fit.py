@@ -19,8 +19,8 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
+from anytime.features.bases import Octiles
 from anytime.features.expansion import Expansion
-from anytime.features.hinge import Octiles
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from anytime.errors import suggestion
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories
 from anytime.features.expansion import Column
 from anytime.model.model import Model
 from anytime_service.errors import FieldError

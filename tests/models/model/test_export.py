@@ -19,8 +19,8 @@ from scipy.special import expit
 from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
 from anytime.errors import ArtifactError
-from anytime.features.categories import Categories
-from anytime.features.expansion import BASES, Expansion
+from anytime.features.bases import BASES, Categories
+from anytime.features.expansion import Expansion
 from anytime.features.learning import learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
 from anytime.inference.prediction import Answer, Prediction

@@ -12,10 +12,8 @@ from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
 from anytime.evaluation.shapes import ColumnShape, column_shapes
-from anytime.features.categories import Categories
+from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column
-from anytime.features.hinge import Hinge
-from anytime.features.poly import Polynomial
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import bound, doubling_bound
 from anytime.types import Float, Label

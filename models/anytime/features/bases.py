@@ -1,0 +1,384 @@
+"""Bases: what a raw column becomes, one or several terms.
+
+To add a basis, write a class like those below, list it in `BASES`, and add it to `model/export.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.errors import GroupsError
+from anytime.groups import ColumnBasis
+from anytime.types import Float, Label
+
+DEGREE = 3
+"""Degree of a polynomial that states none."""
+KNOTS = 4
+"""Knots of a hinge basis that states none."""
+COMMON_SHARE = 0.1
+"""A value that more than this share of the rows have gets an indicator."""
+MAX_INDICATORS = 5
+MIN_ROWS = 10
+"""Rows of the sample that a level needs for an indicator."""
+MAX_LEVELS = 256
+
+Kind: TypeAlias = Literal["number", "integer", "bool", "text", "factor"]
+"""Type of a raw column; a factor is a dictionary-encoded column of any type. Each may have missing values."""
+
+NUMERIC: frozenset[Kind] = frozenset({"number", "integer"})
+
+
+class Basis(Protocol):
+    """What the values of one column become."""
+
+    name: ClassVar[str]
+    fits: ClassVar[frozenset[Kind]]
+    """Types of the columns that may have this basis."""
+    sizes: ClassVar[range]
+    """Valid K of `name:K`; empty if the basis has no size."""
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
+        """Return the basis of a column; what `given` states is not learned.
+
+        Parameters
+        ----------
+        size : K of `name:K`, or None.
+        values : (observed,) the values of a sample of `rows` rows, without missing ones.
+
+        Raises
+        ------
+        GroupsError
+            What `given` states is invalid; the message does not name the column.
+        """
+
+    def names(self, column: str) -> list[str]:
+        """Return the names of the terms of a column."""
+
+    def expand(self, x: Float, out: Float) -> None:
+        """Write the terms (terms, rows) of the values (rows,); a missing value, NaN, makes every term NaN."""
+
+    def described(self) -> ColumnBasis:
+        """Return the basis as a groups file states it, complete."""
+
+
+def distinct_names(column: str, sign: str, values: Iterable[float]) -> list[str]:
+    """Return a name such as `age>45` for each of some different numbers."""
+    numbers = list(values)
+    short = [f"{column}{sign}{value:.6g}" for value in numbers]
+    return short if len(set(short)) == len(short) else [f"{column}{sign}{value!r}" for value in numbers]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One term, the column itself; booleans are 0 and 1."""
+
+    name: ClassVar[str] = "linear"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC | {"bool"}
+    sizes: ClassVar[range] = range(0)
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        return cls()
+
+    def names(self, column: str) -> list[str]:
+        return [column]
+
+    def expand(self, x: Float, out: Float) -> None:
+        out[0] = x
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Terms z, z^2, ..., z^P of z = (x - centre) / scale (Group-OMP, section 6)."""
+
+    name: ClassVar[str] = "poly"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC
+    sizes: ClassVar[range] = range(1, 11)
+
+    degree: int
+    centre: float
+    scale: float
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        centre = given.centre if given.centre is not None else float(values.mean()) if len(values) else 0.0
+        scale = given.scale if given.scale is not None else float(values.std()) if len(values) else 1.0
+        if not scale > 0:
+            if given.scale is not None:
+                raise GroupsError(f"its scale is {scale:g}; expected a number > 0")
+            scale = 1.0  # a constant column, whose terms are constant whatever the scale
+        return cls(size or DEGREE, centre, scale)
+
+    def names(self, column: str) -> list[str]:
+        return [column, *(f"{column}^{power}" for power in range(2, self.degree + 1))]
+
+    def expand(self, x: Float, out: Float) -> None:
+        np.subtract(x, self.centre, out=out[0])
+        out[0] /= self.scale
+        with np.errstate(over="ignore"):  # extreme values; the caller checks the result
+            for power in range(1, self.degree):
+                np.multiply(out[power - 1], out[0], out=out[power])
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """The column, max(x - knot, 0) for each knot, and an indicator for each common value.
+
+    Attributes
+    ----------
+    knots : different values, ascending; `size` states how many quantiles they come from.
+    levels : the common values, ascending.
+    """
+
+    name: ClassVar[str] = "hinge"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC
+    sizes: ClassVar[range] = range(65)
+
+    size: int
+    knots: tuple[float, ...]
+    levels: tuple[float, ...]
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
+        K = KNOTS if size is None else size
+        knots = distinct(quantiles(values, K)) if given.knots is None else given.knots
+        if knots != distinct(knots):
+            raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
+        return cls(K, knots, cls._levels(given, values, rows))
+
+    @classmethod
+    def _levels(cls, given: ColumnBasis, values: Float, rows: int) -> tuple[float, ...]:
+        if given.levels is None:
+            return common_values(values, rows)
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
+            raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
+        return distinct(tuple(map(float, given.levels)))
+
+    @cached_property
+    def _knots(self) -> Float:
+        return np.array(self.knots)[:, np.newaxis]
+
+    def names(self, column: str) -> list[str]:
+        return [column, *distinct_names(column, ">", self.knots), *distinct_names(column, "=", self.levels)]
+
+    def expand(self, x: Float, out: Float) -> None:
+        knots = len(self.knots)
+        out[0] = x
+        hinges = out[1 : 1 + knots]
+        np.subtract(x, self._knots, out=hinges)
+        np.maximum(hinges, 0.0, out=hinges)
+        if self.levels:
+            indicators = out[1 + knots :]
+            np.equal(x, np.array(self.levels)[:, np.newaxis], out=indicators)
+            indicators[:, np.isnan(x)] = np.nan
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=f"{self.name}:{self.size}", knots=self.knots, levels=self.levels)
+
+
+@dataclass(frozen=True)
+class Octiles(Hinge):
+    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them (`Expansion.with_hinges`).
+
+    Attributes
+    ----------
+    octiles : all seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
+    """
+
+    name: ClassVar[str] = "auto"
+    sizes: ClassVar[range] = range(0)
+    choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)
+
+    octiles: tuple[float, ...]
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        octiles = quantiles(values, 7) if given.knots is None else given.knots
+        if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
+            raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
+        return cls(7, distinct(octiles), cls._levels(given, values, rows), octiles)
+
+    def hinge(self, size: int) -> Hinge:
+        """Return the basis `hinge:K` of the same values."""
+        every = 8 // (size + 1)
+        return Hinge(size, distinct(self.octiles[every - 1 :: every] if size else ()), self.levels)
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
+
+
+def quantiles(values: Float, count: int) -> tuple[float, ...]:
+    """Return the quantiles k/(count + 1), k = 1..count."""
+    if not len(values) or not count:
+        return ()
+    return tuple(np.quantile(values, np.arange(1, count + 1) / (count + 1)).tolist())
+
+
+def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the different values, ascending."""
+    return tuple(sorted(set(values)))
+
+
+def common_values(values: Float, rows: int) -> tuple[float, ...]:
+    """Return the values that more than a tenth of the rows have, the five most frequent at most, ascending."""
+    found, counts = np.unique(values, return_counts=True)
+    common = np.flatnonzero(counts > COMMON_SHARE * rows)
+    most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
+    return tuple(np.sort(found[most]).tolist())
+
+
+@dataclass(frozen=True)
+class Categories:
+    """An indicator for each level, and for `other` where it exists.
+
+    The raw value of such a column is the index of its level, -1 for every other level, and NaN where missing.
+    """
+
+    name: ClassVar[str] = "categories"
+    fits: ClassVar[frozenset[Kind]] = frozenset({"text", "factor", "bool", "integer"})
+    sizes: ClassVar[range] = range(0)
+
+    levels: tuple[Label, ...]
+    other: bool
+
+    @classmethod
+    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+        if given.range is not None:
+            raise GroupsError(f"it has the range {list(given.range)} and basis {cls.name!r}; expected no range")
+        # Integers with gaps are read as floats.
+        counts = Counter(int(value) if isinstance(value, float) else value for value in values.tolist())
+        levels = given.levels
+        if levels is None:
+            by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            levels = tuple(level for level, count in by_count if count >= MIN_ROWS)[:MAX_LEVELS]
+        elif len(levels) > MAX_LEVELS or not (levels or given.other):
+            raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
+        elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
+            raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
+        if len(set(levels)) < len(levels):
+            twice = next(level for level, count in Counter(levels).items() if count > 1)
+            raise GroupsError(f"it has level {twice!r} twice; expected each level once")
+        other = given.other if given.other is not None else bool(set(counts).difference(levels))
+        return cls(levels, other)
+
+    @cached_property
+    def _codes(self) -> dict[Any, float]:
+        return {level: float(code) for code, level in enumerate(self.levels)}
+
+    @property
+    def _unknown(self) -> float:
+        return -1.0 if self.other else math.nan
+
+    def coded(self, values: Iterable[Any]) -> Float:
+        """Return the index of the level of each value; missing values are None or NaN."""
+        codes, unknown = self._codes, self._unknown
+        return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
+
+    @cached_property
+    def holds(self) -> str:
+        """Return what a value is, for messages."""
+        if all(isinstance(level, str) for level in self.levels):
+            return "text"
+        return "true or false" if all(isinstance(level, bool) for level in self.levels) else "a whole number"
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value is missing or of the type of the levels, whichever of them it is."""
+        if value is None or value != value:  # noqa: PLR0124  (NaN)
+            return True
+        match self.holds:
+            case "text":
+                return isinstance(value, str)
+            case "true or false":
+                return isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
+            case _:
+                return isinstance(value, int | float | np.number) and float(value).is_integer()
+
+    def names(self, column: str) -> list[str]:
+        return [*(f"{column}={level}" for level in self.levels), *([f"{column} is other"] if self.other else [])]
+
+    def expand(self, x: Float, out: Float) -> None:
+        missing = np.isnan(x) if self.other else ~(x >= 0)
+        code = np.where(missing, 0.0, x).astype(np.intp)  # -1 is the last term, which is `other`
+        out[:] = 0.0
+        out[code, np.arange(len(x))] = 1.0
+        out[:, missing] = np.nan
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name, levels=self.levels, other=self.other)
+
+
+BASES: Mapping[str, type[Basis]] = {basis.name: basis for basis in (Linear, Hinge, Polynomial, Categories, Octiles)}
+"""Every basis by its name on the command line and in the groups file."""
+
+
+def parsed_basis(text: str) -> tuple[type[Basis], int | None]:
+    """Return the basis and the K that a text such as "hinge:4" names.
+
+    Raises
+    ------
+    GroupsError
+        There is no such basis, or K is out of range.
+    """
+    name, colon, size = text.partition(":")
+    basis = BASES.get(name)
+    if basis is None:
+        raise GroupsError(f"there is no basis {text!r}; expected one of {', '.join(BASES)}")
+    if not colon:
+        return basis, None
+    if not (size.isascii() and size.isdigit() and int(size) in basis.sizes):
+        sizes = f"{name}:K with K from {basis.sizes[0]} to {basis.sizes[-1]}" if basis.sizes else repr(name)
+        raise GroupsError(f"basis {text!r} is invalid; expected {sizes}")
+    return basis, int(size)
+
+
+def default_basis(kind: Kind) -> str:
+    """Return the basis of a column for which the user gives none."""
+    return Categories.name if kind in ("text", "factor") else Linear.name
+
+
+def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[Any], rows: int) -> Basis:
+    """Return the basis of a column.
+
+    Parameters
+    ----------
+    given : what the groups file states of the column.
+    option : the basis of all columns of a fitting type, or None.
+    values : (observed,) values of a sample of `rows` rows, without missing ones.
+
+    Raises
+    ------
+    GroupsError
+        The basis does not fit the column's type; the message does not name the column.
+    """
+    text = given.basis
+    if text is None:
+        text = option if option is not None and kind in parsed_basis(option)[0].fits else default_basis(kind)
+    basis, size = parsed_basis(text)
+    if kind not in basis.fits:
+        fitting = [each.name for each in BASES.values() if kind in each.fits]
+        raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
+    return basis.learn(size, given, values, rows)
+
+
+_HOLDS: Mapping[Kind, str] = {
+    "number": "numbers",
+    "integer": "whole numbers",
+    "bool": "booleans",
+    "text": "text",
+    "factor": "levels of a dictionary",
+}
