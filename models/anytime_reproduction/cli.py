@@ -98,7 +98,7 @@ def reproduce(
     for experiment, section in sections:
         print_results(f"{experiment.name}: {experiment.title}")
         for finding in section.findings:
-            sign = finding.verdict.upper() if finding.agrees is False else finding.verdict
+            sign = finding.verdict.replace("differs", "DIFFERS")
             print_results(f"  {sign:<9} {finding.text}")
     print_results(VERDICTS, f"wrote {report}")
 

@@ -143,7 +143,7 @@ def _plateau_finding(problem: Problem, result: Result) -> Finding:
     """Judge the paper's claim that the last percent takes half of Yahoo's cost, and describe the plateau."""
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     level = plateau_level(costs, explained)
-    last = 1.0 - _stop(problem, result, 0.99) / costs[-1]
+    last = float(1.0 - _stop(problem, result, 0.99) / costs[-1])
     held = np.array(result["methods"]["CS-G-OMP"]["test"])
     reached = float(costs[np.flatnonzero(held >= 0.99 * held.max())[0]] / costs[-1])
     words = (
