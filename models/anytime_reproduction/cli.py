@@ -15,7 +15,7 @@ from anytime.errors import AnytimeError, suggestion
 from anytime_reproduction.experiment import Experiment, Setting
 from anytime_reproduction.group_omp.boston import BOSTON
 from anytime_reproduction.group_omp.table_1 import GROUP_OMP
-from anytime_reproduction.report import check_folder, write_report
+from anytime_reproduction.report import VERDICTS, check_folder, write_report
 from anytime_reproduction.running import results_of
 from anytime_reproduction.sets import check_sets
 from anytime_reproduction.uai.bounds import BOUNDS
@@ -98,9 +98,9 @@ def reproduce(
     for experiment, section in sections:
         print_results(f"{experiment.name}: {experiment.title}")
         for finding in section.findings:
-            sign = {True: "agrees ", False: "DIFFERS", None: "noted  "}[finding.agrees]
-            print_results(f"  {sign} {finding.text}")
-    print_results(f"wrote {report}")
+            sign = finding.verdict.replace("differs", "DIFFERS")
+            print_results(f"  {sign:<9} {finding.text}")
+    print_results(VERDICTS, f"wrote {report}")
 
 
 def chosen(names: Iterable[str]) -> list[Experiment]:
@@ -122,4 +122,4 @@ def described(setting: Setting) -> list[str]:
             "the published numbers are not comparable."
         )
     owners = "" if setting.yahoo is None else f" The owners' Yahoo! files from {setting.yahoo[0]}."
-    return [where + owners, f"Seed {setting.seed}." + " A quick look: fewer runs of each experiment." * setting.quick]
+    return [where + owners, f"Seed {setting.seed}." + " A quick look: fewer runs, sizes and sets." * setting.quick]

@@ -32,6 +32,14 @@ class Setting:
     quick: bool = False
     seed: int = 0
 
+    def replaces(self, name: str) -> bool:
+        """Return whether a stand-in replaces a data set."""
+        return self.data is None and not (name == "yahoo_sample" and self.yahoo is not None)
+
+    def labelled(self, text: str, name: str) -> str:
+        """Return a text on a data set, with a label if a stand-in replaces the set."""
+        return f"{text} (stand-in)" if self.replaces(name) else text
+
 
 @dataclass(frozen=True)
 class Run:
@@ -49,10 +57,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line that compares our result with the published one; `agrees` is None without a published result."""
+    """One line on our result, or on several `claims` of a paper that have the same verdict.
+
+    `agrees` is None without a verdict: where nothing is published, or, if `judged`, where our numbers do not decide.
+    """
 
     text: str
     agrees: bool | None = None
+    judged: bool = False
+    claims: int = 1
+
+    @property
+    def verdict(self) -> str:
+        return {True: "agrees", False: "differs", None: "undecided" if self.judged else "noted"}[self.agrees]
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,10 @@ class Section:
     tables: Many[Table] = ()
     figures: Many[Figure] = ()
 
+    def counted(self, verdict: str) -> int:
+        """Return the number of claims with a verdict."""
+        return sum(finding.claims for finding in self.findings if finding.verdict == verdict)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -113,4 +134,7 @@ class Experiment:
         section = self.section(setting, results)
         if setting.data is not None or not self.of_the_sets:
             return section
-        return replace(section, findings=[replace(finding, agrees=None) for finding in section.findings])
+        replaced = ", ".join(name for name in self.sets if setting.replaces(name))
+        remark = Finding(f"Not a reproduction: no published data here (stand-ins for {replaced}).")
+        others = [replace(finding, agrees=None, judged=False) for finding in section.findings]
+        return replace(section, findings=[remark, *others])

@@ -22,6 +22,13 @@ from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Experiment, Section, Table
 
+VERDICTS = (
+    "Agrees or differs: our numbers support or refute what is published, by the rule that the section states; of means "
+    "over runs, the 95 % interval by Student's t lies entirely on one side. Undecided: they do neither. Noted: nothing "
+    "is published to compare with, or stand-ins replace the published data."
+)
+"""The meaning of the verdicts."""
+
 STYLE = Path(__file__).with_name("report.css")
 
 
@@ -70,16 +77,16 @@ def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder:
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
     yield "<h1>The papers, reproduced</h1>"
     yield (
-        "<p>Every published table and figure together with ours. <em>Agrees</em> and <em>differs</em> are computed "
-        "from the numbers of this run; <em>noted</em> marks results without a published counterpart. Errors are "
-        "standard errors of the mean.</p>"
+        f"<p>Every published table and figure together with ours. {escape(VERDICTS)} After ± is the standard error of "
+        "the mean; intervals are given as such.</p>"
     )
     yield "".join(f"<p>{escape(line)}</p>" for line in ran_on)
     yield "<nav><table>"
     for experiment, section in sections:
-        counts = [sum(finding.agrees is verdict for finding in section.findings) for verdict in (True, False)]
+        counts = {"agree": "agrees", "differ": "differs", "undecided": "undecided"}
+        cells = "".join(f"<td>{section.counted(verdict)} {word}</td>" for word, verdict in counts.items())
         link = f"<a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a>"
-        yield f"<tr><td>{link}</td><td>{counts[0]} agree</td><td>{counts[1]} differ</td></tr>"
+        yield f"<tr><td>{link}</td>{cells}</tr>"
     yield "</table></nav>"
     for experiment, section in sections:
         yield from _section(experiment, section, folder)
@@ -94,7 +101,7 @@ def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator
     yield f"<p class='source'>{escape(source)} · anytime reproduce {escape(experiment.name)}</p>"
     yield "<ul class='findings'>"
     for finding in section.findings:
-        verdict = {True: "agrees", False: "differs", None: "noted"}[finding.agrees]
+        verdict = finding.verdict
         yield f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
     yield "</ul>"
     yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)

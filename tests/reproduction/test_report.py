@@ -14,7 +14,7 @@ from anytime.errors import AnytimeError
 from anytime_reproduction.cli import EXPERIMENTS, chosen
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Section, Table
-from anytime_reproduction.report import STYLES, curve, panels, write_report
+from anytime_reproduction.report import STYLES, VERDICTS, curve, panels, write_report
 
 EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))
 
@@ -27,7 +27,12 @@ def section() -> Section:
 
     rows = (("5 published", 0.3188, None), ("5 ours", Estimate(0.31234, 0.00456, 10), 3))
     table = Table("numbers", "Some & others.", ("size", "F", "runs"), rows)
-    findings = (Finding("as it was", True), Finding("not so", False), Finding("new"))
+    findings = (
+        Finding("as it was", True, claims=3),
+        Finding("not so", False),
+        Finding("who knows", judged=True),
+        Finding("new"),
+    )
     return Section(findings, ("A paragraph.",), (table,), (Figure("curve", "A curve.", draw),))
 
 
@@ -36,8 +41,9 @@ def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert "A &lt;small&gt; one" in page
     assert "Some &amp; others." in page
-    assert [page.count(f"class='verdict {word}'") for word in ("agrees", "differs", "noted")] == [1, 1, 1]
-    assert "<td>1 agree</td><td>1 differ</td>" in page
+    assert [page.count(f"class='verdict {word}'") for word in ("agrees", "differs", "undecided", "noted")] == [1] * 4
+    assert "<td>3 agree</td><td>1 differ</td><td>1 undecided</td>" in page
+    assert VERDICTS in page.replace("&#x27;", "'")
     assert "0.3123 ± 0.0046" in page
     assert "<td class='published'>5 published</td><td class='published'>0.3188</td>" in page
     assert "<td>5 ours</td>" in page

@@ -26,11 +26,12 @@ from anytime_reproduction.uai.timeliness import (
 QUICK = Setting(quick=True)
 
 
-def test_a_claim_of_no_less_is_refuted_only_beyond_the_interval() -> None:
+def test_a_claim_of_no_less_agrees_or_is_refuted_only_by_the_whole_interval() -> None:
     claim = Claim("a", "b")
-    assert claim.judged(Estimate(-0.001, 0.001, 10))
-    assert not claim.judged(Estimate(-0.003, 0.001, 10))
-    assert claim.judged(Estimate(0.0, 0.0, 10))
+    assert claim.judged(Estimate(0.003, 0.001, 10)) is True
+    assert claim.judged(Estimate(-0.001, 0.001, 10)) is None
+    assert claim.judged(Estimate(-0.003, 0.001, 10)) is False
+    assert claim.judged(Estimate(0.0, 0.0, 10)) is True
 
 
 def test_a_claim_of_more_needs_the_whole_interval_and_is_refuted_by_the_whole_of_it() -> None:
@@ -94,7 +95,7 @@ def test_table_2_has_the_published_row_above_ours() -> None:
     results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
     section = TABLE_2.section(QUICK, results)
     table = next(table for table in section.tables if table.name == "table-2-yahoo")
-    assert table.columns == ("method", "s=5 published", "s=5 ours", "s=20 published", "s=20 ours")
+    assert table.columns == ("method", "s=5 published", "s=5 stand-in", "s=20 published", "s=20 stand-in")
     assert [row[0] for row in table.rows] == list(COLUMNS)
     assert table.rows[0][1] == 0.3188
     assert isinstance(table.rows[0][2], Estimate)
@@ -135,19 +136,35 @@ def test_groupings_that_are_the_same_count_once_and_sizes_that_add_none_are_left
     assert len(found[20]["test"]["CS-G-FR"]) == 5  # the splits
     results = {run.name: {**fabricated_sizes(), "groupings": ["one"]} for run in TABLE_2.runs(QUICK)}
     table = next(t for t in TABLE_2.section(QUICK, results).tables if t.name == "table-2-mq2008")
-    assert table.columns == ("method", "s=5 ours")
+    assert table.columns == ("method", "s=5 stand-in")
     assert "At s=5 all groupings are the same" in table.caption
     assert "s=20 gives the same groups as a smaller size" in table.caption
 
 
 def test_methods_that_cannot_be_distinguished_are_noted_and_do_not_agree() -> None:
     results = {f"set-{k}": {side: {key: [0.5 + k] for key in COLUMNS} for side in ("train", "test")} for k in range(3)}
-    findings = TABLE_1.section(QUICK, results).findings
-    assert [finding.agrees for finding in findings] == [None]
-    assert "no difference" in findings[0].text
+    (finding,) = TABLE_1.section(QUICK, results).findings
+    assert finding.verdict == "undecided"
+    assert "no difference" in finding.text
+
+
+def test_a_claim_that_the_runs_do_not_refute_is_undecided_and_has_its_interval() -> None:
+    results = fabricated(0.01)
+    for k, lead in enumerate((-0.03, -0.001, 0.001)):
+        test = results[f"set-{k}"]["test"]
+        test["CS-G-FR"] = [test["CS-G-OMP"][0] + lead]
+    agreed, undecided = TABLE_1.section(QUICK, results).findings
+    assert (agreed.verdict, agreed.claims) == ("agrees", len(ORDER) - 1)
+    assert undecided.verdict == "undecided"
+    difference = Estimate.of([-0.03, -0.001, 0.001])
+    low, high = difference.mean - difference.margin, difference.mean + difference.margin
+    assert "CS-G-FR >= CS-G-OMP on held-out rows is not refuted" in undecided.text
+    assert f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f}, 3 runs)" in undecided.text
 
 
 def test_verdicts_are_withheld_where_other_data_stand_in() -> None:
     results = fabricated(0.01)
     assert any(finding.agrees for finding in TABLE_1.section(QUICK, results).findings)
-    assert all(finding.agrees is None for finding in TABLE_1.reported(QUICK, results).findings)
+    findings = TABLE_1.reported(QUICK, results).findings
+    assert findings[0].text == "Not a reproduction: no published data here (stand-ins for kddcup99)."
+    assert all(finding.verdict == "noted" for finding in findings)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from anytime.cli.console import blank_table, print_json, print_results
 from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
-from anytime.cli.report import evaluation_table
+from anytime.cli.report import evaluation_table, ndcg_line
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
@@ -64,6 +64,7 @@ def evaluate(
         evaluation_table(loaded, evaluation),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
+        *ndcg_line(evaluation),
     )
     if simulation is not None:
         line = _simulation_line(simulation["draws"], simulation["timeliness_r2"])
@@ -85,8 +86,10 @@ def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
         "size": evaluation.size,
     }
     columns = {name: array.tolist() for name, array in arrays.items() if array is not None}
+    queries = evaluation.ndcg_queries
     return {
         "rows": evaluation.rows,
+        **({} if queries is None else {"queries": queries[0], "queries_without_relevant": queries[1]}),
         "stop": evaluation.stop,
         "timeliness": evaluation.timeliness,
         "timeliness_step": evaluation.timeliness_step,

@@ -62,6 +62,14 @@ def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
     return _table(model, columns)
 
 
+def ndcg_line(evaluation: Evaluation) -> list[str]:
+    """Return a line on the queries that NDCG@5 averages; no line if it was not measured."""
+    if evaluation.ndcg_queries is None:
+        return []
+    queries, without = evaluation.ndcg_queries
+    return [f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"]
+
+
 def _own_columns(model: Model) -> dict[str, list[str]]:
     """Return the cells of the columns that come from the model itself, the base rate first."""
     manifest, steps = model.manifest, model.manifest.steps

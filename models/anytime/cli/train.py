@@ -12,7 +12,7 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.report import evaluation_table, steps_table, summary
+from anytime.cli.report import evaluation_table, ndcg_line, steps_table, summary
 from anytime.cli.sources import (
     ColumnOptions,
     PairedTable,
@@ -187,7 +187,8 @@ def train(
     if opened.checkpoint is not None:
         opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
-    print_results(table, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
+    queries = [] if evaluation is None else ndcg_line(evaluation)
+    print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 
 def _check_pairs(training: Options, folds: int, backend: str, data: Path) -> None:

@@ -43,7 +43,8 @@ class Evaluation:
     deviance : (steps + 1,) mean deviance if a likelihood was fitted, else None.
     accuracy : (steps + 1,) for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it
-        ignores weights of rows.
+        ignores weights of rows. `ndcg_queries` has the number of these queries, and of those among them without a
+        relevant row, which count as 0.
     coverage : (steps + 1,) share of the rows that intervals or sets cover, if the model is calibrated, else None.
     size : (steps + 1,) mean width of the intervals, or number of classes in the sets, if calibrated, else None.
     stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
@@ -60,6 +61,7 @@ class Evaluation:
     deviance: Float | None
     accuracy: Float | None
     ndcg: Float | None
+    ndcg_queries: tuple[int, int] | None
     coverage: Float | None
     size: Float | None
     stop: float
@@ -97,6 +99,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = None if null is None else 1.0 - deviance / null
+    ndcg, queries = (None, None) if query is None or manifest.classes is not None else _ndcg(model, dataset)
     calibration = manifest.calibration
     coverage, size = (None, None) if calibration is None else measured(model, dataset, calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
@@ -112,7 +115,8 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         mse=mse,
         deviance=deviance,
         accuracy=None if manifest.classes is None else _accuracy(model, dataset),
-        ndcg=None if query is None or manifest.classes is not None else _ndcg(model, dataset),
+        ndcg=ndcg,
+        ndcg_queries=queries,
         coverage=coverage,
         size=size,
         stop=stop,
@@ -205,13 +209,19 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
     return right / total
 
 
-def _ndcg(model: Model, dataset: Dataset) -> Float | None:
-    scores, truth, keys = [], [], []
+def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:
+    scores, relevances, keys = [], [], []
     for rows in dataset.rows_for(model.prefixes.scores):
         scores.append(model.prefixes.predict_all(rows.X)[:, :, 0].T.copy())
-        truth.append(rows.Y[:, 0])
+        relevances.append(rows.Y[:, 0])
         keys.append(np.asarray(rows.query))
-    return ndcg(np.concatenate(truth), np.concatenate(scores), np.concatenate(keys))
+    truth, query = np.concatenate(relevances), np.concatenate(keys)
+    found = ndcg(truth, np.concatenate(scores), query)
+    if found is None:
+        return None, None
+    _, codes, counts = np.unique(query, return_inverse=True, return_counts=True)
+    relevant = np.bincount(codes, weights=truth)
+    return found, (int((counts > 1).sum()), int(((counts > 1) & (relevant == 0)).sum()))
 
 
 def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Float | None:

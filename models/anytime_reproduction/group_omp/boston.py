@@ -160,7 +160,7 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
         "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
         f"(published {TABLE_2['Group-OMP']['error'].mean:.2f}): {details}. Result: {best}{too_few(runs, 'splits')}."
     )
-    return [Finding(text, agrees=most == cells if runs >= MIN_RUNS else None)]
+    return [Finding(text, agrees=most == cells if runs >= MIN_RUNS else None, judged=True)]
 
 
 def _readings(others: Mapping[str, Scores]) -> Table:
@@ -226,6 +226,7 @@ def _claim(scores: Scores, key: str) -> Finding:
         f"The paper's claim that Group-OMP is {'most accurate' if key == 'error' else 'sparsest'}: its {SIDES[key]} "
         f"over the same splits is {details} (by 95 % intervals of the paired differences, Student's t).",
         agrees=unanimous(side < 0 if side else None for side, rivals in directions.items() if rivals),
+        judged=True,
     )
 
 

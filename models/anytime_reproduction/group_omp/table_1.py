@@ -90,6 +90,7 @@ def _ols_finding(compared: Mapping[int, Many[Compared]]) -> Finding:
         f"The model error of OLS, which has no tuning, {text}{too_few(runs)}. Ours (published), experiments 1 "
         f"to 4: {listed_errors}.",
         agrees=not wrong if runs >= MIN_RUNS else None,
+        judged=True,
     )
 
 
@@ -296,7 +297,8 @@ def _claim(scores: Scores, kind: str) -> Finding:
         f"by run and by 95 % intervals: {same} of {count} cells have the direction of Table 1, "
         f"{count - same - len(opposite)} are not significant, {len(opposite)} have the opposite direction{details}."
     )
-    return Finding(text, unanimous(duel.ours == duel.published if duel.ours else None for duel in duels))
+    verdict = unanimous(duel.ours == duel.published if duel.ours else None for duel in duels)
+    return Finding(text, verdict, judged=True)
 
 
 def _advice(scores: Scores) -> str:

@@ -80,6 +80,7 @@ def means_finding(where: str, cells: Many[Compared], more: str = "", runs: str =
         f"{where}: {strict} of {len(cells)} published means lie within three of our standard errors, {agree} if the "
         f"published errors are included{too_few(count, runs)}{more}.",
         agrees=agree == len(cells) if count >= MIN_RUNS else None,
+        judged=True,
     )
 
 

@@ -16,7 +16,7 @@ from anytime.training.guarantee import bound, doubling_bound, spectral_gamma, su
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, panels
-from anytime_reproduction.sets import RealSet, consecutive_groups, load_set, recosted, regrouped
+from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load_set, recosted, regrouped
 
 ALPHA = 1e-5
 
@@ -204,7 +204,7 @@ def _curves(found: dict[str, Sequence], unit: str, best: Staircase, gamma: float
     }
 
 
-ByProblem = dict[ProblemName, Result]
+ByProblem = dict[str, Result]
 
 
 def _runs(setting: Setting) -> list[Run]:
@@ -217,12 +217,14 @@ def _runs(setting: Setting) -> list[Run]:
 
 
 def _section(setting: Setting, results: Results) -> Section:
-    by_problem = {name: results[name.replace(" ", "-")] for name in PROBLEMS}
+    labels = {name: setting.labelled(name, name) if name in get_args(SetName) else name for name in PROBLEMS}
+    by_problem: ByProblem = {label: results[name.replace(" ", "-")] for name, label in labels.items()}
     ran_on = "; ".join(f"{name}: {result['what']}" for name, result in by_problem.items())
     stand_in = "" if setting.data else " The data sets are stand-ins for those of the same names."
-    curves = by_problem[PROBLEMS[0]]["curves"]
+    first = labels[PROBLEMS[0]]
+    curves = by_problem[first]["curves"]
     caption = (
-        f"Explained variance within each budget on {PROBLEMS[0]} at its own costs, the best of all sets, and "
+        f"Explained variance within each budget on {first} at its own costs, the best of all sets, and "
         "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
         f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']})."
     )

@@ -79,8 +79,12 @@ def _runs(setting: Setting) -> list[Run]:
     ]
 
 
-def _section(_: Setting, results: Results) -> Section:
-    found = {case: results[name] for case in CASES if (name := case.label.replace(" ", "-")) in results}
+def _section(setting: Setting, results: Results) -> Section:
+    found = {
+        case._replace(label=setting.labelled(case.label, case.name)): results[name]
+        for case in CASES
+        if (name := case.label.replace(" ", "-")) in results
+    }
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
     gaps = (

@@ -31,12 +31,16 @@ VISIBLE = 0.01
 
 
 class Problem(NamedTuple):
-    """A data set of the figures: penalty (None: by validation), level where its curves stop, size of random groups."""
+    """A data set of the figures: penalty (None: by validation), level where its curves stop, size of random groups.
+
+    The report calls it `label`.
+    """
 
     name: SetName
     alpha: float | None
     level: float
     size: int | None
+    label: str = ""
 
 
 PROBLEMS = (
@@ -82,10 +86,10 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
 
 
-def _section(_: Setting, results: Results) -> Section:
-    sets = {problem: results[problem.name] for problem in PROBLEMS}
-    yahoo = PROBLEMS[1]
-    caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.name}, and its alpha-stopping costs (dashed)."
+def _section(setting: Setting, results: Results) -> Section:
+    sets = {p._replace(label=setting.labelled(p.name, p.name)): results[p.name] for p in PROBLEMS}
+    yahoo = list(sets)[1]
+    caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.label}, and its alpha-stopping costs (dashed)."
     figures = [
         Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo])),
         _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
@@ -106,7 +110,7 @@ def _text(sets: dict[Problem, Result]) -> tuple[str, ...]:
     for problem, result in sets.items():
         grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
         alpha = f"alpha {result['alpha']:.3g}{'' if problem.alpha else ' by validation'}"
-        what.append(f"{problem.name}: {result['what']}, {grouping}, {alpha}")
+        what.append(f"{problem.label}: {result['what']}, {grouping}, {alpha}")
     return (
         f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
         "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "
@@ -130,7 +134,7 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
     rows = []
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
-        rows.append((problem.name, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
+        rows.append((problem.label, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
     caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
     return Table("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
 
@@ -139,11 +143,11 @@ def _plateau_finding(problem: Problem, result: Result) -> Finding:
     """Judge the paper's claim that the last percent takes half of Yahoo's cost, and describe the plateau."""
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     level = plateau_level(costs, explained)
-    last = 1.0 - _stop(problem, result, 0.99) / costs[-1]
+    last = float(1.0 - _stop(problem, result, 0.99) / costs[-1])
     held = np.array(result["methods"]["CS-G-OMP"]["test"])
     reached = float(costs[np.flatnonzero(held >= 0.99 * held.max())[0]] / costs[-1])
     words = (
-        f"{problem.name}: the last percent of what is explained in training is bought by {last:.0%} of the cost "
+        f"{problem.label}: the last percent of what is explained in training is bought by {last:.0%} of the cost "
         f"(plateau by the rule of section 5.2: {f'from {level:g} on' if level < 1 else 'none'}); held out, 99 % of the "
         f"best value is reached at {reached:.1%} of the cost"
     )
@@ -166,7 +170,8 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
         more = "" if seen else ": no visible difference"
-        findings.append(Finding(f"{problem.name}: {why}: {words}{more}", best > area[worse] if seen else None))
+        verdict = best > area[worse] if seen else None
+        findings.append(Finding(f"{problem.label}: {why}: {words}{more}", verdict, judged=True))
     return findings
 
 
@@ -187,7 +192,7 @@ def _draw_plateau(problem: Problem, result: Result) -> Any:
 def _figure(
     number: str, title: str, methods: tuple[str, ...], sets: dict[Problem, Result], side: str = "test"
 ) -> Figure:
-    stops = ", ".join(f"{problem.name} at {problem.level:g}" for problem in sets)
+    stops = ", ".join(f"{problem.label} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
     return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, side))
 
@@ -202,7 +207,7 @@ def _draw(methods: tuple[str, ...], sets: dict[Problem, Result], side: str) -> A
             x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
             curve(axis, x, y, method, number, drawstyle="steps-post")
         measure = result["measure"] if side == "measure" else "explained variance F"
-        axis.set(title=problem.name, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
+        axis.set(title=problem.label, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
         first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
         axis.set(xscale="log", xlim=(first, stop))
         if side == "test":

@@ -232,6 +232,7 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
             f"items can guarantee, as D grows from D = {small} to {large}, {'; '.join(falls) or 'nowhere yet'}.{more} "
             f"At C = 4 it stays at {any_at_4:.2g}.",
             agrees=None if waiting else any_at_4 > doubling_bound(1.0),
+            judged=True,
         ),
     ]
 

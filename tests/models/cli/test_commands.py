@@ -418,7 +418,11 @@ def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, caps
     assert main(aimed("grade", "--query", "q")) == 0
     values = json.loads(output(capsys, "evaluate", "m.safetensors", "test.csv", "--json"))
     assert 0.5 < values["prefixes"][-1]["ndcg@5"] <= 1
-    assert "NDCG@5" in output(capsys, "evaluate", "m.safetensors", "test.csv")
+    ranked = [part["grade"] for _, part in pd.read_csv("test.csv").groupby("q") if len(part) > 1]
+    without = sum((grades == 0).all() for grades in ranked)
+    assert (values["queries"], values["queries_without_relevant"]) == (len(ranked), without)
+    line = f"NDCG@5: the mean of {len(ranked)} queries of 2 rows or more; {without} without a relevant row count as 0"
+    assert line in output(capsys, "evaluate", "m.safetensors", "test.csv")
 
 
 def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:

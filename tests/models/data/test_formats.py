@@ -737,6 +737,7 @@ def test_a_path_that_is_no_table_is_one_line(tmp_path: Path) -> None:
     for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz"):
         path = written(tmp_path / name, "a\n1\n")
         complaint(lambda p=path: open_table(p), str(path), "unknown format", ".parquet", ".csv.gz", ".npz")  # type: ignore[misc]
+    complaint(lambda: open_table(tmp_path / "t.txt"), "rename or link a file of LETOR or svmlight lines", "to .svm")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather", ".npz", ".csv.gz", ".svm.gz"])

@@ -202,6 +202,8 @@ def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more(tmp_path: Path) -> No
             if len(part) > 1:
                 each.append(ndcg_score([part["grade"]], [s[part.index, 0]], k=5))
         assert found.ndcg[k] == pytest.approx(np.mean(each), rel=1e-9)
+    ranked = [part["grade"] for _, part in TEST.groupby("query") if len(part) > 1]
+    assert found.ndcg_queries == (len(ranked), sum((grades == 0).all() for grades in ranked))
 
 
 def test_ndcg_of_a_perfect_order_is_one_and_leaves_out_single_rows() -> None:

@@ -46,7 +46,10 @@ def open_table(path: str | Path) -> Table:
     name = path.name.lower()
     reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
     if reader is None:
-        raise TableError(f"{str(path)!r} has an unknown format; expected one of {' '.join(SUFFIXES)}")
+        known = f"expected one of {' '.join(SUFFIXES)}"
+        if name.endswith((".txt", ".txt.gz")):
+            known += "; rename or link a file of LETOR or svmlight lines ('2 qid:7 1:0.5') to .svm"
+        raise TableError(f"{str(path)!r} has an unknown format; {known}")
     return reader(path)
 
 
