@@ -38,7 +38,7 @@ def test_commands_run_and_print_what_is_shown(guide: Path, tmp_path: Path, monke
     text = guide.read_text(encoding="utf-8")
     blocks = blocks_of(text)
     commands = "".join(block.text for block in blocks if block.language == "sh" and not block.untested)
-    for name in ("c++", "cc", "curl", "kubectl", "openssl"):
+    for name in ("c++", "cc", "curl", "kubectl", "nginx", "openssl", "redis-server"):
         if re.search(rf"\b{re.escape(name)} ", commands):
             program(name)
     for each in ("models", "service", "deploy", "tests", "Makefile"):

@@ -21,6 +21,7 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from deploy.dockerfile import environment, only, stages
 from deploy.project import DEPLOY, documents, image_user, routes, settings, version
+from guides import blocks_of
 from system import program
 
 FOLDER = DEPLOY / "kubernetes"
@@ -68,6 +69,7 @@ def ports(pod: Manifest) -> dict[str, int]:
 
 
 OURS = manifest_of("Deployment")["spec"]["template"]
+STORE = manifest_of("Deployment", "anytime-redis")["spec"]["template"]
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +266,6 @@ def test_prometheus_accepts_the_queries_of_the_adapter(rule: dict[str, Any], tmp
 
 
 def test_network_policies_allow_only_the_ports_of_the_pods() -> None:
-    store = manifest_of("Deployment", "anytime-redis")["spec"]["template"]
     for policy in (each for each in MANIFESTS if each["kind"] == "NetworkPolicy"):
         (pod,) = selected(policy["spec"]["podSelector"]["matchLabels"])
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -272,8 +273,8 @@ def test_network_policies_allow_only_the_ports_of_the_pods() -> None:
             assert rule["from"]
             assert {port["port"] for port in rule["ports"]} <= set(ports(pod))
     to_store, to_names = manifest_of("NetworkPolicy")["spec"]["egress"]
-    assert selected(to_store["to"][0]["podSelector"]["matchLabels"]) == [store]
-    assert [port["port"] for port in to_store["ports"]] == [ports(store)["redis"]]
+    assert selected(to_store["to"][0]["podSelector"]["matchLabels"]) == [STORE]
+    assert [port["port"] for port in to_store["ports"]] == [ports(STORE)["redis"]]
     assert {(port["protocol"], port["port"]) for port in to_names["ports"]} == {("UDP", 53), ("TCP", 53)}
     assert "egress" not in manifest_of("NetworkPolicy", "anytime-redis")["spec"]
 
@@ -289,8 +290,31 @@ def test_the_session_store_is_the_shipped_redis() -> None:
     store = manifest_of("ConfigMap")["data"]["ANYTIME_SESSION_STORE"]
     assert store == f"redis://{service['metadata']['name']}:{port['port']}/0"
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]["redis"]
-    inner = container(manifest_of("Deployment", "anytime-redis")["spec"]["template"])
+    inner = container(STORE)
     assert (inner["image"], inner["args"]) == (compose["image"], compose["command"])
+
+
+def test_the_guide_makes_a_rule_of_the_operator_with_every_alert(tmp_path: Path) -> None:
+    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    (commands,) = (block.text for block in blocks_of(guide) if "PrometheusRule" in block.text)
+    (tmp_path / "deploy").symlink_to(DEPLOY)
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, timeout=60)
+    (rule,) = documents(tmp_path / "alerts.yaml")
+    (monitor,) = documents(FOLDER / "prometheus" / "servicemonitor.yaml")
+    assert (rule["apiVersion"], rule["kind"]) == (monitor["apiVersion"], "PrometheusRule")
+    assert rule["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+    assert rule["metadata"]["labels"].items() <= monitor["metadata"]["labels"].items()
+    assert [rule["spec"]] == documents(DEPLOY / "prometheus" / "alerts.yml")
+
+
+def test_the_processors_that_the_guide_requires_are_those_of_the_pods_and_of_a_rollout() -> None:
+    requests = [container(pod)["resources"]["requests"]["cpu"] for pod in (OURS, STORE)]
+    server, store = (int(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu) for cpu in requests)
+    total = manifest_of("HorizontalPodAutoscaler")["spec"]["minReplicas"] * server + store
+    surge = manifest_of("Deployment")["spec"]["strategy"]["rollingUpdate"]["maxSurge"] * server
+    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert f"request {total:g} processors" in guide
+    assert f"have {total + surge:g} free" in guide
 
 
 def test_the_monitor_scrapes_every_pod_through_the_headless_service() -> None:

@@ -180,6 +180,7 @@ def c_source(model: Model) -> str:
     scores = len(prefixes.intercept)
     places = model.places
     starts = [0, *accumulate(len(place.features) for place in places.values())]
+    errors = [model.expected(prefix).cv_error for prefix in range(model.steps + 1)]
     rule: str = manifest.link
     if manifest.classes is not None and manifest.family == "gaussian":
         rule = "second indicator" if scores == 1 else "indicators"
@@ -203,19 +204,25 @@ def c_source(model: Model) -> str:
         "group_step": _lines(str(place.step) for place in places.values()),
         "means": _numbers(prefixes.mean[prefixes.columns]),
         "costs": _numbers(model.costs),
+        "cv_errors": _lines("NAN" if error is None else repr(error) for error in errors),
         "ends": _lines(map(str, prefixes.ends.tolist())),
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
         "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
         "coefs": _numbers(prefixes.packed),
     }
     parts = {"declared": "", "inputs": "", "defined": "", "expanded": C_LINEAR, "category": "", "products": ""}
+    kept, checked, below = "", "", "${name}_lows[feature]"
     if not model.expansion.is_identity:
         values |= _c_terms(list(places.values()), len(prefixes.columns))
-        parts |= {"declared": C_LEVELS, "defined": C_TERMS, "expanded": C_EXPANDED, "category": C_CATEGORY}
-    values["kept"] = ""
-    if model.product_places:
-        values |= {"kept": C_KEPT.replace("${name}", name), "pairs": _c_pairs(model, starts)}
-        parts |= {"inputs": C_INPUTS, "defined": C_TERMS + C_PAIRS, "products": C_PRODUCTS}
+        parts["defined"] = C_TERMS
+        if values["levels"]:
+            parts |= {"declared": C_LEVELS, "defined": C_LEVEL_TABLES + C_TERMS, "category": C_CATEGORY}
+            checked, below = C_CHECKED, C_BELOW
+        if model.product_places:
+            values["pairs"] = _c_pairs(model, starts)
+            parts |= {"inputs": C_INPUTS, "defined": parts["defined"] + C_PAIRS, "products": C_PRODUCTS}
+            kept = C_KEPT
+        parts["expanded"] = checked + C_EXPANDED.replace("${below}", below).replace("${kept}", kept)
     parts["output_code"] = OUTPUT_CODE[rule]
     return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
 
@@ -313,7 +320,8 @@ C_HEADER = """\
 /* An anytime-linear model for one row at a time, exported by `anytime export`.
  *
  * Include it where it is used, and in exactly one C11 file after defining ${NAME}_IMPLEMENTATION.
- * Define ANYTIME_REAL as float in every file to compute in single precision. Do not use -ffast-math: it ignores NAN.
+ * Define ANYTIME_REAL as float in every file to compute in single precision; files that differ do not link. Do not use
+ * -ffast-math: it ignores NAN.
  *
  *     ${name}_prediction now;
  *     ${name}_begin(&now);
@@ -342,6 +350,13 @@ extern "C" {
 #define ANYTIME_REAL double
 #endif
 
+/* The names for the linker end with the type, so that files with different types do not link. */
+#define ANYTIME_JOINED(name, real) name##_##real
+#define ANYTIME_TYPED(name, real) ANYTIME_JOINED(name, real)
+#define ${name}_begin ANYTIME_TYPED(${name}_begin, ANYTIME_REAL)
+#define ${name}_add ANYTIME_TYPED(${name}_add, ANYTIME_REAL)
+#define ${name}_answer ANYTIME_TYPED(${name}_answer, ANYTIME_REAL)
+
 #define ${NAME}_STEPS ${steps}
 #define ${NAME}_FEATURES ${features}
 #define ${NAME}_TERMS ${terms}
@@ -362,6 +377,10 @@ extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 
 /* Cost of each prefix, the base rate first. */
 extern const double ${name}_costs[${NAME}_STEPS + 1];
+
+/* Cross-validated error of each prefix in training, NAN if unknown: the mean square of least squares, in squared units
+ * of the target, or the mean deviance of the other families. */
+extern const double ${name}_cv_errors[${NAME}_STEPS + 1];
 ${declared}
 typedef struct {
     ANYTIME_REAL values[${NAME}_TERMS]; /* less their training means, in the order of the sequence */${inputs}
@@ -396,6 +415,9 @@ int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL o
 #if defined ${NAME}_IMPLEMENTATION && !defined ${NAME}_IMPLEMENTED
 #define ${NAME}_IMPLEMENTED
 
+#ifdef __cplusplus
+#error "${NAME}_IMPLEMENTATION needs a C11 file, not C++; link the two"
+#endif
 #if defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__
 #error "-ffast-math and -ffinite-math-only assume that there is no NAN, which marks a missing value"
 #endif
@@ -415,6 +437,9 @@ const char *const ${name}_outputs[${NAME}_OUTPUTS] = {
 };
 const double ${name}_costs[${NAME}_STEPS + 1] = {
     ${costs}
+};
+const double ${name}_cv_errors[${NAME}_STEPS + 1] = {
+    ${cv_errors}
 };
 
 enum { ${name}_scores = ${scores} };
@@ -531,7 +556,7 @@ int ${name}_level(size_t group, size_t feature, const char *category);
 C_CATEGORY = """
  * A category is the index of its level, or -1, as ${name}_level returns it; any other number of it is refused."""
 
-C_TERMS = """
+C_LEVEL_TABLES = """
 const char *const ${name}_levels[${NAME}_LEVELS + 1] = {
     ${level_names}
 };
@@ -539,6 +564,20 @@ const size_t ${name}_level_start[${NAME}_FEATURES + 1] = {
     ${level_start}
 };
 
+int ${name}_level(size_t group, size_t feature, const char *category)
+{
+    if (group >= ${NAME}_GROUPS || feature >= ${name}_start[group + 1] - ${name}_start[group])
+        return -1;
+    const size_t *start = ${name}_level_start + ${name}_start[group] + feature;
+    for (size_t level = start[0]; level < start[1]; level++)
+        if (!strcmp(${name}_levels[level], category))
+            return (int)(level - start[0]);
+    return -1;
+}
+"""
+"""C tables and the function of a model with categories."""
+
+C_TERMS = """
 /* First term of each feature and the one after its last; the range that its values move to, or the valid indices of its
  * levels. */
 static const size_t ${name}_term_start[${NAME}_FEATURES] = {
@@ -566,17 +605,6 @@ static const ANYTIME_REAL ${name}_bs[${NAME}_TERMS] = {
     ${bs}
 };
 
-int ${name}_level(size_t group, size_t feature, const char *category)
-{
-    if (group >= ${NAME}_GROUPS || feature >= ${name}_start[group + 1] - ${name}_start[group])
-        return -1;
-    const size_t *start = ${name}_level_start + ${name}_start[group] + feature;
-    for (size_t level = start[0]; level < start[1]; level++)
-        if (!strcmp(${name}_levels[level], category))
-            return (int)(level - start[0]);
-    return -1;
-}
-
 /* Return a term of a value that is not missing. */
 static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
 {
@@ -597,18 +625,25 @@ static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
 """
 """C tables and functions of a model with other terms than values."""
 
-C_EXPANDED = """\
+C_CHECKED = """\
     for (size_t i = 0; i < width; i++) {
         const size_t feature = ${name}_start[group] + i, *level = ${name}_level_start + feature;
         if (level[1] > level[0] && !isnan(values[i])
             && !(values[i] >= -1 && values[i] <= ${name}_highs[feature] && floor(values[i]) == values[i]))
             return -1;
     }
+"""
+"""C code that refuses an index that no level has."""
+
+C_BELOW = "${name}_level_start[feature + 1] > ${name}_level_start[feature] ? (ANYTIME_REAL)NAN : ${name}_lows[feature]"
+"""C code for a value below its range: a category that no term has counts as missing."""
+
+C_EXPANDED = """\
     for (size_t i = 0; i < width; i++) {
-        const size_t feature = ${name}_start[group] + i, *level = ${name}_level_start + feature;
+        const size_t feature = ${name}_start[group] + i;
         ANYTIME_REAL u = values[i] > ${name}_highs[feature] ? ${name}_highs[feature] : values[i];
         if (u < ${name}_lows[feature])
-            u = level[1] > level[0] ? (ANYTIME_REAL)NAN : ${name}_lows[feature];
+            u = ${below};
         for (size_t term = ${name}_term_start[feature]; term < ${name}_term_stop[feature]; term++)
             prediction->values[term] = !isnan(u) ? ${name}_term(term, u) - ${name}_means[term]
                                                  : ${name}_codes[term] == -2 ? 1 - ${name}_means[term] : 0;${kept}

@@ -1,5 +1,5 @@
 /* Does what the lines on standard input say with a model named "m": begin | add GROUP VALUE... | answer BUDGET | names |
- * level GROUP FEATURE CATEGORY. */
+ * level GROUP FEATURE CATEGORY | errors. */
 #define ANYTIME_M_IMPLEMENTATION
 #include "m.h"
 
@@ -34,6 +34,9 @@ int main(void)
             at[strcspn(at, "\n")] = 0;
             printf("%d\n", anytime_m_level(group, feature, at + 1));
 #endif
+        } else if (!strncmp(line, "errors", 6)) {
+            for (int prefix = 0; prefix <= ANYTIME_M_STEPS; prefix++)
+                printf("%.17g\n", anytime_m_cv_errors[prefix]);
         } else {
             puts(anytime_m_model);
             puts(anytime_m_version);

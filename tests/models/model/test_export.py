@@ -47,7 +47,7 @@ GROUPS: dict[str, Any] = {
         {"name": "map", "features": ["m0", "m1", "m2", "m3"], "cost": 3.0},
     ],
 }
-TASKS = ("regression", "responses", "binary", "multiclass", "logit", "softmax", "log")
+TASKS = ("regression", "hinges", "responses", "binary", "multiclass", "logit", "softmax", "log")
 
 
 def table(rows: int = 150) -> Float:
@@ -62,9 +62,10 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
     signal = (X - X.mean(axis=0)) / X.std(axis=0) @ rng.normal(size=(10, 3)) + rng.normal(size=(len(X), 3))
     classes = np.digitize(signal[:, 0], [-2.0, 2.0])
     up, counts = signal[:, 0] > 0, rng.poisson(np.exp(signal[:, 0] / 4))
-    made: Any = AnytimeRegressor if task in ("regression", "responses", "log") else AnytimeClassifier
+    made: Any = AnytimeRegressor if task in ("regression", "hinges", "responses", "log") else AnytimeClassifier
     family, Y = {
         "regression": ("gaussian", signal[:, 0]),
+        "hinges": ("gaussian", signal[:, 0]),
         "responses": ("gaussian", signal),
         "binary": ("gaussian", up),
         "multiclass": ("gaussian", classes),
@@ -72,7 +73,8 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
         "softmax": ("multinomial", classes),
         "log": ("poisson", counts),
     }[task]
-    model: Model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3).fit(X, Y).model_
+    shape = {"basis": "hinge", "pairs": 3} if task == "hinges" else {}
+    model: Model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape).fit(X, Y).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
 
 
@@ -505,6 +507,37 @@ def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
     answers = [int(line) for line in printed(threads, [])]
     assert len(answers) == model.steps + 1
     assert sum(answers[1:]) > 0
+
+
+def test_the_header_has_the_errors_of_the_prefixes_and_marks_unknown_ones(tmp_path: Path) -> None:
+    unknown = trained("regression")
+    assert set(printed(compiled(unknown, tmp_path, "ask.c"), ["errors"])) == {"nan"}
+    rng = np.random.default_rng(0)
+    model = AnytimeRegressor(groups=load_groups(GROUPS), alpha="cv").fit(table(), rng.normal(size=150)).model_
+    known = [model.expected(prefix).cv_error for prefix in range(model.steps + 1)]
+    named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
+    assert list(map(float, printed(compiled(named, tmp_path, "ask.c"), ["errors"]))) == known
+
+
+def test_files_that_disagree_about_the_type_of_values_do_not_link(tmp_path: Path) -> None:
+    (tmp_path / "m.h").write_text(c_source(trained("regression")), encoding="utf-8")
+    (tmp_path / "m.c").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+    for real in ("double", "float"):
+        words = [program("cc"), *STRICT, f"-DANYTIME_REAL={real}", "-c", "m.c"]
+        subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
+        words = [program("c++"), f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
+        done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
+        assert (done.returncode == 0) == (real == "double"), done.stderr
+    assert "undefined reference to `anytime_m_begin_double'" in done.stderr
+
+
+def test_definitions_in_a_file_of_c_plus_plus_are_refused_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "m.h").write_text(c_source(trained("regression")), encoding="utf-8")
+    (tmp_path / "m.cpp").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+    words = [program("c++"), "-fsyntax-only", "m.cpp"]
+    done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "ANYTIME_M_IMPLEMENTATION needs a C11 file, not C++" in done.stderr
 
 
 def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
