@@ -21,11 +21,13 @@ OUTER_BAGS = 4
 
 
 def by_ebm(problem: Problem, options: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
-    """Fit a machine for each prefix (m, D) of columns; the options have `classes`, `threads` and `pairs`."""
-    kind = ExplainableBoostingClassifier if options["classes"] else ExplainableBoostingRegressor
+    """Fit a machine for each prefix (m, D) of columns; the options have `classes` (1 for numbers),
+    `threads` and `pairs`."""
+    several = options["classes"] > 1
+    kind = ExplainableBoostingClassifier if several else ExplainableBoostingRegressor
 
     def scores(model: Any, X: Any) -> Any:
-        return model.decision_function(X) if options["classes"] else model.predict(X)
+        return model.decision_function(X) if several else model.predict(X)
 
     def run() -> list[tuple[Any, Any, float]]:
         found = []
