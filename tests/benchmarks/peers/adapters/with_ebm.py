@@ -21,8 +21,7 @@ OUTER_BAGS = 4
 
 
 def by_ebm(problem: Problem, options: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
-    """Fit a machine for each prefix (m, D) of columns; the options have `classes` (1 for numbers),
-    `threads` and `pairs`."""
+    """Fit a machine for each prefix (m, D) of columns; options are `classes` (1 for numbers), `threads` and `pairs`."""
     several = options["classes"] > 1
     kind = ExplainableBoostingClassifier if several else ExplainableBoostingRegressor
 
