@@ -128,7 +128,7 @@ def named(estimator: Any, name: str) -> Model:
 
 @contextmanager
 def browsing(playwright: Playwright) -> Iterator[BrowserContext]:
-    """Start Chromium without a screen; a profile on disk stores compiled scripts, so further pages cost half the time."""
+    """Start Chromium without a screen; its profile on disk stores compiled scripts: further pages cost half the time."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         context = playwright.chromium.launch_persistent_context(profile, executable_path=CHROMIUM)
         try:
