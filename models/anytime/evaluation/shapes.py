@@ -13,7 +13,7 @@ from anytime.errors import ValuesError, suggestion
 from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column, Columns
 from anytime.model.model import Model
-from anytime.types import Float, Label
+from anytime.types import Float, Index, Label
 
 GRID = 200
 """Number of equally likely values that stand for the distribution of a column."""
@@ -97,7 +97,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
             terms = slice(start, stop)
             quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
             drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
-            strength = drawn.spread if covariance is None else _spread(covariance(terms), coef[terms])
+            strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
             size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
             found.append((size, drawn.shape(group, strength)))
     if only is not None and not found:
@@ -106,19 +106,24 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
 
 
-def _covariances(model: Model) -> Callable[[slice], Float] | None:
+def _covariances(model: Model) -> Callable[[Index], Float] | None:
     """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
 
-    At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it.
+    At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it. The
+    function reads n^2 of the D^2 numbers.
     """
-    stored, scale = model.curvatures, model.prefixes.scale
-    if model.moments is not None:
-        scatter, weight = model.moments.imputed().scatter, model.moments.weight
-        return lambda terms: scatter[terms, terms] / weight
+    moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
+    if moments is not None:
+        return lambda terms: moments.restricted(terms).imputed().scatter[: len(terms), : len(terms)] / moments.weight
     if stored is None or stored.prefixes[0] > 0:
         return None
-    H = stored.at(0).H
-    return lambda terms: H[1:, 1:][terms, terms] / H[0, 0] * np.outer(scale[terms], scale[terms])
+
+    def of_curvature(terms: Index) -> Float:
+        H = stored.at(0, terms).H
+        covariance: Float = H[1:, 1:] / H[0, 0] * np.outer(scale[terms], scale[terms])
+        return covariance
+
+    return of_curvature
 
 
 def _spread(covariance: Float, coef: Float) -> Float:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from anytime.errors import GroupsError
 from anytime.features.bases import Basis, Categories, Hinge, Linear, Octiles, parsed_basis
@@ -278,7 +279,11 @@ class Expansion(Columns):
             for group in self.groups.groups
         )
         products = product_groups(self.groups, self.products)
-        return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *products))
+        try:
+            return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *products))
+        except ValidationError as error:
+            why = error.errors(include_url=False)[0]["ctx"]["error"]
+            raise GroupsError(f"two terms have the same name, so rename a column: {why}") from None
 
     @property
     def needs_size(self) -> bool:

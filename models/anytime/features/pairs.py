@@ -110,13 +110,25 @@ def products_of(groups: FeatureGroups, columns: Sequence[_Column]) -> tuple[Prod
 
 
 def product_groups(groups: FeatureGroups, products: Sequence[Product]) -> list[ProductGroup]:
-    """Return a group for the products of each one or two groups, in order; its features are their terms."""
+    """Return a group for the products of each one or two groups, in order; its features are their terms.
+
+    Its name is that of no other group.
+    """
     group_of = {name: group.name for group in groups.groups for name in group.features}
+    used = set(groups.names)
+
+    def name_of(a: str, b: str) -> str:
+        name = f"{a} * {b}"
+        while name in used:
+            name += "'"
+        used.add(name)
+        return name
+
     terms: dict[tuple[str, str], list[str]] = {}
     for each in products:
         a, b = (group_of[side.name] for side in each.sides)
         terms.setdefault((a, b), []).extend(each.terms)
     return [
-        ProductGroup(name=f"{a} * {b}", features=tuple(names), cost=0.0, requires=tuple(dict.fromkeys((a, b))))
+        ProductGroup(name=name_of(a, b), features=tuple(names), cost=0.0, requires=tuple(dict.fromkeys((a, b))))
         for (a, b), names in terms.items()
     ]

@@ -49,7 +49,10 @@ BLOCK = 448
 
 @dataclass(frozen=True)
 class Screened:
-    """A pair and its gain: the reduction of the sum of squares, in variances of the residual, over all responses."""
+    """A pair and its gain: the reduction of the sum of squares, in variances of the residual, over all responses.
+
+    Rows count by their weights, scaled to a mean of 1.
+    """
 
     pair: Pair
     gain: float
@@ -75,7 +78,7 @@ def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Fl
     cuts = [each for each in cuts if len(each)]
     if len(places) < 2:
         return []
-    parts = _parts(residuals, weights)
+    parts = _parts(residuals, weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
     first, second = np.triu_indices(len(places), 1)
     if len(first) > REFINED:
         coarse = [each[:COARSE_CUTS] for each in cuts]
@@ -156,7 +159,8 @@ def _cuts(column: Column, x: Float) -> Bool:
         return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
     eighths = quantiles(x[~np.isnan(x)], CELLS - 1)
     ends = np.unique(eighths)
-    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[:1]
+    # Where seven eighths of the values are the largest one, the only cut is between it and all others.
+    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[-2:-1]
     ends = np.concatenate([ends[1::2], ends[::2]])  # the quartiles first
     return np.asarray(np.where(np.isnan(x), eighths[CELLS // 2 - 1], x) > ends[:, np.newaxis])
 

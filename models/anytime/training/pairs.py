@@ -73,6 +73,9 @@ def fit_with_pairs(additive: Fit, rows: PairedRows, *, folds: int, seed: int, ho
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
     count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
     sample = _sample(rows.blocks(), screening, screened_rows(len(additive.expansion.columns)), seed)
+    if not len(sample.Y):
+        what = f"the first {screening} of {folds} folds, which screen pairs, have no rows of positive weight"
+        raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
         scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
         residuals = sample.Y - expected_responses(scores, options.family)
@@ -130,7 +133,7 @@ def _chosen_count(
     ends: Index = np.cumsum([0, *map(len, blocks)])
     judging = [fold for f, fold in zip(with_rows(terms.parts), split(terms.parts), strict=True) if f >= screening]
     if len(judging) < MIN_FOLDS - 1:
-        raise TrainingError(f"{len(judging)} folds with rows choose the number of pairs; expected 2 or more")
+        raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
     with single_blas_thread():
         errors = prefix_errors(judging, np.concatenate(blocks), ends[1:], options.grid)
     least = errors.mean.argmin(axis=0)

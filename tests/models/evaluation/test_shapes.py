@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,21 @@ def test_strengths_are_the_deviations_of_the_contributions_over_the_training_row
     exact = {shape.name: np.linalg.norm(shape.strength) for shape in shapes}
     for shape in column_shapes(bare):
         assert np.linalg.norm(shape.strength) == pytest.approx(exact[shape.name], rel=0.3, abs=0.05), shape.name
+
+
+def test_the_shape_of_one_column_needs_little_of_the_moments() -> None:
+    X = np.random.default_rng(0).normal(size=(500, 300))
+    X[:5] = np.nan
+    model = AnytimeRegressor(alpha=0.1).fit(X, np.nan_to_num(X[:, 0])).model_
+    assert model.moments is not None
+    size = model.moments.scatter.nbytes
+    column_shapes(model, only="x0")  # fills caches
+    tracemalloc.start()
+    try:
+        column_shapes(model, only="x1")
+        assert tracemalloc.get_traced_memory()[1] < size / 10
+    finally:
+        tracemalloc.stop()
 
 
 def test_several_scores_have_a_contribution_each() -> None:

@@ -82,3 +82,21 @@ def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> N
 def test_a_groups_file_with_pairs_is_refused() -> None:
     with pytest.raises(GroupsError, match="has 'pairs'; expected none: training selects pairs by --pairs or pairs="):
         load_groups(GROUPS | {"pairs": [["age", "fare"]]})
+
+
+def test_groups_may_have_the_names_of_products() -> None:
+    features = {"g": "a", "h": "b", "g * h": "c", "i": "d", "h * i": "e"}
+    given = {"groups": [{"name": name, "features": [feature], "cost": 1.0} for name, feature in features.items()]}
+    ramps = {name: PairSide(column=name, knots=(0.0, 1.0)) for name in "abcde"}
+    pairs = [(ramps[x], ramps[y]) for x, y in ("ab", "cd", "ae")]  # "g * h", "g * h * i" and "g * h * i"
+    groups = load_groups(given).with_pairs(pairs)
+    terms = Expansion.of(groups).terms
+    assert len({group.name for group in terms.groups}) == len(groups) + 3
+    assert [group.requires for group in terms.groups[5:]] == [("g", "h"), ("g", "h * i"), ("g * h", "i")]
+
+
+def test_two_terms_with_the_same_name_are_one_clear_error() -> None:
+    given = {"groups": [{"name": "g", "features": ["age", "age>2"], "cost": 1.0}]}
+    hinge = ColumnBasis(basis="hinge:1", knots=(2.0,), levels=(), range=(0.0, 4.0))
+    with pytest.raises(GroupsError, match="two terms have the same name, so rename a column: feature 'age>2' is twice"):
+        _ = Expansion.of(load_groups(given).with_bases({"age": hinge})).terms

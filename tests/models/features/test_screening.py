@@ -62,6 +62,7 @@ def test_gains_are_those_of_the_best_cuts(seed: int) -> None:
     expansion, X = table(seed)
     rng = np.random.default_rng(seed + 10)
     w = rng.uniform(0.5, 2.0, ROWS)
+    w /= w.mean()
     R = rng.normal(size=(ROWS, 2)) + np.nan_to_num(X[:, :1] * X[:, 3:4])
     found = screened_pairs(expansion, X, R, w, 99)
     names = expansion.groups.features
@@ -75,6 +76,26 @@ def test_gains_are_those_of_the_best_cuts(seed: int) -> None:
     }
     assert {tuple(side.column for side in each.pair): each.gain for each in found} == pytest.approx(expected, rel=1e-3)
     assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_column_of_mostly_its_largest_or_least_value_is_cut_there(sign: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 3))
+    X[:, 0] = sign * np.where(rng.random(2000) < 0.9, 0.0, rng.exponential(size=2000))
+    R = (X[:, :1] != 0) * np.sign(X[:, 1:2]) + 0.1 * rng.normal(size=(2000, 1))
+    (best,) = screened_pairs(Expansion.of(wide(3)), X, R, np.ones(2000), 1)
+    assert tuple(side.column for side in best.pair) == ("x0", "x1")
+
+
+@pytest.mark.parametrize("size", [1e-45, 1e45])
+def test_only_the_ratios_of_weights_count(size: float) -> None:
+    expansion, X = table(0)
+    w = np.random.default_rng(1).uniform(0.5, 2.0, ROWS)
+    R = np.nan_to_num(X[:, :1] * X[:, 3:4])
+    found, scaled = (screened_pairs(expansion, X, R, weights, 99) for weights in (w, size * w))
+    assert [each.pair for each in scaled] == [each.pair for each in found]
+    assert [each.gain for each in scaled] == pytest.approx([each.gain for each in found], rel=1e-3)
 
 
 def test_columns_that_do_not_vary_have_no_pairs() -> None:

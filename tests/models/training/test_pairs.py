@@ -337,6 +337,13 @@ def test_invalid_pairs_are_one_clear_error(options: dict[str, Any], why: str) ->
         AnytimeRegressor(**options).fit(X, y)
 
 
+def test_folds_without_rows_that_screen_are_refused() -> None:
+    X, y = interacting(50, 0)
+    folds = [(np.arange(50), np.arange(50)[rows]) for rows in (slice(0), slice(25), slice(25, 50))]
+    with pytest.raises(TrainingError, match="the first 1 of 3 folds, which screen pairs, have no rows of positive"):
+        AnytimeRegressor(alpha=0.01, pairs="auto", cv=folds).fit(X, y)
+
+
 def test_streams_refuse_pairs() -> None:
     X, y = interacting(50, 0)
     with pytest.raises(TrainingError, match="partial_fit expects None, as pairs need all rows: use fit"):
