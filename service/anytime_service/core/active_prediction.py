@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
 from typing import Any
 
 from anytime.inference.prediction import Answer, Prediction
@@ -182,7 +181,7 @@ class ActivePrediction:
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
-            self._account.check(self.opened.prediction.more_bytes(name, values), f"groups.{name}")
+            self._account.check(self.opened.prediction.more_bytes({name: values}), f"groups.{name}")
         answer = self.opened.group(now, name, values)
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
@@ -190,7 +189,7 @@ class ActivePrediction:
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        self._account.check(sum(starmap(self.opened.prediction.more_bytes, values.items())), "groups")
+        self._account.check(self.opened.prediction.more_bytes(values), "groups")
         answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
         self._count_bytes()
         self._after(answer)

@@ -179,9 +179,7 @@ class OpenPrediction:
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        checked = checked_groups(self.prediction, values)
-        for name, array in checked.items():
-            self.prediction.add_checked(name, array, present=isinstance(checked, CheckedRow))
+        self.prediction.add_all(checked_groups(self.prediction, values))
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
@@ -294,7 +292,7 @@ def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
-    """Return the values of groups as arrays for `Prediction.add_checked`.
+    """Return the values of groups as arrays for `Prediction.add_all`.
 
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """

@@ -23,7 +23,7 @@ from anytime_service.schemas.values import (
     read_values,
 )
 
-Arrays: TypeAlias = dict[str, Array]
+Arrays: TypeAlias = Mapping[str, Array]
 RawGroups: TypeAlias = Mapping[str, msgspec.Raw] | Mapping[str, Packed]
 
 V = TypeVar("V")
@@ -149,7 +149,7 @@ async def arrays(form: Form, model: Model, groups: RawGroups, max_rows: int) -> 
     Raise FieldError, which names the group and the place, if values are invalid.
     """
     pauses, decoder, name = Pauses(), _VALUES[form.name], ""
-    converted: Arrays = {}
+    converted: dict[str, Array] = {}
     try:
         if sum(map(_size, groups.values())) <= AT_ONCE:
             values = {}

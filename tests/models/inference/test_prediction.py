@@ -264,7 +264,7 @@ NUMBER = st.one_of(
 )
 def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values: dict[str, Any]) -> None:
     together = checked_row(MODEL, values)
-    single, combined = Prediction(MODEL), Prediction(MODEL)
+    single, combined = Prediction(MODEL), Prediction(MODEL, None)
     try:
         one_by_one = {name: single.checked(name, each) for name, each in values.items()}
     except ValuesError:
@@ -278,8 +278,12 @@ def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values:
     for name, array in one_by_one.items():
         np.testing.assert_array_equal(together[name], array)
         single.add_checked(name, array)
-        combined.add_checked(name, together[name], present=True)
-    assert combined.answer() == single.answer()
+    for _ in range(2):  # the second time, every group is replaced
+        assert combined.more_bytes(together) == single.nbytes - combined.nbytes
+        combined.add_all(together)
+        assert combined.answer() == single.answer()
+        for name, array in one_by_one.items():
+            single.add_checked(name, array)
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.nan])
