@@ -162,8 +162,8 @@ class Prediction:
 
     def more_bytes(self, values: Mapping[str, NDArray[Any]]) -> int:
         """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
-        if isinstance(values, CheckedRow) and not self._received and values.layout.is_linear:
-            return values.numbers.nbytes
+        if isinstance(values, CheckedRow) and values.layout.is_linear:
+            return sum([8 * len(place.features) for name, place in values.layout.places.items() if not self.has(name)])
         return sum(self._more_bytes(group, each) for group, each in values.items())
 
     def _more_bytes(self, group: str, values: NDArray[Any]) -> int:
@@ -231,7 +231,7 @@ class Prediction:
             for group, each in values.items():
                 self.add_checked(group, each)
         elif values.layout.is_linear:
-            self._stored(1)[0, values.layout.columns] = values.numbers[0] - values.layout.mean
+            self._stored(1)[0, values.layout.columns] = values.numbers - values.layout.mean
             for group, place in values.layout.places.items():
                 self._count(group, place, None, 8 * len(place.features))
         else:
@@ -493,14 +493,14 @@ class Prediction:
 
 
 class CheckedRow(Mapping[str, Float]):
-    """Values (1, features) of several groups, all of them numbers and none missing; `numbers` are those of all."""
+    """Values (1, features) of several groups, all of them numbers and none missing; `numbers` are all of them, flat."""
 
     def __init__(self, layout: RowLayout, numbers: Float) -> None:
         self.layout = layout
         self.numbers = numbers
 
     def __getitem__(self, group: str) -> Float:
-        return self.numbers[:, self.layout.slices[group]]
+        return self.numbers[np.newaxis, self.layout.slices[group]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout.slices)
@@ -522,7 +522,7 @@ def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
         numbers = np.frombuffer(array("d", [*chain.from_iterable(values.values())]))
     except (TypeError, OverflowError):
         return None
-    return CheckedRow(layout, numbers[np.newaxis]) if dasum(numbers) <= LARGEST else None
+    return CheckedRow(layout, numbers) if numbers.dot(numbers) <= LARGEST**2 else None
 
 
 _NUMBERS = (type(None), int, float, np.integer, np.floating)

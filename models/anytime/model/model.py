@@ -126,7 +126,7 @@ class RowLayout(NamedTuple):
     """
 
     is_linear: bool
-    columns: Index
+    columns: slice | Index
     mean: Float
     places: dict[str, GroupPosition]
     widths: list[int]
@@ -252,7 +252,9 @@ class Model:
             widths = [len(place.features) for place in places.values()]
             ends = zip(groups, widths, accumulate(widths), strict=True)
             slices = {name: slice(end - width, end) for name, width, end in ends}
-            columns = np.concatenate([np.arange(place.start, place.stop) for place in places.values()])
+            columns: slice | Index = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
+            if (np.diff(columns) == 1).all():
+                columns = slice(columns[0], columns[-1] + 1)
             mean = np.concatenate([place.mean for place in places.values()])
             is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
             found = RowLayout(is_linear, columns, mean, places, widths, slices)

@@ -23,6 +23,7 @@ uvicorn documents none of these names of its `HttpToolsProtocol`. `pyproject.tom
 tests/service/test_private_names.py checks that the names exist.
 
 - `pipeline`, `cycle`, `_start_asgi_task`, `on_response_complete`: to know which request is being answered.
+- `send` and the attributes of `RequestResponseCycle`, `STATUS_LINE`: to send a response in one write.
 - `flow`: to parse the backlog before reading resumes.
 - `connections`, `server_state.default_headers`, `parser`, `url`, `headers`, `scope`, `expect_100_continue`: to refuse
   and to shed requests outside the application.
@@ -34,12 +35,13 @@ tests/service/test_private_names.py checks that the names exist.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError, OverloadedError, RequestTimeoutError
@@ -63,6 +65,8 @@ CHUNK_FRAMING = 20
 
 _HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
 
 class _BacklogFlow(FlowControl):
     """Flow control that parses the backlog before it resumes reading."""
@@ -75,6 +79,45 @@ class _BacklogFlow(FlowControl):
         if self.read_paused:
             self.read_paused = False
             self._resume()
+
+
+class _Cycle(RequestResponseCycle):
+    """uvicorn's request and response, which sends the head and a complete body in one write.
+
+    uvicorn makes two, and a system call takes as long as reading the values of a group. Any other response (in pieces,
+    without a length, the last one of a connection) is sent by uvicorn, once its body begins.
+    """
+
+    _head: Any = None
+
+    async def send(self, message: Any) -> None:
+        head, self._head = self._head, None
+        if not self.response_started and message["type"] == "http.response.start":
+            self._head, self.response_started = message, True
+            return
+        if head is not None:
+            headers = self.default_headers + head["headers"]
+            values, body = dict(headers), message.get("body", b"")
+            if (
+                message.get("more_body")
+                or values.get(b"content-length") != b"%d" % len(body)
+                or not values.keys().isdisjoint((b"connection", b"transfer-encoding"))
+                or not self.keep_alive
+                or self.disconnected
+                or self.flow.write_paused
+                or self.scope["method"] == "HEAD"
+                or _CONTROL.search(b"".join(values.values()))
+            ):
+                self.response_started = False
+                await super().send(head)
+            else:
+                lines = [b"%b: %b\r\n" % header for header in headers]
+                self.transport.write(b"".join((STATUS_LINE[head["status"]], *lines, b"\r\n", body)))
+                self.response_complete = True
+                self.message_event.set()
+                self.on_response()
+                return
+        await super().send(message)
 
 
 class HttpProtocol(Connection, HttpToolsProtocol):
@@ -286,6 +329,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         return None if running is None or running.response_complete else running
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = _Cycle
         self._running = cycle  # uvicorn starts every request here, also one that waited behind another
         super()._start_asgi_task(cycle, app)
 
