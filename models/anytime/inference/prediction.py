@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from array import array
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, compress
@@ -231,9 +231,16 @@ class Prediction:
             for group, each in values.items():
                 self.add_checked(group, each)
         elif values.layout.is_linear:
-            self._stored(1)[0, values.layout.columns] = values.numbers - values.layout.mean
-            for group, place in values.layout.places.items():
-                self._count(group, place, None, 8 * len(place.features))
+            layout = values.layout
+            self._stored(1)[0, layout.columns] = values.numbers - layout.mean
+            if self._received:
+                for group, place in layout.places.items():
+                    self._count(group, place, None, 8 * len(place.features))
+            else:
+                self._received = dict.fromkeys(layout.places)
+                self.nbytes = values.numbers.nbytes
+                self._unreceived = [*map(int.__sub__, self._unreceived, layout.added)]
+                self._advance()
         else:
             for group, each in values.items():
                 self.add_checked(group, each, present=True)
@@ -450,7 +457,7 @@ class Prediction:
             return np.tile(intercept, (self.rows, 1))
         assert self._X is not None  # noqa: S101  (these columns were received)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores: Float = intercept + self._X[:, columns] @ coef
+            scores: Float = intercept + self._X[:, columns].dot(coef)
         return scores
 
     def _by_row(self, rows: list[Any]) -> Any:
@@ -519,8 +526,8 @@ def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
     try:
         if layout is None or [*map(len, values.values())] != layout.widths:
             return None
-        numbers = np.frombuffer(array("d", [*chain.from_iterable(values.values())]))
-    except (TypeError, OverflowError):
+        numbers = np.frombuffer(layout.pack(*chain.from_iterable(values.values())))
+    except (TypeError, OverflowError, struct.error):
         return None
     return CheckedRow(layout, numbers) if numbers.dot(numbers) <= LARGEST**2 else None
 

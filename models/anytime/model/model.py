@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -122,7 +123,8 @@ class RowLayout(NamedTuple):
     """Positions of one row with the numbers of some groups, one group after the other.
 
     `columns` are the terms that they become if `is_linear`: then the terms are the columns, without products, and
-    `mean` are their training means. `widths` and `slices` are the numbers of each group.
+    `mean` are their training means. `widths` and `slices` are the numbers of each group. `added` counts, for each
+    prefix, the groups that its last step adds, and `pack` returns the numbers as the bytes of an array.
     """
 
     is_linear: bool
@@ -131,6 +133,8 @@ class RowLayout(NamedTuple):
     places: dict[str, GroupPosition]
     widths: list[int]
     slices: dict[str, slice]
+    added: list[int]
+    pack: Callable[..., bytes]
 
 
 MAX_LAYOUTS = 64
@@ -257,7 +261,9 @@ class Model:
                 columns = slice(columns[0], columns[-1] + 1)
             mean = np.concatenate([place.mean for place in places.values()])
             is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
-            found = RowLayout(is_linear, columns, mean, places, widths, slices)
+            added = np.bincount([each.step for each in places.values()], minlength=self.steps + 1).tolist()
+            pack = Struct(f"{sum(widths)}d").pack
+            found = RowLayout(is_linear, columns, mean, places, widths, slices, added, pack)
             if len(self._row_layouts) >= MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = found

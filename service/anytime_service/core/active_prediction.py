@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
@@ -90,8 +90,7 @@ AnswerCallback = Callable[[Answer], None]
 _log = logging.getLogger("anytime_service")
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionRequest:
+class PredictionRequest(NamedTuple):
     """The options of a prediction, before any group; None means that the client did not set the option."""
 
     model: str | None = None
