@@ -32,6 +32,7 @@ METHODS: dict[type, tuple[str, ...]] = {
         "send_receive_event_to_app",
     ),
     FlowControl: ("pause_reading", "pause_writing", "resume_reading", "resume_writing"),
+    RequestResponseCycle: ("send",),
     ServerProtocol: ("data_to_send", "fail", "reject"),
 }
 """Methods that the server overrides or calls: `server/http_protocol.py` and `websocket_protocol.py`."""
@@ -45,8 +46,8 @@ WEBSOCKET = (
     "writable",
 )
 CYCLE = (
-    *("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started"),
-    "waiting_for_100_continue",
+    *("default_headers", "disconnected", "flow", "keep_alive", "message_event", "more_body", "on_response"),
+    *("response_complete", "response_started", "scope", "transport", "waiting_for_100_continue"),
 )
 
 

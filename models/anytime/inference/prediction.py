@@ -163,8 +163,8 @@ class Prediction:
     def more_bytes(self, values: Mapping[str, NDArray[Any]]) -> int:
         """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
         if isinstance(values, CheckedRow) and values.layout.is_linear:
-            return sum([8 * len(place.features) for name, place in values.layout.places.items() if not self.has(name)])
-        return sum(self._more_bytes(group, each) for group, each in values.items())
+            return sum([8 * len(each.features) for name, each in values.layout.places.items() if not self.has(name)])
+        return sum([self._more_bytes(group, each) for group, each in values.items()])
 
     def _more_bytes(self, group: str, values: NDArray[Any]) -> int:
         place = self.model.places.get(group)

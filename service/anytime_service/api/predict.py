@@ -75,7 +75,7 @@ class Lines:
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
-                active.group(line.group, array, line.took_ms)
+                active.group(line.group, {line.group: array}, line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 

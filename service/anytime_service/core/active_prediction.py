@@ -172,7 +172,7 @@ class ActivePrediction:
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
-    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
+    def group(self, name: str, values: Mapping[str, Any], took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
@@ -180,8 +180,8 @@ class ActivePrediction:
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
-            self._account.check(self.opened.prediction.more_bytes({name: values}), f"groups.{name}")
-        answer = self.opened.group(now, name, values)
+            self._account.check(self.opened.prediction.more_bytes(values), f"groups.{name}")
+        answer = self.opened.groups(now, values)
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
         self._after(answer)
