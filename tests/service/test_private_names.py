@@ -22,7 +22,7 @@ METHODS: dict[type, tuple[str, ...]] = {
     HttpToolsProtocol: (
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required", "handle_websocket_upgrade"),
         *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete"),
-        *("on_response_complete", "send_400_response", "timeout_keep_alive_handler"),
+        *("on_response_complete", "send_400_response"),
     ),
     WebSocketsSansIOProtocol: (
         "handle_connect",
@@ -39,7 +39,7 @@ METHODS: dict[type, tuple[str, ...]] = {
 
 HTTP = (
     *("connections", "cycle", "expect_100_continue", "flow", "headers", "parser", "pipeline", "scope", "server_state"),
-    *("timeout_keep_alive", "timeout_keep_alive_task", "transport", "url"),
+    *("transport", "url"),
 )
 WEBSOCKET = (
     *("close_sent", "config", "conn", "frames", "handshake_initiated", "queue", "read_paused", "scope", "transport"),
