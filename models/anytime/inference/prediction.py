@@ -529,7 +529,7 @@ def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
         numbers = np.frombuffer(layout.pack(*chain.from_iterable(values.values())))
     except (TypeError, OverflowError, struct.error):
         return None
-    return CheckedRow(layout, numbers) if numbers.dot(numbers) <= LARGEST**2 else None
+    return CheckedRow(layout, numbers) if dasum(numbers) <= LARGEST else None
 
 
 _NUMBERS = (type(None), int, float, np.integer, np.floating)
