@@ -256,14 +256,16 @@ class Model:
             widths = [len(place.features) for place in places.values()]
             ends = zip(groups, widths, accumulate(widths), strict=True)
             slices = {name: slice(end - width, end) for name, width, end in ends}
-            columns: slice | Index = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
-            if (np.diff(columns) == 1).all():
-                columns = slice(columns[0], columns[-1] + 1)
+            columns = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
+            first, last = int(columns[0]), int(columns[-1])
+            in_order = np.array_equal(columns, np.arange(first, last + 1))
             mean = np.concatenate([place.mean for place in places.values()])
             is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
             added = np.bincount([each.step for each in places.values()], minlength=self.steps + 1).tolist()
             pack = Struct(f"{sum(widths)}d").pack
-            found = RowLayout(is_linear, columns, mean, places, widths, slices, added, pack)
+            found = RowLayout(
+                is_linear, slice(first, last + 1) if in_order else columns, mean, places, widths, slices, added, pack
+            )
             if len(self._row_layouts) >= MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = found

@@ -124,7 +124,7 @@ def read_row_request(form: Form, content: bytes, model: Model) -> tuple[PredictR
 def read_row(form: Form, content: bytes, model: Model) -> CheckedRow | None:
     """Return a body of groups by name; None as `read_row_request`."""
     groups: dict[str, list[float]] | None = _read_short(_ROW_GROUPS[form.name], content)
-    return groups and checked_row(model, groups)
+    return checked_row(model, groups) if groups else None
 
 
 def _read_short(decoder: Decoder, content: bytes) -> Any:
