@@ -526,7 +526,7 @@ def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
     try:
         if layout is None or [*map(len, values.values())] != layout.widths:
             return None
-        numbers = np.frombuffer(layout.pack(*chain.from_iterable(values.values())))
+        numbers = np.frombuffer(struct.pack(layout.format, *chain.from_iterable(values.values())))
     except (TypeError, OverflowError, struct.error):
         return None
     return CheckedRow(layout, numbers) if dasum(numbers) <= LARGEST else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -124,7 +123,7 @@ class RowLayout(NamedTuple):
 
     `columns` are the terms that they become if `is_linear`: then the terms are the columns, without products, and
     `mean` are their training means. `widths` and `slices` are the numbers of each group. `added` counts, for each
-    prefix, the groups that its last step adds, and `pack` returns the numbers as the bytes of an array.
+    prefix, the groups that its last step adds, and `format` is that of all numbers for `struct`.
     """
 
     is_linear: bool
@@ -134,11 +133,11 @@ class RowLayout(NamedTuple):
     widths: list[int]
     slices: dict[str, slice]
     added: list[int]
-    pack: Callable[..., bytes]
+    format: str
 
 
 MAX_LAYOUTS = 64
-"""Most cached layouts of rows; at the limit all of them are removed. Clients send the same groups again and again."""
+"""Most cached layouts of rows, besides those of single groups; at the limit all are removed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,11 +261,9 @@ class Model:
             mean = np.concatenate([place.mean for place in places.values()])
             is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
             added = np.bincount([each.step for each in places.values()], minlength=self.steps + 1).tolist()
-            pack = Struct(f"{sum(widths)}d").pack
-            found = RowLayout(
-                is_linear, slice(first, last + 1) if in_order else columns, mean, places, widths, slices, added, pack
-            )
-            if len(self._row_layouts) >= MAX_LAYOUTS:
+            at = slice(first, last + 1) if in_order else columns
+            found = RowLayout(is_linear, at, mean, places, widths, slices, added, f"{sum(widths)}d")
+            if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = found
         return found
