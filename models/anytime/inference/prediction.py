@@ -227,23 +227,15 @@ class Prediction:
 
     def add_all(self, values: Mapping[str, Float]) -> None:
         """Add groups that `checked_row` returned, or `checked` each."""
-        if not isinstance(values, CheckedRow):
-            for group, each in values.items():
-                self.add_checked(group, each)
-        elif values.layout.is_linear:
+        is_row = isinstance(values, CheckedRow)
+        if is_row and values.layout.is_linear:
             layout = values.layout
             self._stored(1)[0, layout.columns] = values.numbers - layout.mean
-            if self._received:
-                for group, place in layout.places.items():
-                    self._count(group, place, None, 8 * len(place.features))
-            else:
-                self._received = dict.fromkeys(layout.places)
-                self.nbytes = values.numbers.nbytes
-                self._unreceived = [*map(int.__sub__, self._unreceived, layout.added)]
-                self._advance()
+            for group, place in layout.places.items():
+                self._count(group, place, None, 8 * len(place.features))
         else:
             for group, each in values.items():
-                self.add_checked(group, each, present=True)
+                self.add_checked(group, each, present=is_row)
 
     def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
         """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""

@@ -122,8 +122,8 @@ class RowLayout(NamedTuple):
     """Positions of one row with the numbers of some groups, one group after the other.
 
     `columns` are the terms that they become if `is_linear`: then the terms are the columns, without products, and
-    `mean` are their training means. `widths` and `slices` are the numbers of each group. `added` counts, for each
-    prefix, the groups that its last step adds, and `format` is that of all numbers for `struct`.
+    `mean` are their training means. `widths` and `slices` are the numbers of each group, and `format`
+    is that of all numbers for `struct`.
     """
 
     is_linear: bool
@@ -132,7 +132,6 @@ class RowLayout(NamedTuple):
     places: dict[str, GroupPosition]
     widths: list[int]
     slices: dict[str, slice]
-    added: list[int]
     format: str
 
 
@@ -260,9 +259,8 @@ class Model:
             in_order = np.array_equal(columns, np.arange(first, last + 1))
             mean = np.concatenate([place.mean for place in places.values()])
             is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
-            added = np.bincount([each.step for each in places.values()], minlength=self.steps + 1).tolist()
             at = slice(first, last + 1) if in_order else columns
-            found = RowLayout(is_linear, at, mean, places, widths, slices, added, f"{sum(widths)}d")
+            found = RowLayout(is_linear, at, mean, places, widths, slices, f"{sum(widths)}d")
             if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = found
