@@ -22,7 +22,7 @@ METHODS: dict[type, tuple[str, ...]] = {
     HttpToolsProtocol: (
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required", "handle_websocket_upgrade"),
         *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete"),
-        *("on_response_complete", "send_400_response", "timeout_keep_alive_handler"),
+        *("on_response_complete", "send_400_response"),
     ),
     WebSocketsSansIOProtocol: (
         "handle_connect",
@@ -32,21 +32,22 @@ METHODS: dict[type, tuple[str, ...]] = {
         "send_receive_event_to_app",
     ),
     FlowControl: ("pause_reading", "pause_writing", "resume_reading", "resume_writing"),
+    RequestResponseCycle: ("send",),
     ServerProtocol: ("data_to_send", "fail", "reject"),
 }
 """Methods that the server overrides or calls: `server/http_protocol.py` and `websocket_protocol.py`."""
 
 HTTP = (
     *("connections", "cycle", "expect_100_continue", "flow", "headers", "parser", "pipeline", "scope", "server_state"),
-    *("timeout_keep_alive", "timeout_keep_alive_task", "transport", "url"),
+    *("transport", "url"),
 )
 WEBSOCKET = (
     *("close_sent", "config", "conn", "frames", "handshake_initiated", "queue", "read_paused", "scope", "transport"),
     "writable",
 )
 CYCLE = (
-    *("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started"),
-    "waiting_for_100_continue",
+    *("default_headers", "disconnected", "flow", "keep_alive", "message_event", "more_body", "on_response"),
+    *("response_complete", "response_started", "scope", "transport", "waiting_for_100_continue"),
 )
 
 

@@ -21,7 +21,7 @@ from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
-from anytime.types import Float
+from anytime.types import Float, Index
 
 if TYPE_CHECKING:
     from anytime.glm.search import QuadraticModels
@@ -116,6 +116,27 @@ class ProductPosition(NamedTuple):
             stop = at + len(product.terms)
             product.expand(inputs[a][i], inputs[b][j], out[at:stop])
             at = stop
+
+
+class RowLayout(NamedTuple):
+    """Positions of one row with the numbers of some groups, one group after the other.
+
+    `columns` are the terms that they become if `is_linear`: then the terms are the columns, without products, and
+    `mean` are their training means. `widths` and `slices` are the numbers of each group, and `format`
+    is that of all numbers for `struct`.
+    """
+
+    is_linear: bool
+    columns: slice | Index
+    mean: Float
+    places: dict[str, GroupPosition]
+    widths: list[int]
+    slices: dict[str, slice]
+    format: str
+
+
+MAX_LAYOUTS = 64
+"""Most cached layouts of rows, besides those of single groups; at the limit all are removed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -220,6 +241,32 @@ class Model:
         return ProductPosition(start, start + len(mean), mean, step, groups, each)
 
     @cached_property
+    def _row_layouts(self) -> dict[tuple[str, ...], RowLayout]:
+        return {}
+
+    def row_layout(self, groups: tuple[str, ...]) -> RowLayout | None:
+        """Return the positions of a row of some groups; None if there is none, an unknown one or one of categories."""
+        found = self._row_layouts.get(groups)
+        if found is None:
+            places = {name: self.places[name] for name in groups if name in self.places}
+            if not groups or len(places) < len(groups) or any(each.expansion.categories for each in places.values()):
+                return None
+            widths = [len(place.features) for place in places.values()]
+            ends = zip(groups, widths, accumulate(widths), strict=True)
+            slices = {name: slice(end - width, end) for name, width, end in ends}
+            columns = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
+            first, last = int(columns[0]), int(columns[-1])
+            in_order = np.array_equal(columns, np.arange(first, last + 1))
+            mean = np.concatenate([place.mean for place in places.values()])
+            is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
+            at = slice(first, last + 1) if in_order else columns
+            found = RowLayout(is_linear, at, mean, places, widths, slices, f"{sum(widths)}d")
+            if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
+                self._row_layouts.clear()
+            self._row_layouts[groups] = found
+        return found
+
+    @cached_property
     def groups_added(self) -> tuple[int, ...]:
         """Return, for each prefix, the number of groups with features that its last step adds, (steps + 1,)."""
         steps = [place.step for place in self.places.values()]
@@ -262,11 +309,14 @@ class Model:
 
     def expected(self, prefix: int) -> Expected:
         """Return the quality of a prefix in training."""
-        if prefix == 0:
-            r2 = None if self.manifest.steps[0].r2 is None else 0.0
-            return Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
-        step = self.manifest.steps[prefix - 1]
-        return Expected(step.cv_error, step.explained_variance, step.r2, step.deviance)
+        return self._expected[prefix]
+
+    @cached_property
+    def _expected(self) -> tuple[Expected, ...]:
+        steps = self.manifest.steps
+        r2 = None if steps[0].r2 is None else 0.0
+        prior = Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
+        return prior, *(Expected(each.cv_error, each.explained_variance, each.r2, each.deviance) for each in steps)
 
     @property
     def supports_arrived(self) -> bool:

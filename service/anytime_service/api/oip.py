@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -271,7 +270,7 @@ class Infer(_InferenceEndpoint):
         admitted = admission_of(scope)[0]
         if admitted is None:
             admitted = handler.admission.admits(begun)
-        request, account = replace(head.request, model=_model_name(scope)), handler.accounts.of(scope)
+        request, account = head.request._replace(model=_model_name(scope)), handler.accounts.of(scope)
         chunks, received = exchange.body(), b""
         if not admitted and request.overload != "prior":
             received = await self._read_unadmitted(exchange, chunks, lengths[0])

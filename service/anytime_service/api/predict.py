@@ -21,7 +21,7 @@ from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import answer_callbacks
 from anytime_service.schemas.codecs import too_large
-from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request
+from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request, read_row_request
 from anytime_service.schemas.values import AT_ONCE
 
 
@@ -75,7 +75,7 @@ class Lines:
             if active.answered:  # its deadline expired while the line was converted
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms)
             else:
-                active.group(line.group, array, line.took_ms)
+                active.group(line.group, {line.group: array}, line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
@@ -140,14 +140,17 @@ class Predict(Endpoint):
             active.end()
 
     async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> Arrays:
-        request = read_request(head.form, content, self.handler.settings.max_json_bytes)
+        row = read_row_request(head.form, content, active.model)
+        request = row[0] if row else read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)
         rows = request.rows
         if rows is not None and head.request.rows not in (None, rows):
             raise FieldError("rows", f"rows is {rows} in the body and {head.request.rows} in the query; send it once")
         self.handler.check_rows(rows)
-        groups = await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
+        groups = (
+            row[1] if row else await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
+        )
         if rows is not None and not active.answered:
             active.opened.prediction.expect_rows(rows)
         active.opened.explain |= request.explain

@@ -33,6 +33,7 @@ from anytime_service.schemas.predict import (
     SessionTook,
     arrays,
     read_groups,
+    read_row,
     read_session,
 )
 from anytime_service.schemas.values import AT_ONCE
@@ -84,9 +85,11 @@ class SessionGroups(_SessionEndpoint):
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        groups = await in_turn(self.handler, partial(self._groups, form, session), content)
+        groups: Arrays | None = read_row(form, content, session.model)
+        if groups is None:
+            groups = await in_turn(self.handler, partial(self._groups, form, session), content)
         prefix, replaced = await session.add_groups(groups)
-        stored = SessionTook(prefix, session.model.steps, tuple(each for each in groups if each in replaced))
+        stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)

@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import Answer, checked_row
 from anytime_service.api.endpoint import AT_A_TIME
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
@@ -41,7 +41,7 @@ from anytime_service.schemas.stream import (
     peek,
     read_frame,
 )
-from anytime_service.schemas.values import AT_ONCE, array_of
+from anytime_service.schemas.values import AT_ONCE, Array, array_of
 from anytime_service.telemetry.records import GroupTimings
 
 MAX_OPEN = 1024
@@ -202,7 +202,7 @@ class _Connection:
                 if active is not None and isinstance(frame, GroupFrame) and isinstance(frame.values, msgspec.Raw):
                     array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows)
                     if self.open.get(frame.id) is active and not self.dismissed:
-                        active.group(frame.group, array, frame.took_ms)
+                        active.group(frame.group, {frame.group: array}, frame.took_ms)
                         return
             if not self.dismissed:
                 self._handle(form, frame, begun)  # also a group whose prediction was answered meanwhile
@@ -283,8 +283,13 @@ class _Connection:
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
         dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-        array = array_of(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
-        active.group(frame.group, array, frame.took_ms)
+        values: Mapping[str, Array] | None = None
+        if dtype is None and isinstance(frame.values, list):
+            values = checked_row(active.model, {frame.group: frame.values})
+        if values is None:
+            limit = self.handler.settings.max_rows
+            values = {frame.group: array_of(active.model, frame.group, frame.values, dtype, limit)}
+        active.group(frame.group, values, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:
         active = self.open.get(frame.id)

@@ -15,8 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
@@ -91,8 +90,7 @@ AnswerCallback = Callable[[Answer], None]
 _log = logging.getLogger("anytime_service")
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionRequest:
+class PredictionRequest(NamedTuple):
     """The options of a prediction, before any group; None means that the client did not set the option."""
 
     model: str | None = None
@@ -174,7 +172,7 @@ class ActivePrediction:
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
-    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
+    def group(self, name: str, values: Mapping[str, Any], took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
@@ -182,15 +180,15 @@ class ActivePrediction:
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
         if not repeated:
-            self._account.check(self.opened.prediction.more_bytes(name, values), f"groups.{name}")
-        answer = self.opened.group(now, name, values)
+            self._account.check(self.opened.prediction.more_bytes(values), f"groups.{name}")
+        answer = self.opened.groups(now, values)
         self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
         self._after(answer)
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        self._account.check(sum(starmap(self.opened.prediction.more_bytes, values.items())), "groups")
+        self._account.check(self.opened.prediction.more_bytes(values), "groups")
         answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
         self._count_bytes()
         self._after(answer)

@@ -157,7 +157,7 @@ class OpenPrediction:
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
         by_prefix = policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
-        self._awaited = set(awaited).difference(prediction.received)
+        self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
         self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
         self._policy, self.prediction, self.explain = policy, prediction, explain
@@ -172,16 +172,12 @@ class OpenPrediction:
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
-        self._expect("groups")
-        self.prediction.add_checked(name, checked_group(self.prediction, name, values))
-        return self._took((name,), now_ms)
+        return self.groups(now_ms, {name: values})
 
     def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid."""
         self._expect("groups")
-        checked = checked_groups(self.prediction, values)
-        for name, array in checked.items():
-            self.prediction.add_checked(name, array, present=isinstance(checked, CheckedRow))
+        self.prediction.add_all(checked_groups(self.prediction, values))
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
@@ -294,7 +290,7 @@ def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
-    """Return the values of groups as arrays for `Prediction.add_checked`.
+    """Return the values of groups as arrays for `Prediction.add_all`.
 
     Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
     """

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 from urllib.parse import parse_qsl
 
 from starlette.types import Scope
@@ -49,8 +48,7 @@ _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a prediction request, parsed; `lines` is whether each line of the body counts once it is received."""
 
     request: PredictionRequest

@@ -33,23 +33,21 @@ class TimeoutQueue(Generic[Item]):
 
     def begin(self, item: Item) -> None:
         if item not in self._since:
-            loop = asyncio.get_running_loop()
-            self._since[item] = loop.time()
+            self._since[item] = now_ms()
             if self._timer is None:
-                self._timer = loop.call_later(self._limit_s, self._expire)
+                self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire)
 
     def end(self, item: Item) -> None:
         """Remove an item. Idempotent."""
         self._since.pop(item, None)
 
     def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
         self._timer = None
         while self._since:
             item, since = next(iter(self._since.items()))
-            remaining_s = since + self._limit_s - loop.time()
+            remaining_s = (since - now_ms()) / 1000.0 + self._limit_s
             if remaining_s > 0:
-                self._timer = loop.call_later(remaining_s, self._expire)
+                self._timer = asyncio.get_running_loop().call_later(remaining_s, self._expire)
                 return
             del self._since[item]
             self._on_timeout(item)

@@ -198,8 +198,8 @@ class Connection(asyncio.Protocol):
 class Connections:
     """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
-    `heads` wait for a request's head, `tails` for the rest of a body after the response, `closing` have received their
-    last response, and the clients of `writes` do not read.
+    `heads` wait for a request's head, `tails` for the rest of a body after the response, `idle` for the next request,
+    `closing` have received their last response, and the clients of `writes` do not read.
     """
 
     def __init__(self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None) -> None:
@@ -209,6 +209,7 @@ class Connections:
         self.fair_queue = FairQueue()
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
         self.tails: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
+        self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close())
         self.closing: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self._excess: dict[Connection, None] = {}
@@ -241,7 +242,7 @@ class Connections:
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)
         connection.end_stall()
-        for waiting in (self.heads, self.tails, self.closing):
+        for waiting in (self.heads, self.tails, self.idle, self.closing):
             waiting.end(connection)
 
     def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]]) -> bytes:

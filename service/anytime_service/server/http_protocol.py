@@ -23,10 +23,12 @@ uvicorn documents none of these names of its `HttpToolsProtocol`. `pyproject.tom
 tests/service/test_private_names.py checks that the names exist.
 
 - `pipeline`, `cycle`, `_start_asgi_task`, `on_response_complete`: to know which request is being answered.
+- `send` and the attributes of `RequestResponseCycle`, `STATUS_LINE`: to send a response in one write.
 - `flow`: to parse the backlog before reading resumes.
 - `connections`, `server_state.default_headers`, `parser`, `url`, `headers`, `scope`, `expect_100_continue`: to refuse
   and to shed requests outside the application.
-- `timeout_keep_alive_task`, `timeout_keep_alive_handler`, `_unset_keepalive_if_required`: to time idle connections.
+- `_unset_keepalive_if_required`, `server_state.total_requests`: to time idle connections in one queue; a timer for each
+  response takes 2 us.
 - `_should_upgrade`, `handle_websocket_upgrade`: to pass the limits of a connection on to its WebSocket.
 - `send_400_response`: to send a problem in its place.
 """
@@ -34,12 +36,13 @@ tests/service/test_private_names.py checks that the names exist.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError, OverloadedError, RequestTimeoutError
@@ -63,6 +66,8 @@ CHUNK_FRAMING = 20
 
 _HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
 
 class _BacklogFlow(FlowControl):
     """Flow control that parses the backlog before it resumes reading."""
@@ -75,6 +80,45 @@ class _BacklogFlow(FlowControl):
         if self.read_paused:
             self.read_paused = False
             self._resume()
+
+
+class _Cycle(RequestResponseCycle):
+    """uvicorn's request and response, which sends the head and a complete body in one write.
+
+    uvicorn makes two, and a system call takes as long as reading the values of a group. Any other response (in pieces,
+    without a length, the last one of a connection) is sent by uvicorn, once its body begins.
+    """
+
+    _head: Any = None
+
+    async def send(self, message: Any) -> None:
+        head, self._head = self._head, None
+        if not self.response_started and message["type"] == "http.response.start":
+            self._head, self.response_started = message, True
+            return
+        if head is not None:
+            headers = self.default_headers + head["headers"]
+            values, body = dict(headers), message.get("body", b"")
+            if (
+                message.get("more_body")
+                or values.get(b"content-length") != b"%d" % len(body)
+                or not values.keys().isdisjoint((b"connection", b"transfer-encoding"))
+                or not self.keep_alive
+                or self.disconnected
+                or self.flow.write_paused
+                or self.scope["method"] == "HEAD"
+                or _CONTROL.search(b"".join(values.values()))
+            ):
+                self.response_started = False
+                await super().send(head)
+            else:
+                lines = [b"%b: %b\r\n" % header for header in headers]
+                self.transport.write(b"".join((STATUS_LINE[head["status"]], *lines, b"\r\n", body)))
+                self.response_complete = True
+                self.message_event.set()
+                self.on_response()
+                return
+        await super().send(message)
 
 
 class HttpProtocol(Connection, HttpToolsProtocol):
@@ -97,7 +141,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._accepted = True
         self._stopped = False
-        self._idle_since_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
         transport = with_close_timeout(transport, self.loop)
@@ -213,17 +256,20 @@ class HttpProtocol(Connection, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Continue with the next request or the rest of this one, and with what was received after the request."""
-        ended, next_here = not self.cycle.more_body, bool(self.pipeline)
-        super().on_response_complete()
-        if self._stage != _LAST and not next_here:
-            if not ended:
-                self._begin_tail()
-                self.shared.tails.begin(self)
-            elif self._in_head:
-                self._stage = _HEAD
-                self.shared.heads.begin(self)
-            else:
-                self._stage = _IDLE
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            elif self._stage != _LAST:
+                if self.cycle.more_body:
+                    self._begin_tail()
+                    self.shared.tails.begin(self)
+                elif self._in_head:
+                    self._stage = _HEAD
+                    self.shared.heads.begin(self)
+                else:
+                    self._begin_idle()
         if self._stopped and not self.transport.is_closing():
             self.update_reading()
 
@@ -271,14 +317,6 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             self.transport.write_eof()
         self.shared.begin_closing(self)
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection after the idle timeout; if it has not passed yet, check again later."""
-        remaining_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
-        if remaining_s > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(remaining_s, self.timeout_keep_alive_handler)
-        else:
-            super().timeout_keep_alive_handler()
-
     @property
     def _answering(self) -> RequestResponseCycle | None:
         """Return the request that is being answered; `cycle` is the last received one, and others may wait between."""
@@ -286,6 +324,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         return None if running is None or running.response_complete else running
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = _Cycle
         self._running = cycle  # uvicorn starts every request here, also one that waited behind another
         super()._start_asgi_task(cycle, app)
 
@@ -338,9 +377,10 @@ class HttpProtocol(Connection, HttpToolsProtocol):
 
     def _begin_idle(self) -> None:
         self._stage = _IDLE
-        self._idle_since_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_handler()
+        self.shared.idle.begin(self)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.shared.idle.end(self)
 
     def _may_read(self) -> bool:
         # Bodies are read even while writing is paused: the client may send its complete body before it reads.

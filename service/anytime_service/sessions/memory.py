@@ -37,7 +37,7 @@ class MemorySession(Session):
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         """Add groups, see `OpenSession.add_groups`; never waits."""
         arrays = checked_groups(self.prediction, values)
-        more = self.more_bytes(arrays)
+        more = self.prediction.more_bytes(arrays)
         if more:  # none for groups that replace others
             self.account.check(more, "groups")
             self.account.add(more)

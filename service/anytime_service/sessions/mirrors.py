@@ -143,7 +143,7 @@ class Mirror:
         """Add groups, whose values are packed, to the session; `again` names those that were sent more than once."""
         arrays = unpack_values(self.name, session.prediction, contents, self._mirrors.bounds().rows)
         self._count_bytes()
-        self._account.check(session.more_bytes(arrays))
+        self._account.check(session.prediction.more_bytes(arrays))
         session.prediction.replaced.update(dict.fromkeys(again))
         self._revision = revision
         session.put(arrays)

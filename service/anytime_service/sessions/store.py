@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from typing import Any, Literal, NamedTuple, Protocol
 
-from anytime.inference.prediction import Answer, CheckedRow, Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
@@ -108,14 +107,9 @@ class Session:
         self.waiting.add(live)
         live.on_end = leave
 
-    def more_bytes(self, arrays: Mapping[str, Any]) -> int:
-        """Return the number of bytes that storing the groups would add."""
-        return sum(starmap(self.prediction.more_bytes, arrays.items()))
-
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
-        for name, array in arrays.items():
-            self.prediction.add_checked(name, array, present=isinstance(arrays, CheckedRow))
+        self.prediction.add_all(arrays)
         for live in tuple(self.waiting):
             live.took(arrays)
 

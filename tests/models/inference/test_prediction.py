@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -264,7 +265,7 @@ NUMBER = st.one_of(
 )
 def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values: dict[str, Any]) -> None:
     together = checked_row(MODEL, values)
-    single, combined = Prediction(MODEL), Prediction(MODEL)
+    single, combined = Prediction(MODEL), Prediction(MODEL, None)
     try:
         one_by_one = {name: single.checked(name, each) for name, each in values.items()}
     except ValuesError:
@@ -278,8 +279,24 @@ def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values:
     for name, array in one_by_one.items():
         np.testing.assert_array_equal(together[name], array)
         single.add_checked(name, array)
-        combined.add_checked(name, together[name], present=True)
-    assert combined.answer() == single.answer()
+    for _ in range(2):  # the second time, every group is replaced
+        assert combined.more_bytes(together) == single.nbytes - combined.nbytes
+        combined.add_all(together)
+        assert combined.answer() == single.answer()
+        for name, array in one_by_one.items():
+            single.add_checked(name, array)
+
+
+def test_rows_of_many_sets_of_groups_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime.model.model.MAX_LAYOUTS", 2)
+    row = table(3, 1)[0]
+    for names in permutations(NAMES):
+        found = checked_row(MODEL, {name: row[SLICES[name]].tolist() for name in names})
+        assert found is not None
+        for name in names:
+            np.testing.assert_array_equal(found[name][0], row[SLICES[name]])
+        cached = [each for each in vars(MODEL).values() if isinstance(each, dict) and names in each]
+        assert [len(each) <= len(NAMES) + 2 for each in cached] == [True]
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.nan])

@@ -187,7 +187,7 @@ def test_memory_counts_products_when_they_are_complete() -> None:
     opened = model.open(2)
     for name in model.places:
         values = of.X[:2, model.groups.slices[model.groups.position(name)]]
-        more, before = opened.more_bytes(name, values), opened.nbytes
+        more, before = opened.more_bytes({name: values}), opened.nbytes
         opened.add_checked(name, opened.checked(name, values, coded=True))
         assert opened.nbytes == before + more
     assert opened.nbytes > 8 * 2 * len(model.prefixes.mean)
