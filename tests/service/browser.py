@@ -120,6 +120,13 @@ def trips() -> Model:
     return named(AnytimeRegressor(TRIPS, alpha=1e-9, basis="hinge").fit(frame, y), "trips")
 
 
+def paired() -> Model:
+    """A model of y = a b + c, with a pair of a and b."""
+    X = np.random.default_rng(5).normal(size=(400, 3))
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    return named(AnytimeRegressor(pairs=1).fit(frame, X[:, 0] * X[:, 1] + X[:, 2]), "paired")
+
+
 def named(estimator: Any, name: str) -> Model:
     model: Model = estimator.model_
     manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
@@ -128,7 +135,7 @@ def named(estimator: Any, name: str) -> Model:
 
 @contextmanager
 def browsing(playwright: Playwright) -> Iterator[BrowserContext]:
-    """Start Chromium without a screen; its profile on disk stores compiled scripts: further pages cost half the time."""
+    """Start Chromium without a screen; a profile on disk stores compiled scripts, which halves the time of a page."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         context = playwright.chromium.launch_persistent_context(profile, executable_path=CHROMIUM)
         try:

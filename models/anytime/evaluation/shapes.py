@@ -1,4 +1,7 @@
-"""The shape of each column: its contribution to the score as a function of its raw value."""
+"""The shape of each column: its contribution to the score as a function of its raw value.
+
+Pairs of columns are left out, because their contribution depends on two values.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Level:
 
 @dataclass(frozen=True)
 class ColumnShape:
-    """What a column of a prefix adds to the scores, whatever its value.
+    """What a column of a prefix adds to the scores, whatever its value, without its pairs.
 
     Attributes
     ----------
