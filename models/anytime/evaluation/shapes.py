@@ -93,7 +93,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
-    found, covariance = [], _covariances(model)
+    found, covariance = [], _covariances(model, every=only is None)
     for group in model.computed[prefix]:
         for name in model.places[group].features:
             if only not in (None, name):
@@ -111,14 +111,15 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
 
 
-def _covariances(model: Model) -> Callable[[Index], Float] | None:
+def _covariances(model: Model, *, every: bool) -> Callable[[Index], Float] | None:
     """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
 
     At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it. The
-    function reads n^2 of the D^2 numbers.
+    function reads n^2 of the D^2 numbers; if it is for `every` column, missing values are imputed once, in all of them.
     """
     moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
     if moments is not None:
+        moments = moments.imputed() if every else moments
         return lambda terms: moments.restricted(terms).imputed().scatter[: len(terms), : len(terms)] / moments.weight
     if stored is None or stored.prefixes[0] > 0:
         return None
