@@ -37,6 +37,9 @@ from anytime.types import Bool, Float, Index, Label
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
 
+MAX_FACTORS = 16
+"""Maximum number of factors of a column in a pair: a short file must not state millions of terms."""
+
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
 
@@ -156,6 +159,9 @@ class FeatureGroups(BaseModel):
             if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
                 what = "expected levels, or two knots or more"
                 raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; {what}")
+            if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
+                what = f"{most} factors of one column; expected at most {MAX_FACTORS}"
+                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
         if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 

@@ -1,4 +1,7 @@
-"""The shape of each column: its contribution to the score as a function of its raw value."""
+"""The shape of each column: its contribution to the score as a function of its raw value.
+
+Pairs of columns are left out, because their contribution depends on two values.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class Level:
 
 @dataclass(frozen=True)
 class ColumnShape:
-    """What a column of a prefix adds to the scores, whatever its value.
+    """What a column of a prefix adds to the scores, whatever its value, without its pairs.
 
     Attributes
     ----------
@@ -88,7 +91,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
-    found, covariance = [], _covariances(model)
+    found, covariance = [], _covariances(model, every=only is None)
     for group in model.computed[prefix]:
         for name in model.places[group].features:
             if only not in (None, name):
@@ -106,14 +109,15 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
 
 
-def _covariances(model: Model) -> Callable[[Index], Float] | None:
+def _covariances(model: Model, *, every: bool) -> Callable[[Index], Float] | None:
     """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
 
     At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it. The
-    function reads n^2 of the D^2 numbers.
+    function reads n^2 of the D^2 numbers; if it is for `every` column, missing values are imputed once, in all of them.
     """
     moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
     if moments is not None:
+        moments = moments.imputed() if every else moments
         return lambda terms: moments.restricted(terms).imputed().scatter[: len(terms), : len(terms)] / moments.weight
     if stored is None or stored.prefixes[0] > 0:
         return None

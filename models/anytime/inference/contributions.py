@@ -1,9 +1,9 @@
 """What each column and each group adds to a score.
 
 Every family's score is linear in the terms, `intercept + (term - mean) @ coef`. So the contribution of a column is the
-sum over its terms of coef * (term - mean). It is 0 for a row at the training means, and a missing value is at them:
-only the indicator of missing values, if the column has one, contributes then. The terms of a pair of columns count half
-for each of the two.
+sum over its terms of coef * (term - mean). Its mean over the training rows is 0. The terms of a missing value are at
+their means: only the indicator of missing values, if the column has one, contributes then. The terms of a pair of
+columns count half for each of the two.
 """
 
 from __future__ import annotations

@@ -65,6 +65,10 @@ def test_pairs_remain_only_where_both_columns_do() -> None:
             "a pair has 'age' and 'shoe'; expected two different columns",
         ),
         (((AGE, PairSide(column="fare")),), "lacks factors; expected levels, or two knots or more"),
+        (
+            ((AGE, PairSide(column="fare", knots=tuple(map(float, range(18))))),),
+            "the pair of 'age' and 'fare' has 17 factors of one column; expected at most 16",
+        ),
         (((FARE, AGE),), "the pairs are not in the order of the groups"),
         (((AGE, FARE), (AGE, FARE)), "or one occurs twice"),
         (((AGE, PairSide(column="fare", levels=("Oslo",))),), "column 'fare' of a pair has levels; expected knots"),

@@ -23,6 +23,7 @@ from service.browser import (
     certified_regression,
     classification,
     likelihoods,
+    paired,
     regression,
     trips,
 )
@@ -39,7 +40,7 @@ expect.set_options(timeout=20_000)  # drawing the charts without a GPU takes sec
 
 @pytest.fixture(scope="module")
 def app() -> AnytimeAPI:
-    models = [regression(), certified_regression(), classification(), *likelihoods(), trips()]
+    models = [regression(), certified_regression(), classification(), *likelihoods(), trips(), paired()]
     return create_app(ModelRegistry.of(models), Settings(port=0))
 
 
@@ -287,7 +288,7 @@ def test_why_there_is_no_other_row_is_told(visit: Visit) -> None:
 
 def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
     expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
-        ["brake", "sure", "light", "softmax", "alarm", "visits", "trips"]
+        ["brake", "sure", "light", "softmax", "alarm", "visits", "trips", "paired"]
     )
     visit.choose("light")
     visit.tick("many", TAGGED)
@@ -604,4 +605,17 @@ def test_the_shape_of_a_chosen_column_has_a_mark_at_the_value_of_the_row(visit: 
     visit.group("ticket").get_by_role("checkbox").uncheck()
     expect(says).to_have_text("port: the answer does not use it.")
     expect(chart).to_be_hidden()
+    assert visit.complaints == []
+
+
+def test_the_shape_of_a_column_says_that_its_pairs_are_not_on_the_line(visit: Visit) -> None:
+    visit.choose("paired")
+    visit.tick("a", "b", "c")
+    says = visit.page.locator("#shape-says")
+    halves = "It includes half of each of its pairs; the line does not."
+    visit.page.get_by_role("button", name="a", exact=True).click()
+    expect(says).to_contain_text(halves)
+    visit.page.get_by_role("button", name="c", exact=True).click()
+    expect(says).to_contain_text("c is ")
+    expect(says).not_to_contain_text(halves)
     assert visit.complaints == []

@@ -110,7 +110,9 @@ export class Parts {
     const group = this.model.groups.find(({ name }) => name === shape.group);
     const value = this.sent.get(shape.group)?.[group.features.indexOf(shape.name)] ?? null;
     const steps = this.answer.policy === "prefix" ? "" : " The line is that of all steps.";
-    byId("shape-says").textContent = `${shape.name} is ${value === null ? "missing" : typeof value === "number" ? number(value) : value} and contributes ${signed(this.#of(part))} (basis ${shape.basis}).${steps}`;
+    const paired = this.model.steps.some(({ pairs = [] }) => pairs.some((pair) => pair.includes(shape.name)));
+    const halves = paired ? " It includes half of each of its pairs; the line does not." : "";
+    byId("shape-says").textContent = `${shape.name} is ${value === null ? "missing" : typeof value === "number" ? number(value) : value} and contributes ${signed(this.#of(part))} (basis ${shape.basis}).${halves}${steps}`;
     drawShape(byId("shape-chart"), shape, this.#k, value, this.#of(part));
   }
 }
