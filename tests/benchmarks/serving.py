@@ -32,6 +32,17 @@ from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, te
 from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, values_of
 
+WHOLE = {"one at a time": 1.45, "saturated": 1.75}
+"""Limits of a whole prediction; the goal is 1.4. Of 262 us in the server's code, opening it takes 33, its
+answer with the JSON 47, and ten groups 10 each; an echo of twelve messages takes 100 and twelve system calls."""
+
+SESSION, PREDICT = 1.2, 2.8
+"""Limits of HTTP requests; the second goal is 2. Microseconds in the server's process, without the network: a bare
+route takes 40. The least that uvicorn does is 16; our limits on connections add 5, request id, key and route 5, the
+exchange, which can answer early, 7. For `POST /predict` come to this the head of the request (9), opening a prediction
+with a deadline (17), reading, checking and storing ten groups (30), the answer (23), its JSON and the response (20),
+metrics (4), and calls between them: 155. Without the groups it would still be about 2.2 times a bare route."""
+
 CONNECTIONS = 16
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
@@ -209,7 +220,7 @@ def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[
         ours, echo = interleave(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
         found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", ours, echo, 1.6))
         ours, echo = interleave(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
-        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", ours, echo))
+        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", ours, echo, WHOLE[rhythm]))
     stream.close()
     return found
 
@@ -233,10 +244,10 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
     for name, limit, requests in (
         (
             "POST /sessions/{id}/groups, 10 numbers / bare route",
-            1.3,
+            SESSION,
             [post(f"/sessions/{where}/groups", body) for where, body in zip(sessions, one, strict=True)],
         ),
-        (f"POST /predict, {SENT} groups / bare route", None, [post("/predict", every)] * CONNECTIONS),
+        (f"POST /predict, {SENT} groups / bare route", PREDICT, [post("/predict", every)] * CONNECTIONS),
     ):
         ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
         found.append(Measure(name, *interleave(ours, bare, rounds), limit))
@@ -251,7 +262,7 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
 def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, rounds: int) -> list[Measure]:
     """Measure group messages for a model of hinges; the floor is the same message for the linear model."""
     found: list[Measure] = []
-    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
+    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.4), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
         bent, straight = (Stream(model, service, floors, packed=many) for service in (with_hinges, linear))
         ours, floor = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
         bent.close()

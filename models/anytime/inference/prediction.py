@@ -227,15 +227,14 @@ class Prediction:
 
     def add_all(self, values: Mapping[str, Float]) -> None:
         """Add groups that `checked_row` returned, or `checked` each."""
-        is_row = isinstance(values, CheckedRow)
-        if is_row and values.layout.is_linear:
+        if isinstance(values, CheckedRow) and values.layout.is_linear:
             layout = values.layout
             self._stored(1)[0, layout.columns] = values.numbers - layout.mean
             for group, place in layout.places.items():
                 self._count(group, place, None, 8 * len(place.features))
         else:
             for group, each in values.items():
-                self.add_checked(group, each, present=is_row)
+                self.add_checked(group, each, present=isinstance(values, CheckedRow))
 
     def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
         """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""

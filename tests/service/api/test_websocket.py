@@ -718,13 +718,13 @@ def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
         raise RuntimeError("the secret of the house")
 
     with service.stream() as stream, logged() as records:
-        for event, name in (("deadline", 1), ("end", 2), ("group", 3), ("begin", 4)):
+        for event, name in (("deadline", 1), ("end", 2), ("groups", 3), ("begin", 4)):
             with monkeypatch.context() as patched:
                 patched.setattr(OpenPrediction, event, fail)
                 stream.say("begin", name, deadline_ms=30)
                 if event == "end":
                     stream.say("end", name)
-                if event == "group":
+                if event == "groups":
                     stream.groups(name, {"speed": [2.0]})
                 problem = stream.problem()
             assert (problem["status"], problem["id"]) == (500, name)
