@@ -9,7 +9,7 @@ gradients on products with H, preconditioned by the factor of one weighted Gram 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -53,6 +53,11 @@ class Stop:
     decrement: float = 0.0
 
 
+SINGLE = 1e-5
+"""Least penalty, as a share of the largest second derivative, for which single precision suffices: 20 times its
+rounding, so the steps are Newton's to a few percent."""
+
+
 class SeparatedError(TrainingError):
     """The likelihood has no finite optimum: it grows without bound in some direction."""
 
@@ -71,6 +76,7 @@ class Curvature:
     hessian: Float
     alpha: float
     solver: Solver
+    single: bool = False
 
     def in_units(self, units: Float) -> Solver:
         """Return the solver for similar rows whose columns have other standard deviations, those of unit 0 excluded.
@@ -125,29 +131,33 @@ def optimum(
     start : initial coefficients.  known : the evaluation there, if available.
     near, solver : second derivatives close to those at the start, or their solver; used for the first steps.
     scale : reference size of the gradient, that of the base rate.
+
+    Second derivatives have single precision, half the work, until a step from them leaves most of the slope. The
+    gradients, and so the optimum, have double precision.
     """
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
     theta = start.copy()
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
-    if near is not None:
-        if near.alpha != alpha:
-            near = Curvature(near.hessian, alpha, _factored_solver(near.hessian, ridge, theta.shape[1]))
-        solver = near.solver
+    single = alpha > 0
+    if near is not None and near.alpha != alpha:
+        solved = _factored_solver(near.hessian, ridge, theta.shape[1], near.single)
+        near = None if solved is None else replace(near, alpha=alpha, solver=solved)
+    solver = solver if near is None else near.solver
     adrift = 0
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
         gradient = ridge * theta - now.score
         fresh = solver is None
         if solver is None:
-            now, solver = _solver_at(view, etas, now, ridge, dense)
-            near = None if now.hessian is None else Curvature(now.hessian, alpha, solver)
+            now, solver = _solver_at(view, etas, now, ridge, dense, single)
+            near = None if now.hessian is None else Curvature(now.hessian, alpha, solver, now.single)
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver(gradient, _forcing(gradient, scale))
         damping = DAMPING
         while float(np.abs(step).max()) > FAR * max(1.0, float(np.abs(theta).max())) and damping < 1.0:
-            now, solver = _solver_at(view, etas, now, ridge + damping, dense)
+            now, solver = _solver_at(view, etas, now, ridge + damping, dense, single)
             step = -solver(gradient, _forcing(gradient, scale))
             damping *= 10.0
         predicted = -0.5 * float(np.sum(gradient * step))
@@ -162,17 +172,18 @@ def optimum(
             raise SeparatedError("the likelihood has no optimum at alpha 0")
         found = _searched(view, theta, etas, step, ridge, value, predicted)
         if found is None:
-            if fresh and reached:  # the remaining gain is rounding
+            exact = fresh and not now.single
+            if exact and reached:  # the remaining gain is rounding
                 return Optimum(theta, now.loss, value, iteration, near)
-            if fresh:
+            if exact:
                 break
-            solver = None
+            solver, single = None, single and not fresh
             continue
         t, etas, slope_share = found
         theta = theta + t * step
         if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
-            solver = None
-        now = view.evaluate(etas, hessian=solver is None and dense)
+            solver, single = None, single and not fresh
+        now = view.evaluate(etas, hessian=solver is None and dense, single=single)
     if alpha == 0:  # nearly separated: rounding ended the steps
         raise SeparatedError("the likelihood has no optimum at alpha 0")
     raise TrainingError(
@@ -228,19 +239,26 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
-def _solver_at(view: View, etas: Predictors, now: Evaluation, ridge: Float, dense: bool) -> tuple[Evaluation, Solver]:
+def _solver_at(
+    view: View, etas: Predictors, now: Evaluation, ridge: Float, dense: bool, single: bool
+) -> tuple[Evaluation, Solver]:
     """Return the evaluation at a point, with second derivatives if the solver needs them, and the solver there."""
     if not dense:
         return now, _conjugate_solver(view, etas, ridge)
-    if now.hessian is None:
-        now = view.evaluate(etas, hessian=True)
+    if now.hessian is None or (now.single and not single):
+        now = view.evaluate(etas, hessian=True, single=single)
     assert now.hessian is not None  # noqa: S101
-    return now, _factored_solver(now.hessian, ridge, now.score.shape[1])
+    solver = _factored_solver(now.hessian, ridge, now.score.shape[1], now.single)
+    return _solver_at(view, etas, now, ridge, dense, single=False) if solver is None else (now, solver)
 
 
-def _factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver:
-    """Solve by Cholesky; columns that add nothing get a zero step."""
+def _factored_solver(hessian: Float, ridge: Float, predictors: int, single: bool) -> Solver | None:
+    """Solve by Cholesky; columns that add nothing get a zero step. Return None where single precision is too rough."""
+    if single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(hessian).max():
+        return None
     factor = factorise_penalised(hessian, np.repeat(ridge, predictors))
+    if single and factor.dropped.any():
+        return None
     return lambda g, _: factor.solve(g.reshape(-1, 1)).reshape(g.shape)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import iadd
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -158,6 +158,8 @@ PART_ROWS, MIN_PARALLEL_PRODUCTS = 2500, 2**30
 MAX_PARALLEL_SIZE = 2**22
 """Maximum number of second derivatives that threads add up, 32 MiB for each thread."""
 
+DType: TypeAlias = type[np.float32] | type[np.float64]
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -224,15 +226,17 @@ class BlockView(View):
                 slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
         n, Q = self.design.weight, self.design.predictors
-        loss, score, curvature = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_curvature in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
+        dtype = (np.float32 if single else np.float64) if hessian else None
+        loss, score, products = 0.0, np.zeros((self.width, Q)), None
+        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], dtype)):
             loss += own_loss
             score += own_score
-            if own_curvature is not None:
-                curvature = own_curvature if curvature is None else np.add(curvature, own_curvature, out=curvature)
-        return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
+            if own_products is not None:
+                products = own_products if products is None else np.add(products, own_products, out=products)
+        curvature = None if products is None else _hessian(products / n, Q)
+        return Evaluation(loss / n, score / n, curvature, single and hessian)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         def of_block(i: int) -> Float:
@@ -243,12 +247,12 @@ class BlockView(View):
 
     def weighted_gram(self, etas: Predictors) -> Float:
         def of_block(i: int) -> Float:
-            total = np.zeros((self.width, 1, self.width, 1))
+            total = np.zeros((1, self.width, self.width))
             for Z, rows in self._chunks(i, slice(0, len(etas[i]))):
                 h = self._curvature(i, etas[i][rows], rows)
                 mean = np.einsum("iaa->i", h) / h.shape[1]
-                _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
-            return total.reshape(self.width, self.width)
+                _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
+            return total[0]
 
         return self._mean(of_block)
 
@@ -281,11 +285,12 @@ class BlockView(View):
         values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
         yield from _in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
-    def _chunks(self, number: int, part: slice) -> Iterator[tuple[Float, slice]]:
+    def _chunks(self, number: int, part: slice, dtype: DType = np.float64) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
         Z, gaps = self.design.row_blocks[number].Z, self._gaps(number)
         step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
-        buffer = None if len(self._runs) == 1 and not gaps else np.empty((self.width, step))
+        plain = len(self._runs) == 1 and not gaps and dtype == np.float64
+        buffer = None if plain else np.empty((self.width, step), dtype)
         for start in range(part.start, part.stop, step):
             rows = slice(start, min(start + step, part.stop))
             if buffer is None:
@@ -330,23 +335,23 @@ class BlockView(View):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
 
-    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
+    def _evaluated(self, number: int, eta: Float, dtype: DType | None) -> tuple[float, Float, Float | None]:
         row_block, w, family = self.design.row_blocks[number], self.design.weights[number], self.design.family
         losses, residual = family.loss(eta, row_block.Y)
         if w is not None:
             losses, residual = losses * w, residual * w[:, np.newaxis]
         score = self._score(number, residual)
-        return float(losses.sum()), score, self._hessian(number, eta) if hessian else None
+        return float(losses.sum()), score, None if dtype is None else self._products(number, eta, dtype)
 
-    def _hessian(self, number: int, eta: Float) -> Float:
-        """Return the second derivatives of a block; of a single block in threads, unless folds use them."""
+    def _products(self, number: int, eta: Float, dtype: DType) -> Float:
+        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
         Q = eta.shape[1]
 
         def of_part(part: slice) -> Float:
-            H = np.zeros((self.width, Q, self.width, Q))
-            for Z, rows in self._chunks(number, part):
-                _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
-            return H.reshape(self.width * Q, -1)
+            sums = np.zeros((Q * (Q + 1) // 2, self.width, self.width))
+            for Z, rows in self._chunks(number, part, dtype):
+                _add_products(sums, Z, self._curvature(number, eta[rows], rows))
+            return sums
 
         size = (self.width * Q) ** 2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None
@@ -377,24 +382,30 @@ def _runs(rows: Index) -> list[tuple[slice, slice]]:
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
 
 
-def _add_hessian(H: Float, Z: Float, h: Float) -> None:
-    """Add sum_i h_i (x) z_i z_i' to H (d + 1, Q, d + 1, Q); Z is (d + 1, rows).
+def _add_products(sums: Float, Z: Float, h: Float) -> None:
+    """Add for each pair of predictors a >= b the product of the rows z_i z_i' (d + 1, d + 1), weighted.
 
-    The product of predictors a and b follows from those of a, of b and of their sum, which are symmetric: half the
-    work. h is positive semi-definite, so their weights are negative only by rounding.
+    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `_hessian` follows from these symmetric
+    products, which are half the work. h is positive semi-definite, so weights are negative only by rounding. The
+    products have the precision of Z (d + 1, rows), and their sums double precision.
     """
     Q = h.shape[1]
+    pairs = [(a, b) for a in range(Q) for b in range(a + 1)]
+    for k, (a, b) in enumerate(pairs):
+        weights = h[:, a, a] if a == b else h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
+        B = Z * np.sqrt(np.maximum(weights, 0.0)).astype(Z.dtype)  # numpy recognises BB' and computes half of it
+        sums[k] += B @ B.T
 
-    def product(weights: Float) -> Float:
-        B = Z * np.sqrt(np.maximum(weights, 0.0))  # numpy recognises BB' and computes half of it
-        found: Float = B @ B.T
-        return found
 
-    own = [product(h[:, a, a]) for a in range(Q)]
+def _hessian(products: Float, Q: int) -> Float:
+    """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
+    width = products.shape[1]
+    H = np.empty((width, Q, width, Q))
     for a in range(Q):
-        H[:, a, :, a] += own[a]
+        own = products[a * (a + 3) // 2]
+        H[:, a, :, a] = own
         for b in range(a):
-            both = product(h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b])
-            block = 0.5 * (both - own[a] - own[b])
-            H[:, a, :, b] += block
-            H[:, b, :, a] += block
+            block = 0.5 * (products[a * (a + 1) // 2 + b] - own - products[b * (b + 3) // 2])
+            H[:, a, :, b] = block
+            H[:, b, :, a] = block
+    return H.reshape(width * Q, width * Q)

@@ -20,7 +20,7 @@ import numpy as np
 from anytime._linalg import factorise, factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, Evaluation
-from anytime.glm.newton import Optimum, SeparatedError, optimum
+from anytime.glm.newton import SINGLE, Optimum, SeparatedError, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
@@ -49,19 +49,22 @@ def with_more_columns(theta: Float, columns: int) -> Float:
 class QuadraticModel:
     """Normal equations of all columns at one fit, in standard units, intercepts first.
 
-    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q.
+    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q. H is as
+    precise as that of the evaluation; a fit of one predictor stores it, and has double precision.
     """
 
     H: Float
     r: Float
     predictors: int
+    single: bool = False
 
     @staticmethod
     def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
         """Return the model at coefficients theta (D + 1, Q), which are zero in unselected columns."""
         assert evaluation.hessian is not None  # noqa: S101
         flat = theta.ravel()
-        return QuadraticModel(evaluation.hessian, evaluation.hessian @ flat + evaluation.score.ravel(), theta.shape[1])
+        r = evaluation.hessian @ flat + evaluation.score.ravel()
+        return QuadraticModel(evaluation.hessian, r, theta.shape[1], evaluation.single)
 
     def places(self, columns: Index) -> Index:
         """Return the rows of H of the intercepts and of some columns."""
@@ -80,7 +83,7 @@ class QuadraticModel:
         """Return the evaluation at theta (D + 1, Q), restricted to some columns."""
         at = self.places(columns)
         score = (self.r - self.H @ theta.ravel())[at]
-        return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)])
+        return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)], self.single)
 
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
@@ -223,6 +226,8 @@ class _Fitted:
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = design.predictors == 1 and values <= MAX_VALUES
+        # A model stores the second derivatives of one predictor; those of several are at most 1/2.
+        self._single = design.predictors > 1 and alpha > BOUND * SINGLE
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -266,7 +271,7 @@ class _Fitted:
         """Return the remaining groups, with their gradients at the last optimum."""
         theta = self._padded()
         etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
-        at = self._all_columns.evaluate(etas, hessian=self._curved)
+        at = self._all_columns.evaluate(etas, hessian=self._curved, single=self._single)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
