@@ -179,11 +179,11 @@ def optimum(
                 break
             solver, single = None, single and not fresh
             continue
-        t, etas, slope_share = found
+        t, etas, slope_share, there = found
         theta = theta + t * step
         if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
             solver, single = None, single and not fresh
-        now = view.evaluate(etas, hessian=solver is None and dense, single=single)
+        now = there or view.evaluate(etas, hessian=solver is None and dense, single=single)
     if alpha == 0:  # nearly separated: rounding ended the steps
         raise SeparatedError("the likelihood has no optimum at alpha 0")
     raise TrainingError(
@@ -193,30 +193,34 @@ def optimum(
 
 def _searched(
     view: View, theta: Float, etas: Predictors, step: Float, ridge: Float, value: float, predicted: float
-) -> tuple[float, Predictors, float] | None:
-    """Return the step length, the predictors there, and the remaining share of the slope; None if no length works.
+) -> tuple[float, Predictors, float, Evaluation | None] | None:
+    """Return the step length, the predictors there, the remaining share of the slope, and the evaluation if known.
 
     The loss is convex along the line, so its slope rises from -2 `predicted` through 0 at the optimum. The full step is
-    accepted if it lowers the loss and leaves at most half of the slope. Otherwise the search continues by false
-    position, or further along the line.
+    accepted if it lowers the loss and leaves at most half of the slope; it nearly always is, so it is evaluated.
+    Otherwise the search continues by false position, or further along the line. Return None if no length works.
     """
     directions = view.predictors(step)
     bend, pull = float(np.sum(ridge * step**2)), float(np.sum(ridge * theta * step))
     rest = value - 0.5 * float(np.sum(ridge * theta**2))
 
-    def at(t: float) -> tuple[float, float, Predictors]:
-        there = view.moved(etas, t, directions)
-        loss, slope = view.slope(there, directions)
+    def at(t: float) -> tuple[float, float, Predictors, Evaluation | None]:
+        there, full = view.moved(etas, t, directions), None
+        if t == 1.0:
+            full = view.evaluate(there)
+            loss, slope = full.loss, -float(np.sum(full.score * step))
+        else:
+            loss, slope = view.slope(there, directions)
         penalty = t * pull + 0.5 * t * t * bend
-        return loss - rest + penalty, (slope + pull + t * bend) / (2 * predicted), there
+        return loss - rest + penalty, (slope + pull + t * bend) / (2 * predicted), there, full
 
     low, high, slope_low, slope_high = 0.0, np.inf, -1.0, np.inf
     t = 1.0
-    best: tuple[float, Predictors, float] | None = None
+    best: tuple[float, Predictors, float, Evaluation | None] | None = None
     for _ in range(30):
-        change, slope, there = at(t)
+        change, slope, there, full = at(t)
         if np.isfinite(change) and change <= LOSS_ROUNDING * (1.0 + abs(value)):
-            best = t, there, abs(slope)
+            best = t, there, abs(slope), full
             if abs(slope) <= 0.5:
                 return best
         if slope > 0 or not np.isfinite(change):
