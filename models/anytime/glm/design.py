@@ -126,6 +126,10 @@ class View(ABC):
     def product(self, etas: Predictors, direction: Float) -> Float:
         """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
 
+    def single(self) -> View:
+        """Return the same rows in single precision where they are in memory, for products that need no more."""
+        return self
+
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""

@@ -9,7 +9,8 @@ gradients on products with H, preconditioned by the factor of one weighted Gram 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -66,42 +67,42 @@ Solver: TypeAlias = Callable[[Float, float], Float]
 """The solution x (d + 1, Q) of (H + R) x = g, given g and the relative residual that suffices."""
 
 
+def in_units(solver: Solver, units: Float) -> Solver:
+    """Return the solver for similar rows whose columns have other standard deviations, those of unit 0 excluded.
+
+    Parameters
+    ----------
+    units : (d + 1,) the new standard deviations as shares of the old, 1 for the intercept.
+    """
+    chosen = units > 0
+    scale = units[chosen, np.newaxis]
+
+    def solve(g: Float, tolerance: float) -> Float:
+        padded = np.zeros((len(units), g.shape[1]))
+        padded[chosen] = g / scale
+        found: Float = solver(padded, tolerance)[chosen] / scale
+        return found
+
+    return solve
+
+
 @dataclass(frozen=True)
 class Curvature:
-    """Second derivatives ((d + 1) Q, same) at some coefficients, and the solver that their factor gives at one penalty.
+    """Second derivatives ((d + 1) Q, same) at some coefficients, precise to 1e-7 of their diagonal if `single`.
 
     Steps with them are nearly Newton's where coefficients and penalty are nearly the same.
     """
 
     hessian: Float
-    alpha: float
-    solver: Solver
     single: bool = False
-
-    def in_units(self, units: Float) -> Solver:
-        """Return the solver for similar rows whose columns have other standard deviations, those of unit 0 excluded.
-
-        Parameters
-        ----------
-        units : (d + 1,) the new standard deviations as shares of the old, 1 for the intercept.
-        """
-        chosen = units > 0
-        scale = units[chosen, np.newaxis]
-
-        def solve(g: Float, tolerance: float) -> Float:
-            padded = np.zeros((len(units), g.shape[1]))
-            padded[chosen] = g / scale
-            found: Float = self.solver(padded, tolerance)[chosen] / scale
-            return found
-
-        return solve
 
 
 @dataclass(frozen=True)
 class Optimum:
     """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty.
 
-    `near` are the last second derivatives, of coefficients close to the optimum, or None.
+    `near` are the last second derivatives, of coefficients close to the optimum, and `solver` solves with them, or with
+    a weighted Gram matrix where they are not formed; both may be None.
     """
 
     theta: Float
@@ -109,6 +110,7 @@ class Optimum:
     objective: float
     iterations: int = 0
     near: Curvature | None = None
+    solver: Solver | None = None
 
 
 def optimum(
@@ -129,7 +131,8 @@ def optimum(
     Parameters
     ----------
     start : initial coefficients.  known : the evaluation there, if available.
-    near, solver : second derivatives close to those at the start, or their solver; used for the first steps.
+    near, solver : second derivatives close to those at the start, or the solver of a similar fit; used for the first
+        steps, and where second derivatives are not formed, to precondition.
     scale : reference size of the gradient, that of the base rate.
 
     Second derivatives have single precision, half the work, until a step from them leaves most of the slope. The
@@ -140,24 +143,27 @@ def optimum(
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
-    single = alpha > 0
-    if near is not None and near.alpha != alpha:
-        solved = _factored_solver(near.hessian, ridge, theta.shape[1], near.single)
-        near = None if solved is None else replace(near, alpha=alpha, solver=solved)
-    solver = solver if near is None else near.solver
+    single = alpha > 0.1 * SINGLE  # the largest second derivative is rarely below 0.1
+    if near is not None:
+        solver = _factored_solver(near.hessian, ridge, theta.shape[1], near.single)
+    preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)
+    solver_at: Callable[[Predictors, Evaluation, Float, bool], tuple[Evaluation, Solver]] = partial(_factored_at, view)
+    if preconditioner is not None:  # second derivatives of classes are at most 1/2, those of counts without bound
+        products = view.single() if theta.shape[1] > 1 and alpha >= SINGLE else view
+        solver, solver_at = None, partial(_conjugate_at, products, preconditioner)
     adrift = 0
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
         gradient = ridge * theta - now.score
         fresh = solver is None
         if solver is None:
-            now, solver = _solver_at(view, etas, now, ridge, dense, single)
-            near = None if now.hessian is None else Curvature(now.hessian, alpha, solver, now.single)
+            now, solver = solver_at(etas, now, ridge, single)
+            near = None if now.hessian is None else Curvature(now.hessian, now.single)
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver(gradient, _forcing(gradient, scale))
         damping = DAMPING
         while float(np.abs(step).max()) > FAR * max(1.0, float(np.abs(theta).max())) and damping < 1.0:
-            now, solver = _solver_at(view, etas, now, ridge + damping, dense, single)
+            now, solver = solver_at(etas, now, ridge + damping, single)
             step = -solver(gradient, _forcing(gradient, scale))
             damping *= 10.0
         predicted = -0.5 * float(np.sum(gradient * step))
@@ -166,16 +172,16 @@ def optimum(
         if done and (alpha > 0 or small or not reached):
             # The last step needs no pass: the loss there follows from the predicted decrease and the penalty.
             theta, objective = theta + step, value - predicted
-            return Optimum(theta, objective - 0.5 * float(np.sum(ridge * theta**2)), objective, iteration, near)
+            penalty = 0.5 * float(np.sum(ridge * theta**2))
+            return Optimum(theta, objective - penalty, objective, iteration, near, preconditioner or solver)
         adrift += reached
         if alpha == 0 and adrift > 3:
-            raise SeparatedError("the likelihood has no optimum at alpha 0")
+            break
         found = _searched(view, theta, etas, step, ridge, value, predicted)
         if found is None:
-            exact = fresh and not now.single
-            if exact and reached:  # the remaining gain is rounding
-                return Optimum(theta, now.loss, value, iteration, near)
-            if exact:
+            if fresh and not now.single:
+                if reached:  # the remaining gain is rounding
+                    return Optimum(theta, now.loss, value, iteration, near, preconditioner or solver)
                 break
             solver, single = None, single and not fresh
             continue
@@ -184,9 +190,13 @@ def optimum(
         if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
             solver, single = None, single and not fresh
         now = there or view.evaluate(etas, hessian=solver is None and dense, single=single)
+    raise _failure(alpha)
+
+
+def _failure(alpha: float) -> TrainingError:
     if alpha == 0:  # nearly separated: rounding ended the steps
-        raise SeparatedError("the likelihood has no optimum at alpha 0")
-    raise TrainingError(
+        return SeparatedError("the likelihood has no optimum at alpha 0")
+    return TrainingError(
         "the likelihood fit did not converge; scale or drop features with extreme values, or choose a larger alpha"
     )
 
@@ -243,39 +253,49 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
-def _solver_at(
-    view: View, etas: Predictors, now: Evaluation, ridge: Float, dense: bool, single: bool
+def _factored_at(
+    view: View, etas: Predictors, now: Evaluation, ridge: Float, single: bool
 ) -> tuple[Evaluation, Solver]:
-    """Return the evaluation at a point, with second derivatives if the solver needs them, and the solver there."""
-    if not dense:
-        return now, _conjugate_solver(view, etas, ridge)
+    """Return the evaluation at a point, with second derivatives, and the solver there."""
     if now.hessian is None or (now.single and not single):
         now = view.evaluate(etas, hessian=True, single=single)
     assert now.hessian is not None  # noqa: S101
     solver = _factored_solver(now.hessian, ridge, now.score.shape[1], now.single)
-    return _solver_at(view, etas, now, ridge, dense, single=False) if solver is None else (now, solver)
+    return _factored_at(view, etas, now, ridge, single=False) if solver is None else (now, solver)
 
 
 def _factored_solver(hessian: Float, ridge: Float, predictors: int, single: bool) -> Solver | None:
     """Solve by Cholesky; columns that add nothing get a zero step. Return None where single precision is too rough."""
     if single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(hessian).max():
         return None
-    factor = factorise_penalised(hessian, np.repeat(ridge, predictors))
+    factor = factorise_penalised(hessian.astype(np.float64, copy=False), np.repeat(ridge, predictors))
     if single and factor.dropped.any():
         return None
     return lambda g, _: factor.solve(g.reshape(-1, 1)).reshape(g.shape)
 
 
-def _conjugate_solver(view: View, etas: Predictors, ridge: Float) -> Solver:
-    """Solve by conjugate gradients on products with H, one pass each."""
+def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:
+    """Solve with one weighted Gram matrix for all predictors; its inverse takes a third of the time of its factor."""
     factor = factorise_penalised(view.weighted_gram(etas), ridge[:, 0])
+    inverse = factor.solve(np.eye(len(ridge)))
+    return lambda g, _: inverse @ g
+
+
+def _conjugate_at(
+    view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float, _: bool
+) -> tuple[Evaluation, Solver]:
+    """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
 
     def solve(g: Float, tolerance: float) -> Float:
         return conjugate_gradients(
-            lambda p: view.product(etas, p) + ridge * p, factor.solve, g, tolerance=tolerance, max_steps=10 * g.size
+            lambda p: view.product(etas, p) + ridge * p,
+            lambda r: preconditioner(r, tolerance),
+            g,
+            tolerance=tolerance,
+            max_steps=10 * g.size,
         )
 
-    return solve
+    return now, solve
 
 
 def _forcing(gradient: Float, scale: float) -> float:

@@ -15,6 +15,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -228,7 +229,7 @@ class BlockView(View):
 
     def __init__(self, design: BlockDesign, columns: Index) -> None:
         super().__init__(columns, design.ridge[columns])
-        self.design = design
+        self.design, self.row_blocks = design, design.training
         self._runs = _runs(np.concatenate([[0], columns + 1]))
 
     def predictors(self, theta: Float) -> Predictors:
@@ -238,7 +239,7 @@ class BlockView(View):
         """
 
         def of_block(i: int) -> Float:
-            row_block = self.design.training[i]
+            row_block = self.row_blocks[i]
             eta = self._predictors(row_block, theta)
             if row_block.weights is not None:
                 eta[row_block.weights == 0] = 0.0
@@ -252,7 +253,7 @@ class BlockView(View):
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            for row_block, eta, direction in zip(self.design.training, etas, directions, strict=True):
+            for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
                 losses, residual = self.design.family.loss(eta, row_block.Y)
                 along, w = (residual * direction).sum(axis=1), row_block.weights
                 loss += float(losses.sum() if w is None else w @ losses)
@@ -271,9 +272,18 @@ class BlockView(View):
         curvature = None if products is None else _hessian(products / n, Q)
         return Evaluation(loss / n, score / n, curvature, single and hessian)
 
+    def single(self) -> BlockView:
+        if any(row_block.mapped is not None for row_block in self.row_blocks):
+            return self
+        rows = np.concatenate([[0], self.columns + 1])
+        other = copy(self)
+        other.row_blocks = [replace(each, Z=each.Z[rows].astype(np.float32)) for each in self.row_blocks]
+        other._runs = _runs(np.arange(len(rows)))
+        return other
+
     def product(self, etas: Predictors, direction: Float) -> Float:
         def of_block(i: int) -> Float:
-            row_block = self.design.training[i]
+            row_block = self.row_blocks[i]
             curved = self.design.family.bend(etas[i], self._predictors(row_block, direction))
             w = row_block.weights
             return self._score(row_block, curved if w is None else curved * w[:, np.newaxis])
@@ -283,7 +293,7 @@ class BlockView(View):
     def weighted_gram(self, etas: Predictors) -> Float:
         def of_block(i: int) -> Float:
             total = np.zeros((1, self.width, self.width))
-            row_block = self.design.training[i]
+            row_block = self.row_blocks[i]
             for Z, rows in self._chunks(row_block, slice(0, len(etas[i]))):
                 h = self._curvature(row_block, etas[i][rows], rows)
                 mean = np.einsum("iaa->i", h) / h.shape[1]
@@ -315,7 +325,7 @@ class BlockView(View):
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
-        row_blocks, n_jobs = self.design.training, self.design.n_jobs
+        row_blocks, n_jobs = self.row_blocks, self.design.n_jobs
 
         def run(number: int) -> T:
             try:
@@ -358,7 +368,8 @@ class BlockView(View):
         Its columns are contiguous: sums over Q numbers of each row take a third of the time.
         """
         Z = row_block.Z
-        eta = np.zeros((theta.shape[1], Z.shape[1])).T
+        theta = theta.astype(Z.dtype, copy=False)
+        eta = np.zeros((theta.shape[1], Z.shape[1]), Z.dtype).T
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             for to, out_of in self._runs:
                 eta += (theta[to].T @ Z[out_of]).T
@@ -370,6 +381,7 @@ class BlockView(View):
         """Return Z residual (d + 1, Q) of a block, run by run, without a copy."""
         Z = row_block.Z
         score = np.empty((self.width, residual.shape[1]))
+        residual = residual.astype(Z.dtype, copy=False)
         for to, out_of in self._runs:
             score[to] = (residual.T @ Z[out_of].T).T
         for row, missing, mean in self._gaps(row_block):
@@ -377,7 +389,7 @@ class BlockView(View):
         return score
 
     def _evaluated(self, number: int, eta: Float, dtype: DType | None) -> tuple[float, Float, Float | None]:
-        row_block = self.design.training[number]
+        row_block = self.row_blocks[number]
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             losses, residual = self.design.family.loss(eta, row_block.Y)
             if (w := row_block.weights) is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from anytime._linalg import factorise, factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, Evaluation
-from anytime.glm.newton import SINGLE, Optimum, SeparatedError, optimum
+from anytime.glm.newton import SINGLE, Curvature, Optimum, SeparatedError, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
@@ -228,6 +228,7 @@ class _Fitted:
         self._store_curvatures = design.predictors == 1 and values <= MAX_VALUES
         # A model stores the second derivatives of one predictor; those of several are at most 1/2.
         self._single = design.predictors > 1 and alpha > BOUND * SINGLE
+        self._near_values = 0
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -255,7 +256,7 @@ class _Fitted:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        return replace(found, near=None)  # one evaluation per prefix would fill the memory
+        return replace(found, near=None, solver=None)  # which would fill the memory
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""
@@ -277,6 +278,7 @@ class _Fitted:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
+            self._store_near(self._curvature)
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
@@ -286,6 +288,14 @@ class _Fitted:
         state.selected[self._order] = True
         state.stack()
         return state
+
+    def _store_near(self, curvature: QuadraticModel) -> None:
+        """Store the second derivatives of the last prefix, from which its fits on folds start, if there is memory."""
+        at = curvature.places(self._fitted_columns())
+        self._near_values += len(at) ** 2
+        if self._near_values <= MAX_VALUES:
+            near = Curvature(curvature.H[np.ix_(at, at)].astype(np.float32), single=True)
+            self.optima[-1] = replace(self.optima[-1], near=near)
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         Q = curvature.predictors

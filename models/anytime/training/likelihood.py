@@ -21,7 +21,7 @@ from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
-from anytime.glm.newton import Curvature, Optimum, SeparatedError, Stop, optimum
+from anytime.glm.newton import Optimum, SeparatedError, Stop, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
@@ -121,15 +121,13 @@ class _FoldFits:
         self._varies = self._units > 0  # the others are constant in the training rows
         self._view = fold.train.view(columns[self._varies[1:]])
         self.difference = with_more_columns(difference, self._view.width - 1)
-        self._near: Curvature | None = None
 
     def deviance(self, alpha: float, whole: Optimum) -> float:
         """Return the mean deviance on the fold, given the optimum of all rows."""
         alike = whole.theta[self._varies]
-        solver = None if whole.near is None else whole.near.in_units(self._units)
-        start = alike + self.difference
-        found = optimum(self._view, alpha, start, self._scale, near=self._near, solver=solver, stop=ROUGH)
-        self.difference, self._near = found.theta - alike, found.near
+        solver = None if whole.solver is None else in_units(whole.solver, self._units)
+        found = optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver, stop=ROUGH)
+        self.difference = found.theta - alike
         return self._view.held_deviance(found.theta) / self._fold.weight
 
 
@@ -170,7 +168,7 @@ def _fold_errors(
                 continue
             view = design.view(used)
             found: dict[int, Float] = {}  # by the penalty's rank
-            begin = replace(begin if optima is None else optima[prefix], near=None)
+            begin = replace(begin, near=None) if optima is None else optima[prefix]
             for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
                 fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
                 last, risen = begin, 0
