@@ -3,7 +3,9 @@
 A step solves (H + R) step = -gradient, where R is the penalty (none on the intercept). The line search works on the
 predictors of the rows, without a pass over the table. While the gradient falls fast, the factor of H is reused and a
 step costs two light passes. Where H, of predictors times columns squared, would be large, the step comes from conjugate
-gradients on products with H, preconditioned by the factor of one weighted Gram matrix for all predictors.
+gradients on products with H, preconditioned by the inverse of one weighted Gram matrix for all predictors.
+
+Products for H have single precision where the penalty is far above their rounding; gradients have double precision.
 """
 
 from __future__ import annotations
