@@ -120,7 +120,9 @@ class _Binomial(_OneResponse):
         return np.asarray(-(xlogy(Y, Y) + xlogy(1.0 - Y, 1.0 - Y)).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        return (np.logaddexp(0.0, eta) - Y * eta).sum(axis=1), Y - expit(eta)
+        tail = np.exp(-np.abs(eta))  # one exponential for both: a third of the time of logaddexp and expit
+        value = np.maximum(eta, 0.0) + np.log1p(tail) - Y * eta
+        return value[:, 0], Y - np.where(eta >= 0.0, 1.0, tail) / (1.0 + tail)
 
     def curvature(self, eta: Float) -> Float:
         """Return p (1 - p), without the cancellation in 1 - p."""
@@ -216,7 +218,7 @@ class _Poisson(_OneResponse):
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         mean = np.exp(eta)
-        return (mean - Y * eta).sum(axis=1), Y - mean
+        return (mean - Y * eta)[:, 0], Y - mean
 
     def curvature(self, eta: Float) -> Float:
         return np.exp(eta)

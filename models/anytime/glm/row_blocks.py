@@ -15,11 +15,12 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import iadd
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -40,7 +41,7 @@ HELD_BYTES = 3 * 2**27
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Consecutive rows of a table; `Y`, `weights` and `folds` as in `Block`.
+    """Some rows of a table, sorted by fold; `Y`, `weights` and `folds` as in `Block`.
 
     Attributes
     ----------
@@ -56,11 +57,20 @@ class RowBlock:
     gaps: dict[int, Bool]
     mapped: mmap.mmap | None = None
 
-    def weights_where(self, chosen: Callable[[Index], Bool]) -> Float:
-        """Return the weights (rows,), 0 outside the chosen folds."""
-        folds = np.zeros(len(self.Y), dtype=np.intp) if self.folds is None else self.folds
-        inside = chosen(folds).astype(np.float64)
-        return inside if self.weights is None else inside * self.weights
+    def part(self, rows: slice) -> RowBlock:
+        """Return some of the rows, as views."""
+        weights = None if self.weights is None else self.weights[rows]
+        folds = None if self.folds is None else self.folds[rows]
+        gaps = {j: missing[rows] for j, missing in self.gaps.items()}
+        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, self.mapped)
+
+    def split(self, fold: int) -> tuple[list[RowBlock], list[RowBlock]]:
+        """Return the rows outside a fold and the rows inside, contiguous ones together; without folds, all are in 0."""
+        if self.folds is None:
+            return ([], [self]) if fold == 0 else ([self], [])
+        start, stop = np.searchsorted(self.folds, [fold, fold + 1]).tolist()
+        outside = [self.part(rows) for rows in (slice(0, start), slice(stop, len(self.Y))) if rows.stop > rows.start]
+        return outside, [self.part(slice(start, stop))] if stop > start else []
 
     def release(self) -> None:
         """Release the memory of a mapped block; the next use reads it from the file."""
@@ -96,8 +106,12 @@ def row_blocks_of(
 
 
 def _cut(block: Block) -> Iterator[Block]:
-    for start in range(0, len(block.Y), ROWS):
-        rows = slice(start, start + ROWS)
+    """Yield parts of equal size, each sorted by fold, so that the rows of a fold are contiguous."""
+    n = len(block.Y)
+    for part in np.array_split(np.arange(n), max(1, -(-n // ROWS))):
+        rows: Any = slice(part[0], part[-1] + 1) if n else slice(0)
+        if block.folds is not None:
+            rows = part[np.argsort(block.folds[rows], kind="stable")]
         weights = None if block.weights is None else block.weights[rows]
         yield Block(block.X[rows], block.Y[rows], weights, None if block.folds is None else block.folds[rows])
 
@@ -152,11 +166,16 @@ CHUNK_VALUES = 2**17
 MIN_PARALLEL_VALUES = 2**20
 """Number of values of a pass below which threads cost more than they save."""
 
+MAX_FIT_VALUES = 2**23
+"""Number of values of a table, 64 MiB, up to which threads share out fits on folds and not the passes of each."""
+
 PART_ROWS, MIN_PARALLEL_PRODUCTS = 2500, 2**30
 """Rows of a block whose second derivatives one thread adds up, and the number of products from which threads do."""
 
 MAX_PARALLEL_SIZE = 2**22
 """Maximum number of second derivatives that threads add up, 32 MiB for each thread."""
+
+DType: TypeAlias = type[np.float32] | type[np.float64]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -182,11 +201,27 @@ class BlockDesign(Design):
         return BlockView(self, columns)
 
     @cached_property
-    def weights(self) -> list[Float | None]:
-        """Return the weights (rows,) of each block, 0 in the held-out fold; None for weight 1."""
+    def training(self) -> list[RowBlock]:
+        """Return the rows outside the held-out fold."""
         if self.held is None:
-            return [row_block.weights for row_block in self.row_blocks]
-        return [row_block.weights_where(lambda folds: folds != self.held) for row_block in self.row_blocks]
+            return list(self.row_blocks)
+        return [part for row_block in self.row_blocks for part in row_block.split(self.held)[0]]
+
+    @cached_property
+    def held_out(self) -> list[RowBlock]:
+        """Return the rows of the held-out fold."""
+        assert self.held is not None  # noqa: S101
+        return [part for row_block in self.row_blocks for part in row_block.split(self.held)[1]]
+
+    @property
+    def fit_threads(self) -> int:
+        values = sum(row_block.Z.size for row_block in self.row_blocks)
+        return effective_n_jobs(self.n_jobs) if values <= MAX_FIT_VALUES else 1
+
+    def without(self, fold: int, gram: Gram, weight: float) -> BlockDesign:
+        """Return the rows of the other folds; threads for fits replace those for passes."""
+        others = super().without(fold, gram, weight)
+        return replace(others, n_jobs=1) if self.fit_threads > 1 else others
 
 
 class BlockView(View):
@@ -194,7 +229,7 @@ class BlockView(View):
 
     def __init__(self, design: BlockDesign, columns: Index) -> None:
         super().__init__(columns, design.ridge[columns])
-        self.design = design
+        self.design, self.row_blocks = design, design.training
         self._runs = _runs(np.concatenate([[0], columns + 1]))
 
     def predictors(self, theta: Float) -> Predictors:
@@ -204,9 +239,10 @@ class BlockView(View):
         """
 
         def of_block(i: int) -> Float:
-            eta, w = self._predictors(i, theta), self.design.weights[i]
-            if w is not None:
-                eta[w == 0] = 0.0
+            row_block = self.row_blocks[i]
+            eta = self._predictors(row_block, theta)
+            if row_block.weights is not None:
+                eta[row_block.weights == 0] = 0.0
             return eta
 
         return list(self._map(of_block))
@@ -217,60 +253,79 @@ class BlockView(View):
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            for i, (row_block, w) in enumerate(zip(self.design.row_blocks, self.design.weights, strict=True)):
-                losses, residual = self.design.family.loss(etas[i], row_block.Y)
-                along = (residual * directions[i]).sum(axis=1)
+            for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
+                losses, residual = self.design.family.loss(eta, row_block.Y)
+                along, w = (residual * direction).sum(axis=1), row_block.weights
                 loss += float(losses.sum() if w is None else w @ losses)
                 slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
         n, Q = self.design.weight, self.design.predictors
-        loss, score, curvature = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_curvature in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
+        dtype = (np.float32 if single else np.float64) if hessian else None
+        loss, score, products = 0.0, np.zeros((self.width, Q)), None
+        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], dtype)):
             loss += own_loss
             score += own_score
-            if own_curvature is not None:
-                curvature = own_curvature if curvature is None else np.add(curvature, own_curvature, out=curvature)
-        return Evaluation(loss / n, score / n, None if curvature is None else curvature / n)
+            if own_products is not None:
+                products = own_products if products is None else np.add(products, own_products, out=products)
+        curvature = None if products is None else _hessian(products / n, Q)
+        return Evaluation(loss / n, score / n, curvature, single and hessian)
+
+    def single(self) -> BlockView:
+        if any(row_block.mapped is not None for row_block in self.row_blocks):
+            return self
+        rows = np.concatenate([[0], self.columns + 1])
+        other = copy(self)
+        other.row_blocks = [replace(each, Z=each.Z[rows].astype(np.float32)) for each in self.row_blocks]
+        other._runs = _runs(np.arange(len(rows)))
+        return other
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         def of_block(i: int) -> Float:
-            curved, w = self.design.family.bend(etas[i], self._predictors(i, direction)), self.design.weights[i]
-            return self._score(i, curved if w is None else curved * w[:, np.newaxis])
+            row_block = self.row_blocks[i]
+            curved = self.design.family.bend(etas[i], self._predictors(row_block, direction))
+            w = row_block.weights
+            return self._score(row_block, curved if w is None else curved * w[:, np.newaxis])
 
         return self._mean(of_block)
 
     def weighted_gram(self, etas: Predictors) -> Float:
         def of_block(i: int) -> Float:
-            total = np.zeros((self.width, 1, self.width, 1))
-            for Z, rows in self._chunks(i, slice(0, len(etas[i]))):
-                h = self._curvature(i, etas[i][rows], rows)
+            total = np.zeros((1, self.width, self.width))
+            row_block = self.row_blocks[i]
+            for Z, rows in self._chunks(row_block, slice(0, len(etas[i]))):
+                h = self._curvature(row_block, etas[i][rows], rows)
                 mean = np.einsum("iaa->i", h) / h.shape[1]
-                _add_hessian(total, Z, mean[:, np.newaxis, np.newaxis])
-            return total.reshape(self.width, self.width)
+                _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
+            return np.asarray(total[0])
 
         return self._mean(of_block)
 
     def held_deviance(self, theta: Float) -> float:
         family = self.design.family
 
-        def of_block(i: int) -> float:
-            row_block = self.design.row_blocks[i]
-            weights = row_block.weights_where(lambda folds: folds == self.design.held)
+        def of_block(row_block: RowBlock) -> float:
             with np.errstate(over="ignore", invalid="ignore"):
-                losses = family.loss(self._predictors(i, theta), row_block.Y)[0] - family.saturated(row_block.Y)
-            counted = weights > 0  # rows of weight 0 do not count, even at infinite loss
-            return 2.0 * float(weights[counted] @ losses[counted])
+                losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
+                losses -= family.saturated(row_block.Y)
+            if (w := row_block.weights) is None:
+                return 2.0 * float(losses.sum())
+            counted = w > 0  # rows of weight 0 do not count, even at infinite loss
+            return 2.0 * float(w[counted] @ losses[counted])
 
-        return sum(self._map(of_block))
+        total = 0.0
+        for row_block in self.design.held_out:
+            total += of_block(row_block)
+            row_block.release()
+        return total
 
     def _mean(self, of_block: Callable[[int], Float]) -> Float:
         return np.asarray(reduce(iadd, self._map(of_block)) / self.design.weight)
 
     def _map(self, task: Callable[[int], T]) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
-        row_blocks, n_jobs = self.design.row_blocks, self.design.n_jobs
+        row_blocks, n_jobs = self.row_blocks, self.design.n_jobs
 
         def run(number: int) -> T:
             try:
@@ -281,11 +336,12 @@ class BlockView(View):
         values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
         yield from _in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
-    def _chunks(self, number: int, part: slice) -> Iterator[tuple[Float, slice]]:
+    def _chunks(self, row_block: RowBlock, part: slice, dtype: DType = np.float64) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
-        Z, gaps = self.design.row_blocks[number].Z, self._gaps(number)
+        Z, gaps = row_block.Z, self._gaps(row_block)
         step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
-        buffer = None if len(self._runs) == 1 and not gaps else np.empty((self.width, step))
+        plain = len(self._runs) == 1 and not gaps and dtype == np.float64
+        buffer = None if plain else np.empty((self.width, step), dtype)
         for start in range(part.start, part.stop, step):
             rows = slice(start, min(start + step, part.stop))
             if buffer is None:
@@ -298,55 +354,58 @@ class BlockView(View):
                 chunk[row, missing[rows]] = mean
             yield chunk, rows
 
-    def _gaps(self, number: int) -> list[tuple[int, Bool, float]]:
+    def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
         """Return where a block lacks features of the view, and their means where these are not 0."""
-        gaps, centre = self.design.row_blocks[number].gaps, self.design.centre
+        gaps, centre = row_block.gaps, self.design.centre
         if not gaps or centre is None:
             return []
         place = {int(column): row for row, column in enumerate(self.columns, start=1)}
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
-    def _predictors(self, number: int, theta: Float) -> Float:
+    def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
         """Return Z'theta (rows, Q) of a block, run by run, without a copy.
 
         Its columns are contiguous: sums over Q numbers of each row take a third of the time.
         """
-        Z = self.design.row_blocks[number].Z
-        eta = np.zeros((theta.shape[1], Z.shape[1])).T
+        Z = row_block.Z
+        theta = theta.astype(Z.dtype, copy=False)
+        eta = np.zeros((theta.shape[1], Z.shape[1]), Z.dtype).T
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             for to, out_of in self._runs:
                 eta += (theta[to].T @ Z[out_of]).T
-            for row, missing, mean in self._gaps(number):
+            for row, missing, mean in self._gaps(row_block):
                 eta[missing] += mean * theta[row]
         return eta
 
-    def _score(self, number: int, residual: Float) -> Float:
+    def _score(self, row_block: RowBlock, residual: Float) -> Float:
         """Return Z residual (d + 1, Q) of a block, run by run, without a copy."""
-        Z = self.design.row_blocks[number].Z
+        Z = row_block.Z
         score = np.empty((self.width, residual.shape[1]))
+        residual = residual.astype(Z.dtype, copy=False)
         for to, out_of in self._runs:
             score[to] = (residual.T @ Z[out_of].T).T
-        for row, missing, mean in self._gaps(number):
+        for row, missing, mean in self._gaps(row_block):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
 
-    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
-        row_block, w, family = self.design.row_blocks[number], self.design.weights[number], self.design.family
-        losses, residual = family.loss(eta, row_block.Y)
-        if w is not None:
-            losses, residual = losses * w, residual * w[:, np.newaxis]
-        score = self._score(number, residual)
-        return float(losses.sum()), score, self._hessian(number, eta) if hessian else None
+    def _evaluated(self, number: int, eta: Float, dtype: DType | None) -> tuple[float, Float, Float | None]:
+        row_block = self.row_blocks[number]
+        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
+            losses, residual = self.design.family.loss(eta, row_block.Y)
+            if (w := row_block.weights) is not None:
+                losses, residual = losses * w, residual * w[:, np.newaxis]
+            score = self._score(row_block, residual)
+        return float(losses.sum()), score, None if dtype is None else self._products(row_block, eta, dtype)
 
-    def _hessian(self, number: int, eta: Float) -> Float:
-        """Return the second derivatives of a block; of a single block in threads, unless folds use them."""
+    def _products(self, row_block: RowBlock, eta: Float, dtype: DType) -> Float:
+        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
         Q = eta.shape[1]
 
         def of_part(part: slice) -> Float:
-            H = np.zeros((self.width, Q, self.width, Q))
-            for Z, rows in self._chunks(number, part):
-                _add_hessian(H, Z, self._curvature(number, eta[rows], rows))
-            return H.reshape(self.width * Q, -1)
+            sums = np.zeros((Q * (Q + 1) // 2, self.width, self.width))
+            for Z, rows in self._chunks(row_block, part, dtype):
+                _add_products(sums, Z, self._curvature(row_block, eta[rows], rows))
+            return sums
 
         size = (self.width * Q) ** 2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None
@@ -355,9 +414,9 @@ class BlockView(View):
         parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
         return reduce(iadd, _in_threads(of_part, parts, self.design.n_jobs))
 
-    def _curvature(self, number: int, eta: Float, rows: slice) -> Float:
+    def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta), self.design.weights[number]
+        h, w = self.design.family.hessian(eta), row_block.weights
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
 
 
@@ -377,24 +436,30 @@ def _runs(rows: Index) -> list[tuple[slice, slice]]:
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
 
 
-def _add_hessian(H: Float, Z: Float, h: Float) -> None:
-    """Add sum_i h_i (x) z_i z_i' to H (d + 1, Q, d + 1, Q); Z is (d + 1, rows).
+def _add_products(sums: Float, Z: Float, h: Float) -> None:
+    """Add for each pair of predictors a >= b the product of the rows z_i z_i' (d + 1, d + 1), weighted.
 
-    The product of predictors a and b follows from those of a, of b and of their sum, which are symmetric: half the
-    work. h is positive semi-definite, so their weights are negative only by rounding.
+    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `_hessian` follows from these symmetric
+    products, which are half the work. h is positive semi-definite, so weights are negative only by rounding. The
+    products have the precision of Z (d + 1, rows), and their sums double precision.
     """
     Q = h.shape[1]
+    pairs = [(a, b) for a in range(Q) for b in range(a + 1)]
+    for k, (a, b) in enumerate(pairs):
+        weights = h[:, a, a] if a == b else h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
+        B = Z * np.sqrt(np.maximum(weights, 0.0)).astype(Z.dtype)  # numpy recognises BB' and computes half of it
+        sums[k] += B @ B.T
 
-    def product(weights: Float) -> Float:
-        B = Z * np.sqrt(np.maximum(weights, 0.0))  # numpy recognises BB' and computes half of it
-        found: Float = B @ B.T
-        return found
 
-    own = [product(h[:, a, a]) for a in range(Q)]
+def _hessian(products: Float, Q: int) -> Float:
+    """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
+    width = products.shape[1]
+    H = np.empty((width, Q, width, Q))
     for a in range(Q):
-        H[:, a, :, a] += own[a]
+        own = products[a * (a + 3) // 2]
+        H[:, a, :, a] = own
         for b in range(a):
-            both = product(h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b])
-            block = 0.5 * (both - own[a] - own[b])
-            H[:, a, :, b] += block
-            H[:, b, :, a] += block
+            block = 0.5 * (products[a * (a + 1) // 2 + b] - own - products[b * (b + 3) // 2])
+            H[:, a, :, b] = block
+            H[:, b, :, a] = block
+    return H.reshape(width * Q, width * Q)

@@ -20,7 +20,7 @@ import numpy as np
 from anytime._linalg import factorise, factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, Evaluation
-from anytime.glm.newton import Optimum, SeparatedError, optimum
+from anytime.glm.newton import SINGLE, Curvature, Optimum, SeparatedError, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
@@ -49,19 +49,22 @@ def with_more_columns(theta: Float, columns: int) -> Float:
 class QuadraticModel:
     """Normal equations of all columns at one fit, in standard units, intercepts first.
 
-    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q.
+    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q. H is as
+    precise as that of the evaluation; a fit of one predictor stores it, and has double precision.
     """
 
     H: Float
     r: Float
     predictors: int
+    single: bool = False
 
     @staticmethod
     def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
         """Return the model at coefficients theta (D + 1, Q), which are zero in unselected columns."""
         assert evaluation.hessian is not None  # noqa: S101
         flat = theta.ravel()
-        return QuadraticModel(evaluation.hessian, evaluation.hessian @ flat + evaluation.score.ravel(), theta.shape[1])
+        r = evaluation.hessian @ flat + evaluation.score.ravel()
+        return QuadraticModel(evaluation.hessian, r, theta.shape[1], evaluation.single)
 
     def places(self, columns: Index) -> Index:
         """Return the rows of H of the intercepts and of some columns."""
@@ -80,7 +83,7 @@ class QuadraticModel:
         """Return the evaluation at theta (D + 1, Q), restricted to some columns."""
         at = self.places(columns)
         score = (self.r - self.H @ theta.ravel())[at]
-        return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)])
+        return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)], self.single)
 
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
@@ -223,6 +226,9 @@ class _Fitted:
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = design.predictors == 1 and values <= MAX_VALUES
+        # A model stores the second derivatives of one predictor; those of several are at most 1/2.
+        self._single = design.predictors > 1 and alpha > BOUND * SINGLE
+        self._near_values = 0
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -250,7 +256,7 @@ class _Fitted:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        return replace(found, near=None)  # one evaluation per prefix would fill the memory
+        return replace(found, near=None, solver=None)  # which would fill the memory
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""
@@ -266,12 +272,13 @@ class _Fitted:
         """Return the remaining groups, with their gradients at the last optimum."""
         theta = self._padded()
         etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
-        at = self._all_columns.evaluate(etas, hessian=self._curved)
+        at = self._all_columns.evaluate(etas, hessian=self._curved, single=self._single)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
+            self._store_near(self._curvature)
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
@@ -281,6 +288,14 @@ class _Fitted:
         state.selected[self._order] = True
         state.stack()
         return state
+
+    def _store_near(self, curvature: QuadraticModel) -> None:
+        """Store the second derivatives of the last prefix, from which its fits on folds start, if there is memory."""
+        at = curvature.places(self._fitted_columns())
+        self._near_values += len(at) ** 2
+        if self._near_values <= MAX_VALUES:
+            near = Curvature(curvature.H[np.ix_(at, at)].astype(np.float32), single=True)
+            self.optima[-1] = replace(self.optima[-1], near=near)
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         Q = curvature.predictors

@@ -274,14 +274,14 @@ class ClusterView(View):
         losses, slopes = zip(*self._over(BlockView.slope, etas, directions), strict=True)
         return float(sum(losses)), float(sum(slopes))
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
+    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
+        found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian, single=single), etas))
         score, curvature = np.zeros_like(found[0].score), None
         for each in found:
             score += each.score
             if each.hessian is not None:
                 curvature = each.hessian.copy() if curvature is None else np.add(curvature, each.hessian, out=curvature)
-        return Evaluation(sum(each.loss for each in found), score, curvature)
+        return Evaluation(sum(each.loss for each in found), score, curvature, single and hessian)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         return self._sum(BlockView.product, etas, direction)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +21,7 @@ from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
-from anytime.glm.newton import Curvature, Optimum, SeparatedError, Stop, optimum
+from anytime.glm.newton import Optimum, SeparatedError, Stop, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
@@ -119,15 +121,13 @@ class _FoldFits:
         self._varies = self._units > 0  # the others are constant in the training rows
         self._view = fold.train.view(columns[self._varies[1:]])
         self.difference = with_more_columns(difference, self._view.width - 1)
-        self._near: Curvature | None = None
 
     def deviance(self, alpha: float, whole: Optimum) -> float:
         """Return the mean deviance on the fold, given the optimum of all rows."""
         alike = whole.theta[self._varies]
-        solver = None if whole.near is None else whole.near.in_units(self._units)
-        start = alike + self.difference
-        found = optimum(self._view, alpha, start, self._scale, near=self._near, solver=solver, stop=ROUGH)
-        self.difference, self._near = found.theta - alike, found.near
+        solver = None if whole.solver is None else in_units(whole.solver, self._units)
+        found = optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver, stop=ROUGH)
+        self.difference = found.theta - alike
         return self._view.held_deviance(found.theta) / self._fold.weight
 
 
@@ -157,36 +157,40 @@ def _fold_errors(
     errors = np.empty((len(alphas), len(ends), len(folds)))
     rises = RISEN if len(folds) > 1 else len(alphas)
     best, begin, differences = len(rising) - 1, base, [np.zeros_like(base.theta) for _ in folds]
-    for prefix, end in enumerate(ends):
-        used = columns[:end]
-        if end == 0:
-            errors[:, prefix] = [
-                fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
-            ]
-            continue
-        view = design.view(used)
-        found: dict[int, Float] = {}  # by the penalty's rank
-        begin = replace(begin if optima is None else optima[prefix], near=None)
-        for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
-            fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
-            last, risen = begin, 0
-            for rank in ranks:
-                alpha = float(alphas[rising[rank]])
-                start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
-                last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                found[rank] = np.array([fit.deviance(alpha, last) for fit in fits])
-                if rank == best:
-                    begin, differences = last, [fit.difference for fit in fits]
-                measured = Errors(np.stack(list(found.values()), axis=1), weights)
-                least = int(measured.mean.argmin())
-                risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
-                if risen >= rises and (
-                    rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
-                ):
-                    break
-        for rank, place in enumerate(rising):
-            errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
-        best = list(found)[least]
+    with ThreadPoolExecutor(design.fit_threads) as pool:
+        run = pool.map if design.fit_threads > 1 else map
+        for prefix, end in enumerate(ends):
+            used = columns[:end]
+            if end == 0:
+                errors[:, prefix] = [
+                    fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
+                ]
+                continue
+            view = design.view(used)
+            found: dict[int, Float] = {}  # by the penalty's rank
+            begin = replace(begin, near=None) if optima is None else optima[prefix]
+            for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
+                fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
+                last, risen = begin, 0
+                for rank in ranks:
+                    alpha = float(alphas[rising[rank]])
+                    start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
+                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
+                    found[rank] = np.fromiter(
+                        run(partial(_FoldFits.deviance, alpha=alpha, whole=last), fits), np.float64
+                    )
+                    if rank == best:
+                        begin, differences = last, [fit.difference for fit in fits]
+                    measured = Errors(np.stack(list(found.values()), axis=1), weights)
+                    least = int(measured.mean.argmin())
+                    risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
+                    if risen >= rises and (
+                        rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
+                    ):
+                        break
+            for rank, place in enumerate(rising):
+                errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
+            best = list(found)[least]
     return Errors(errors.transpose(2, 0, 1), weights)
 
 

@@ -102,6 +102,13 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
     H = np.einsum("i,ij,iab,ik->jakb", w, Z, h, Z).reshape(4 * Q, 4 * Q)
     assert found.hessian is not None
     np.testing.assert_allclose(found.hessian, H, atol=1e-13)
+    single = view.evaluate(etas, hessian=True, single=True)
+    assert single.single
+    assert single.loss == found.loss
+    np.testing.assert_array_equal(single.score, found.score)
+    assert single.hessian is not None
+    np.testing.assert_allclose(single.hessian, H, atol=1e-6 * np.diagonal(H).max())
+    assert (single.hessian != found.hessian).any()
     direction = np.random.default_rng(3).normal(size=(4, Q))
     np.testing.assert_allclose(view.product(etas, direction).ravel(), H @ direction.ravel(), atol=1e-12)
     mean = np.einsum("iaa->i", h) / Q

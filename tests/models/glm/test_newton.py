@@ -87,6 +87,20 @@ def test_both_solvers_find_the_same(family: Family, monkeypatch: pytest.MonkeyPa
     assert conjugate.objective == pytest.approx(dense.objective, rel=1e-12)
 
 
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.usefixtures("solver")
+def test_single_precision_of_the_steps_does_not_move_the_optimum(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = clean(family, 0.7, 0)
+    design = design_of(family, case.X, case.Y)
+    rough = solved(design, 1e-3)
+    monkeypatch.setattr(newton, "SINGLE", np.inf)
+    exact = solved(design, 1e-3)
+    assert (rough.theta != exact.theta).any() or (newton.DENSE_MANY == 0 and family != "multinomial")
+    np.testing.assert_allclose(rough.theta, exact.theta, rtol=0, atol=1e-7)
+
+
 @quick(max_examples=40)
 @given(st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from((0.0, 1e-5, 1e-2)))
 def test_well_posed_problems_take_few_steps(family: Family, seed: int, alpha: float) -> None:
