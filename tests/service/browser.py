@@ -120,6 +120,13 @@ def trips() -> Model:
     return named(AnytimeRegressor(TRIPS, alpha=1e-9, basis="hinge").fit(frame, y), "trips")
 
 
+def paired() -> Model:
+    """A model of y = a b + c, with a pair of a and b."""
+    X = np.random.default_rng(5).normal(size=(400, 3))
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    return named(AnytimeRegressor(pairs=1).fit(frame, X[:, 0] * X[:, 1] + X[:, 2]), "paired")
+
+
 def named(estimator: Any, name: str) -> Model:
     model: Model = estimator.model_
     manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
