@@ -245,7 +245,7 @@ class Model:
         return {}
 
     def row_layout(self, groups: tuple[str, ...]) -> RowLayout | None:
-        """Return the positions of a row of some groups; None if there is none, an unknown one or one of categories."""
+        """Return the positions of a row of some groups; None without groups, with unknown ones or with categories."""
         found = self._row_layouts.get(groups)
         if found is None:
             places = {name: self.places[name] for name in groups if name in self.places}
