@@ -177,9 +177,7 @@ def penalties(repeats: int) -> Row:
     Z = standardised(X)
     model = classifier(evenly(D, 8), "cv")
     crossed = ratio(lambda: model.fit(X, y), lambda: classes_peer(Z, y, GRID), repeats)
-    # Measured 2.2. Of the processor time, products for second derivatives take 32 %, at the speed of BLAS in single
-    # precision, passes for steps 16 %, losses 8 % and solves 15 %. The fits of the search run on one thread.
-    return Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, 2.2)
+    return Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, 2.0)
 
 
 def digits_rows(data: Path, alpha: float, repeats: int) -> list[Row]:
