@@ -297,7 +297,7 @@ def _conclusion(measured: Mapping[str, Mapping[str, Result]]) -> str:
     ]
     return (
         f"Conclusion: on {len(problems)} problems (sets and group sizes) the model with the best timeliness is most "
-        f"often {often} ({most} times), CS-G-FR {best.count('CS-G-FR')} times; ignoring the costs loses "
+        f"often {often} ({most} of them each), CS-G-FR in {best.count('CS-G-FR')}; ignoring the costs loses "
         f"in {sum(loss > 0 for loss in blind)} of them, {np.mean(blind):.4f} on average over all; the validated "
         f"penalty changes CS-G-FR on yahoo by {min(gained):+.4f} to {max(gained):+.4f}."
     )
