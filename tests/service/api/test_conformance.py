@@ -29,21 +29,21 @@ EXAMPLES = str(round(12 * SHARE))
 
 LEFT_OUT = ("positive_data_acceptance", "missing_required_header")
 """Checks left out: which groups a model has, and of which widths, no schema of ours says, so 422 is in order. No header
-is required but the key, and schemathesis sends the one it is told with requests that are to have none, too."""
+is required but the key, and schemathesis sends its own with requests that are to have none, too."""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not here")
 def test_what_the_document_says_holds(tmp_path: Path) -> None:
     trained_model().save(tmp_path / "m.safetensors")
     hooks = Path(__file__).parents[1] / "schemathesis_hooks.py"
-    told = ["--generation-deterministic", "--max-examples", EXAMPLES, "--no-color", "--workers", "1"]
+    options = ["--generation-deterministic", "--max-examples", EXAMPLES, "--no-color", "--workers", "1"]
     with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
         with logged() as records:
             done = subprocess.run(
                 [
                     *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"),
                     *("--header", f"Authorization: Bearer {MANAGING}"),
-                    *(*told, "--exclude-checks", ",".join(LEFT_OUT)),
+                    *(*options, "--exclude-checks", ",".join(LEFT_OUT)),
                 ],
                 env={**ENVIRONMENT, "PYTHONWARNINGS": "ignore", "SCHEMATHESIS_HOOKS": os.fspath(hooks)},
                 cwd=tmp_path,
