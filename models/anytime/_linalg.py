@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf, dtrtrs
 from threadpoolctl import ThreadpoolController
 
 from anytime.types import Bool, Float
@@ -53,16 +52,21 @@ class Factor:
         """Return L^-1 B, zero in dropped rows; B is (d, P)."""
         if self.dropped.any():
             B = np.where(self.dropped[:, np.newaxis], 0.0, B)
-        Z: Float = solve_triangular(self.L, B, lower=True, check_finite=False)
-        return Z
+        return self._solved(B, 0)
 
     def backward(self, Z: Float) -> Float:
-        W: Float = solve_triangular(self.L, Z, trans=1, lower=True, check_finite=False)
-        return W
+        """Return L'^-1 Z; Z is (d, P)."""
+        return self._solved(Z, 1)
 
     def solve(self, B: Float) -> Float:
         """Return A^-1 B, zero in dropped rows; B is (d, P)."""
         return self.backward(self.forward(B))
+
+    def _solved(self, B: Float, transposed: int) -> Float:
+        if not len(self.L):
+            return B
+        X: Float = dtrtrs(self.L, B, lower=1, trans=transposed)[0]  # for ten columns 2 us, `solve_triangular` 20 us
+        return X
 
 
 def factorise(A: Float, reference: Float) -> Factor:
@@ -85,7 +89,7 @@ def factorise_penalised(H: Float, ridge: Float) -> Factor:
 def _by_columns(A: Float, reference: Float) -> Factor:
     """Return the factor by a left-looking factorisation that drops columns of negligible pivot."""
     d = len(A)
-    L = np.zeros((d, d))
+    L = np.zeros((d, d), order="F")
     dropped = np.zeros(d, dtype=np.bool_)
     for j in range(d):
         column = A[j:, j] - L[j:, :j] @ L[j, :j]

@@ -130,11 +130,18 @@ class LikelihoodRows:
         return gram
 
     def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
-        """The score test 1/2 b_g' H_{g|S}^-1 b_g, H_{g|S} being the Schur complement of the intercepts and S."""
+        """The score test 1/2 b_g' H_{g|S}^-1 b_g, H_{g|S} being the Schur complement of the intercepts and S.
+
+        For several classes H is Boehning's bound 1/2 I (x) X'X/n, which knows no intercepts.
+        """
         P = self.Y.shape[1]
         b = self.gradient(selected, columns).ravel()
-        H = self._hessian([*selected, *columns], self._eta(selected))
-        S, g = slice(0, (len(selected) + 1) * P), slice((len(selected) + 1) * P, None)
+        if self.family == "multinomial":
+            bound = 0.5 * self.gram([*selected, *columns]) + self.alpha * np.eye(len(selected) + len(columns))
+            H, end = np.asarray(np.kron(bound, np.eye(P)), dtype=np.float64), len(selected) * P
+        else:
+            H, end = self._hessian([*selected, *columns], self._eta(selected)), (len(selected) + 1) * P
+        S, g = slice(0, end), slice(end, None)
         given = H[g, g] - H[g, S] @ _inverse(H[S, S]) @ H[S, g]
         return float(b @ _inverse(given) @ b) / 2
 

@@ -160,7 +160,7 @@ class _Multinomial(Family):
 
         Classes are rows here and below: sums over a few classes take a tenth of the time.
         """
-        B, y = _basis(Y.shape[1]), Y.T
+        B, y = _basis(Y.shape[1]).astype(eta.dtype), Y.T
         s = B.T @ eta.T
         s -= s.max(axis=0)
         powers = np.exp(s)
@@ -172,7 +172,7 @@ class _Multinomial(Family):
     def hessian(self, eta: Float) -> Float:
         """Return B'(diag p - p p')B."""
         rows, Q = eta.shape
-        B = _basis(Q + 1)
+        B = _basis(Q + 1).astype(eta.dtype)
         p = _softmax(B.T @ eta.T)
         squares = (B[:, np.newaxis] * B).reshape(Q * Q, Q + 1)
         mean = B @ p
@@ -181,7 +181,7 @@ class _Multinomial(Family):
         return np.asarray(h.transpose(2, 0, 1))
 
     def bend(self, eta: Float, direction: Float) -> Float:
-        B = _basis(eta.shape[1] + 1)
+        B = _basis(eta.shape[1] + 1).astype(eta.dtype)
         p, s = _softmax(B.T @ eta.T), B.T @ direction.T
         return np.asarray((B @ (p * (s - np.einsum("ki,ki->i", p, s)))).T)
 

@@ -56,6 +56,8 @@ class Stop:
     decrement: float = 0.0
 
 
+EXACT = Stop()
+
 SINGLE = 1e-5
 """Least penalty, as a share of the largest second derivative, for which single precision suffices: 20 times its
 rounding, so the steps are Newton's to a few percent."""
@@ -124,7 +126,7 @@ def optimum(
     known: Evaluation | None = None,
     near: Curvature | None = None,
     solver: Solver | None = None,
-    stop: Stop = Stop(),
+    stop: Stop = EXACT,
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
 

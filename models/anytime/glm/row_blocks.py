@@ -15,7 +15,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -56,6 +55,13 @@ class RowBlock:
     folds: Index | None
     gaps: dict[int, Bool]
     mapped: mmap.mmap | None = None
+
+    @cached_property
+    def single(self) -> RowBlock:
+        """Return the block in single precision, unless it is mapped."""
+        if self.mapped is not None:
+            return self
+        return replace(self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"))
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
@@ -201,6 +207,11 @@ class BlockDesign(Design):
         return BlockView(self, columns)
 
     @cached_property
+    def single(self) -> BlockDesign:
+        """Return the rows in single precision where they are in memory."""
+        return replace(self, row_blocks=tuple(row_block.single for row_block in self.row_blocks))
+
+    @cached_property
     def training(self) -> list[RowBlock]:
         """Return the rows outside the held-out fold."""
         if self.held is None:
@@ -273,13 +284,7 @@ class BlockView(View):
         return Evaluation(loss / n, score / n, curvature, single and hessian)
 
     def single(self) -> BlockView:
-        if any(row_block.mapped is not None for row_block in self.row_blocks):
-            return self
-        rows = np.concatenate([[0], self.columns + 1])
-        other = copy(self)
-        other.row_blocks = [replace(each, Z=each.Z[rows].astype(np.float32)) for each in self.row_blocks]
-        other._runs = _runs(np.arange(len(rows)))
-        return other
+        return self.design.single.view(self.columns)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         def of_block(i: int) -> Float:
@@ -310,7 +315,7 @@ class BlockView(View):
                 losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
                 losses -= family.saturated(row_block.Y)
             if (w := row_block.weights) is None:
-                return 2.0 * float(losses.sum())
+                return 2.0 * float(losses.sum(dtype=np.float64))
             counted = w > 0  # rows of weight 0 do not count, even at infinite loss
             return 2.0 * float(w[counted] @ losses[counted])
 
@@ -340,7 +345,7 @@ class BlockView(View):
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
         Z, gaps = row_block.Z, self._gaps(row_block)
         step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
-        plain = len(self._runs) == 1 and not gaps and dtype == np.float64
+        plain = len(self._runs) == 1 and not gaps and dtype == Z.dtype
         buffer = None if plain else np.empty((self.width, step), dtype)
         for start in range(part.start, part.stop, step):
             rows = slice(start, min(start + step, part.stop))
@@ -395,7 +400,8 @@ class BlockView(View):
             if (w := row_block.weights) is not None:
                 losses, residual = losses * w, residual * w[:, np.newaxis]
             score = self._score(row_block, residual)
-        return float(losses.sum()), score, None if dtype is None else self._products(row_block, eta, dtype)
+        products = None if dtype is None else self._products(row_block, eta, dtype)
+        return float(losses.sum(dtype=np.float64)), score, products
 
     def _products(self, row_block: RowBlock, eta: Float, dtype: DType) -> Float:
         """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""

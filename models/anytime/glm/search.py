@@ -1,12 +1,14 @@
 """The greedy search of a generalised linear model: Algorithm 3 of the paper (appendix B), and its forward regression.
 
 After each step the prefix is fitted to its optimum. One more pass gives the gradients of the remaining groups. For "fr"
-the pass also gives the weighted moments at the fit, and the gain of a group g is that of its score test,
+the gain of a group g is that of its score test,
 
     1/2 b_g' H_{g|S}^-1 b_g,
 
-the growth of the likelihood's second-order model: a sweep over these moments, as in least squares. Where classes times
-columns are too many to store H, Boehning's bound H <= 1/2 I (x) X'X/n replaces it.
+the growth of the likelihood's second-order model, computed by a sweep as in least squares. For one predictor the pass
+also gives H. For several, or for too many columns to store H, Boehning's bound H <= 1/2 I (x) X'X/n replaces it: one
+factor serves all classes and all prefixes. Held-out curves of both are alike: on three synthetic tables and three draws
+of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Self
 
 import numpy as np
 
-from anytime._linalg import factorise, factorise_penalised, single_blas_thread
+from anytime._linalg import factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, Evaluation
-from anytime.glm.newton import SINGLE, Curvature, Optimum, SeparatedError, optimum
+from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
@@ -47,63 +49,46 @@ def with_more_columns(theta: Float, columns: int) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class QuadraticModel:
-    """Normal equations of all columns at one fit, in standard units, intercepts first.
+    """Normal equations of all columns at one fit of one predictor, in standard units, intercept first.
 
-    H ((D + 1) Q, same) are the second derivatives, r ((D + 1) Q,) is H theta + u, and `predictors` is Q. H is as
-    precise as that of the evaluation; a fit of one predictor stores it, and has double precision.
+    H (D + 1, D + 1) are the second derivatives, and r (D + 1,) is H theta + u.
     """
 
     H: Float
     r: Float
-    predictors: int
-    single: bool = False
 
     @staticmethod
     def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
-        """Return the model at coefficients theta (D + 1, Q), which are zero in unselected columns."""
+        """Return the model at coefficients theta (D + 1, 1), which are zero in unselected columns."""
         assert evaluation.hessian is not None  # noqa: S101
-        flat = theta.ravel()
-        r = evaluation.hessian @ flat + evaluation.score.ravel()
-        return QuadraticModel(evaluation.hessian, r, theta.shape[1], evaluation.single)
-
-    def places(self, columns: Index) -> Index:
-        """Return the rows of H of the intercepts and of some columns."""
-        Q = self.predictors
-        rows = (columns[:, np.newaxis] + 1) * Q + np.arange(Q)
-        return np.concatenate([np.arange(Q), rows.ravel()])
+        return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
 
     def restricted(self, columns: Index) -> QuadraticModel:
         """Return the same problem for some of the columns; the fit must be zero in the others."""
-        at = self.places(columns)
-        if len(at) == len(self.r):
-            return self
-        return QuadraticModel(self.H[np.ix_(at, at)], self.r[at], self.predictors)
+        at = np.concatenate([[0], columns + 1])
+        return self if len(at) == len(self.r) else QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
 
     def evaluation(self, theta: Float, columns: Index, loss: float) -> Evaluation:
-        """Return the evaluation at theta (D + 1, Q), restricted to some columns."""
-        at = self.places(columns)
-        score = (self.r - self.H @ theta.ravel())[at]
-        return Evaluation(loss, score.reshape(-1, self.predictors), self.H[np.ix_(at, at)], self.single)
+        """Return the evaluation at theta (D + 1, 1), restricted to some columns."""
+        at = np.concatenate([[0], columns + 1])
+        return Evaluation(loss, (self.r[:, np.newaxis] - self.H @ theta)[at], self.H[np.ix_(at, at)])
 
     def newton(self, columns: Index, alpha: float) -> Float:
-        """Return one Newton step from this fit to the optimum on some columns, (d + 1, Q)."""
-        at = self.places(columns)
-        ridge = np.where(np.arange(len(at)) < self.predictors, 0.0, alpha)
-        factor = factorise_penalised(self.H[np.ix_(at, at)], ridge)
-        return factor.solve(self.r[at, np.newaxis]).reshape(-1, self.predictors)
+        """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""
+        own = self.restricted(columns)
+        ridge = np.where(np.arange(len(own.r)) < 1, 0.0, alpha)
+        return factorise_penalised(own.H, ridge).solve(own.r[:, np.newaxis])
 
     def gram(self, like: Gram) -> Gram:
-        """Return the same problem given the intercepts, as normal equations of D Q columns and one response."""
-        Q = self.predictors
-        H00 = factorise(self.H[:Q, :Q], np.diagonal(self.H)[:Q])
-        V = H00.forward(self.H[:Q, Q:])
-        S = self.H[Q:, Q:] - V.T @ V
-        q = self.r[Q:] - V.T @ H00.forward(self.r[:Q, np.newaxis])[:, 0]
-        constant = np.repeat(like.constant, Q)
-        S[constant] = 0.0
-        S[:, constant] = 0.0
-        q[constant] = 0.0
-        return replace(like, S=S, q=q[:, np.newaxis], constant=constant)
+        """Return the same problem given the intercept, as normal equations of D columns and one response."""
+        across, slope = self.H[0, 1:], self.r[0]
+        total = self.H[0, 0] or 1.0  # without second derivatives nothing is across
+        S = self.H[1:, 1:] - np.outer(across, across) / total
+        q = self.r[1:] - across * (slope / total)
+        S[like.constant] = 0.0
+        S[:, like.constant] = 0.0
+        q[like.constant] = 0.0
+        return replace(like, S=S, q=q[:, np.newaxis])
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +121,11 @@ class QuadraticModels:
         """Return the model at the prefix of that index, for all or some columns; reads d^2 of the D^2 numbers."""
         rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
         low, high = np.minimum.outer(rows, rows), np.maximum.outer(rows, rows)
-        return QuadraticModel(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows], 1)
+        return QuadraticModel(self.packed[index, high * (high + 1) // 2 + low], self.r[index, rows])
 
 
 MAX_HESSIAN = 3000
-"""Maximum of columns times predictors for which second derivatives are stored: 72 MB."""
+"""Maximum number of columns for which second derivatives of one predictor are stored: 72 MB."""
 
 BOUND = 0.5
 """Boehning (1992): the Hessian of log sum exp is at most 1/2 of the identity on the vectors that sum to 0."""
@@ -172,14 +157,15 @@ def likelihood_sequence(
     doubling: bool = False,
     epsilon: float | None = None,
     first: Many[int] = (),
+    stop: Stop = EXACT,
 ) -> LikelihoodSequence:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
-    F of a prefix is the reduction of its penalised mean loss below that of the base rate. Raise TrainingError if there
-    is no finite optimum at alpha 0, because the groups separate the classes.
+    F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
+    prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     with single_blas_thread():
-        search = _Fitted(design, groups, method, alpha, cost_blind)
+        search = _Fitted(design, groups, method, alpha, cost_blind, stop)
         found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
     return LikelihoodSequence(
         found.steps,
@@ -212,22 +198,23 @@ def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
 class _Fitted:
     """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
-    def __init__(self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool) -> None:
+    def __init__(
+        self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool, stop: Stop
+    ) -> None:
         self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, cost_blind
+        self._stop = stop
         self._criterion = CRITERIA[method](design.gram)
         self._all_columns = design.view(np.arange(len(design.gram.x_mean)))
         self.columns: list[int] = []
         self.optima = [base_rate(design)]
         self._order: list[int] = []
-        exact = design.predictors * len(design.gram.x_mean) <= MAX_HESSIAN
+        exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
-        self._store_curvatures = design.predictors == 1 and values <= MAX_VALUES
-        # A model stores the second derivatives of one predictor; those of several are at most 1/2.
-        self._single = design.predictors > 1 and alpha > BOUND * SINGLE
+        self._store_curvatures = values <= MAX_VALUES
         self._near_values = 0
         self._scale = 0.0
         self.candidates = self._candidates()
@@ -253,10 +240,12 @@ class _Fitted:
         if self._curvature is not None:
             known = self._curvature.evaluation(self._padded(), columns, last.loss)
         try:
-            found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known)
+            found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        return replace(found, near=None, solver=None)  # which would fill the memory
+        # The second derivatives start the fits on folds, if there is memory.
+        self._near_values += 0 if found.near is None else found.near.hessian.size
+        return replace(found, solver=None, near=found.near if self._near_values <= MAX_VALUES else None)
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""
@@ -272,13 +261,12 @@ class _Fitted:
         """Return the remaining groups, with their gradients at the last optimum."""
         theta = self._padded()
         etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
-        at = self._all_columns.evaluate(etas, hessian=self._curved, single=self._single)
+        at = self._all_columns.evaluate(etas, hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            self._store_near(self._curvature)
             return self._swept(self._curvature)
         if self._bound is not None:
             return self._under_bound(self._bound, at.score[1:])
@@ -289,18 +277,8 @@ class _Fitted:
         state.stack()
         return state
 
-    def _store_near(self, curvature: QuadraticModel) -> None:
-        """Store the second derivatives of the last prefix, from which its fits on folds start, if there is memory."""
-        at = curvature.places(self._fitted_columns())
-        self._near_values += len(at) ** 2
-        if self._near_values <= MAX_VALUES:
-            near = Curvature(curvature.H[np.ix_(at, at)].astype(np.float32), single=True)
-            self.optima[-1] = replace(self.optima[-1], near=near)
-
     def _swept(self, curvature: QuadraticModel) -> Sweep:
-        Q = curvature.predictors
-        slices = [slice(s.start * Q, s.stop * Q) for s in self._groups.slices]
-        sweep = Sweep(curvature.gram(self._design.gram), slices, self._alpha, blocks=True)
+        sweep = Sweep(curvature.gram(self._design.gram), self._groups.slices, self._alpha, blocks=True)
         for group in self._order:
             sweep.select(group)
         return sweep

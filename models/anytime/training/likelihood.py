@@ -13,15 +13,15 @@ from collections.abc import Sequence as Many
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design
+from anytime.glm.design import Design, View
 from anytime.glm.families import FAMILIES, Family
-from anytime.glm.newton import Optimum, SeparatedError, Stop, in_units, optimum
+from anytime.glm.newton import EXACT, SINGLE, Optimum, SeparatedError, Stop, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
@@ -48,8 +48,8 @@ ORDERED = 4
 RISEN = 3
 """Number of rises of the held-out deviance, from one penalty to the next smaller, after which the rest is skipped."""
 
-ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=1e-6)
-"""Stopping criterion of fits that only measure an error on held-out rows."""
+ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=3e-6)
+"""Stopping criterion of fits that only compare orders and penalties: held-out deviances have three digits."""
 
 
 class Observations(Protocol):
@@ -108,6 +108,16 @@ class _HeldOut:
         return errors
 
 
+def _rough_optimum(view: View, alpha: float, start: Float, scale: float, **hints: Any) -> Optimum:
+    """Return the optimum as `ROUGH` states, from products in single precision where they suffice: half the work."""
+    if alpha >= SINGLE:
+        try:
+            return optimum(view.single(), alpha, start, scale, stop=ROUGH, **hints)
+        except TrainingError:
+            pass  # values are so extreme that the steps end in rounding
+    return optimum(view, alpha, start, scale, stop=ROUGH, **hints)
+
+
 class _FoldFits:
     """The fits of one prefix on the rows of the other folds, penalty after penalty.
 
@@ -126,7 +136,7 @@ class _FoldFits:
         """Return the mean deviance on the fold, given the optimum of all rows."""
         alike = whole.theta[self._varies]
         solver = None if whole.solver is None else in_units(whole.solver, self._units)
-        found = optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver, stop=ROUGH)
+        found = _rough_optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver)
         self.difference = found.theta - alike
         return self._view.held_deviance(found.theta) / self._fold.weight
 
@@ -175,7 +185,7 @@ def _fold_errors(
                 for rank in ranks:
                     alpha = float(alphas[rising[rank]])
                     start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
-                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
+                    last = _rough_optimum(view, alpha, start, scale, near=last.near)
                     found[rank] = np.fromiter(
                         run(partial(_FoldFits.deviance, alpha=alpha, whole=last), fits), np.float64
                     )
@@ -211,6 +221,8 @@ def fit_likelihood(
     groups = expansion.terms
     design = observed.design(gram, FAMILIES[options.family], weight, expansion)
     _check(design, observed.target)
+    folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
+    compared = len(folds) > 0 and len(options.grid) > 1
 
     def orders(design: Design) -> Callable[[float], LikelihoodSequence]:
         return lambda alpha: likelihood_sequence(
@@ -222,9 +234,9 @@ def fit_likelihood(
             doubling=options.doubling,
             epsilon=options.epsilon,
             first=options.forced(groups),
+            stop=ROUGH if compared else EXACT,
         )
 
-    folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     choice = cross_validated(
         design,
         folds,
@@ -237,7 +249,7 @@ def fit_likelihood(
         rises=2,
         horizon=options.horizon(groups),
     )
-    optima = _refitted(design, choice, groups)
+    optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)
     prefixes = replace(_prefixes(design, choice.sequence, optima), expansion=expansion)
     choice, prefixes, held = shortened(choice, prefixes, hold_out)
     optima = optima[: len(choice.alphas)]
@@ -295,7 +307,7 @@ def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: Featur
     optima = list(sequence.optima)
     scale = _scale(design, optima[0])
     for prefix, end in enumerate(sequence.ends):
-        if end > 0 and choice.alphas[prefix] != choice.alpha:
+        if end > 0:
             view = design.view(sequence.columns[:end])
             try:
                 optima[prefix] = optimum(view, float(choice.alphas[prefix]), optima[prefix].theta, scale)

@@ -346,10 +346,10 @@ def test_the_penalty_of_each_prefix_has_the_least_deviance_of_the_grid(family: F
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_under_boehnings_bound_every_prefix_is_exact_and_the_order_is_sound(
+def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
     method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = clean("multinomial", 0.6, 10)
+    case = clean("poisson", 0.6, 10)
     exact = case.learned(method)
     monkeypatch.setattr(likelihood, "MAX_HESSIAN", 4)
     bounded = case.learned(method)
@@ -401,12 +401,12 @@ def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_fami
 # The second-order model at a fit.
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
 def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> None:
     case = weighted(family)
     design = design_of(case)
-    D, Q = case.X.shape[1], design.predictors
-    theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, Q))
+    D = case.X.shape[1]
+    theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, 1))
     whole = design.view(np.arange(D))
     at = whole.evaluate(whole.predictors(theta), hessian=True)
     curvature = QuadraticModel.at(theta, at)
@@ -415,8 +415,8 @@ def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> Non
     np.testing.assert_allclose(again.score, at.score[[0, 4, 2, 7]], atol=1e-13)
     assert at.hessian is not None
     H, u = at.hessian, at.score.ravel()
-    rows = np.concatenate([j * Q + np.arange(Q) for j in (0, 4, 2, 7)])
+    rows = np.array([0, 4, 2, 7])
     wanted: Float = np.linalg.solve(
-        H[np.ix_(rows, rows)] + np.diag(np.repeat([0.0, 0.1, 0.1, 0.1], Q)), (H @ theta.ravel() + u)[rows]
+        H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows]
     )
     np.testing.assert_allclose(curvature.newton(columns, 0.1).ravel(), wanted, rtol=1e-9, atol=1e-12)
