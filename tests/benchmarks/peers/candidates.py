@@ -28,7 +28,7 @@ TRADEOFFS = tuple(float(value) for value in np.logspace(-6.5, -1.5, 8))
 DEPTHS = (1, 2, 4, 6)
 """Of XGBoost's trees; the model whose prefixes validate best on average over budgets is selected."""
 
-TIMEOUT_S = 1500.0
+TIMEOUT_S = 3600.0
 LIKELIHOOD_ALPHA = 1e-4
 
 REFITTED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
