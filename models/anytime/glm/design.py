@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from anytime.glm.families import Family
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
+
+DType: TypeAlias = type[np.float32] | type[np.float64]
 
 Predictors: TypeAlias = Any
 """Linear predictors of all rows, in a representation private to the design."""
@@ -25,13 +28,12 @@ class Evaluation:
     """The mean over the rows of phi(eta) - y'eta at some coefficients, without penalty, and its derivatives.
 
     `score` (d + 1, Q) is the negative gradient, the intercept's first. `hessian` ((d + 1) Q, same) has coefficient
-    (j, q) at j Q + q; it is None if not requested, and precise to 1e-7 of its diagonal if `single`.
+    (j, q) at j Q + q; it is None if not requested.
     """
 
     loss: float
     score: Float
     hessian: Float | None = None
-    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Design(ABC):
     ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
     held : the held-out fold, or None.
     centre : (D,) the means of the training rows in the units of the whole table; they replace missing values.
+    dtype : of products for second derivatives, and of rows in memory.
     """
 
     gram: Gram
@@ -65,6 +68,12 @@ class Design(ABC):
     ridge: Float
     held: int | None = None
     centre: Float | None = None
+    dtype: DType = np.float64
+
+    @cached_property
+    def single(self) -> Self:
+        """Return the same rows in single precision."""
+        return self if self.dtype == np.float32 else replace(self, dtype=np.float32)
 
     @property
     def predictors(self) -> int:
@@ -95,8 +104,8 @@ class Design(ABC):
 class View(ABC):
     """Some columns of a design, in some order."""
 
-    def __init__(self, columns: Index, ridge: Float) -> None:
-        self.columns, self.ridge = columns, ridge
+    def __init__(self, design: Design, columns: Index) -> None:
+        self.design, self.columns, self.ridge = design, columns, design.ridge[columns]
 
     @property
     def width(self) -> int:
@@ -116,19 +125,15 @@ class View(ABC):
         """Return the mean loss at some predictors, and its derivative in a direction."""
 
     @abstractmethod
-    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
         """Return loss and score, and optionally the second derivatives, n (d Q)^2 operations: one pass.
 
-        Second derivatives from products in single precision take half the time.
+        In single precision the second derivatives are precise to 1e-7 of their diagonal, in half the time.
         """
 
     @abstractmethod
     def product(self, etas: Predictors, direction: Float) -> Float:
         """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
-
-    def single(self) -> View:
-        """Return the same rows in single precision where they are in memory, for products that need no more."""
-        return self
 
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:

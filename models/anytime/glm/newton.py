@@ -5,7 +5,8 @@ predictors of the rows, without a pass over the table. While the gradient falls 
 step costs two light passes. Where H, of predictors times columns squared, would be large, the step comes from conjugate
 gradients on products with H, preconditioned by the inverse of one weighted Gram matrix for all predictors.
 
-Products for H have single precision where the penalty is far above their rounding; gradients have double precision.
+Where the penalty is far above its rounding, single precision leads near the optimum, in half the time; steps in double
+precision, with the same second derivatives, end there.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ class Stop:
 
 EXACT = Stop()
 
+ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=3e-6)
+"""For fits that only compare orders and penalties: held-out deviances have three digits. Single precision suffices."""
+
 SINGLE = 1e-5
-"""Least penalty, as a share of the largest second derivative, for which single precision suffices: 20 times its
+"""Least penalty, as a share of the largest second derivative or of 1, for which single precision suffices: 20 times its
 rounding, so the steps are Newton's to a few percent."""
 
 
@@ -95,17 +99,6 @@ def in_units(solver: Solver, units: Float) -> Solver:
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """Second derivatives ((d + 1) Q, same) at some coefficients, precise to 1e-7 of their diagonal if `single`.
-
-    Steps with them are nearly Newton's where coefficients and penalty are nearly the same.
-    """
-
-    hessian: Float
-    single: bool = False
-
-
-@dataclass(frozen=True)
 class Optimum:
     """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty.
 
@@ -117,7 +110,7 @@ class Optimum:
     loss: float
     objective: float
     iterations: int = 0
-    near: Curvature | None = None
+    near: Float | None = None
     solver: Solver | None = None
 
 
@@ -128,7 +121,7 @@ def optimum(
     scale: float,
     *,
     known: Evaluation | None = None,
-    near: Curvature | None = None,
+    near: Float | None = None,
     solver: Solver | None = None,
     stop: Stop = EXACT,
 ) -> Optimum:
@@ -142,22 +135,43 @@ def optimum(
     near, solver : second derivatives close to those at the start, or the solver of a similar fit; used for the first
         steps, and where second derivatives are not formed, to precondition.
     scale : reference size of the gradient, that of the base rate.
-
-    Second derivatives have single precision, half the work, until a step from them leaves most of the slope. The
-    gradients, and so the optimum, have double precision.
     """
+    if alpha >= SINGLE:
+        try:
+            single = view.design.single.view(view.columns)
+            rough = _descent(single, alpha, start, scale, known=known, near=near, solver=solver, stop=ROUGH)
+            if stop == ROUGH:
+                return rough
+            start, known, near, solver = rough.theta, None, None, rough.solver
+        except TrainingError:
+            pass  # values are so extreme that steps in single precision end in rounding
+    return _descent(view, alpha, start, scale, known=known, near=near, solver=solver, stop=stop)
+
+
+def _descent(
+    view: View,
+    alpha: float,
+    start: Float,
+    scale: float,
+    *,
+    known: Evaluation | None,
+    near: Float | None,
+    solver: Solver | None,
+    stop: Stop,
+) -> Optimum:
+    """Take Newton steps in the precision of the view until the criterion is met."""
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
     theta = start.copy()
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
-    single = alpha > 0.1 * SINGLE  # the largest second derivative is rarely below 0.1
     if near is not None:
-        solver = _factored_solver(near.hessian, ridge, theta.shape[1], near.single)
+        solver = _factored_solver(near, ridge, theta.shape[1])
     preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)
-    solver_at: Callable[[Predictors, Evaluation, Float, bool], tuple[Evaluation, Solver]] = partial(_factored_at, view)
+    solver_at: Callable[[Predictors, Evaluation, Float], tuple[Evaluation, Solver]] = partial(_factored_at, view)
     if preconditioner is not None:  # second derivatives of classes are at most 1/2, those of counts without bound
-        products = view.single() if theta.shape[1] > 1 and alpha >= SINGLE else view
+        exact = theta.shape[1] == 1 or alpha < SINGLE
+        products = view if exact else view.design.single.view(view.columns)
         solver, solver_at = None, partial(_conjugate_at, products, preconditioner)
     adrift = 0
     for iteration in range(ITERATIONS):
@@ -165,13 +179,13 @@ def optimum(
         gradient = ridge * theta - now.score
         fresh = solver is None
         if solver is None:
-            now, solver = solver_at(etas, now, ridge, single)
-            near = None if now.hessian is None else Curvature(now.hessian, now.single)
+            now, solver = solver_at(etas, now, ridge)
+            near = now.hessian
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver(gradient)
         damping = DAMPING
         while float(np.abs(step).max()) > FAR * max(1.0, float(np.abs(theta).max())) and damping < 1.0:
-            now, solver = solver_at(etas, now, ridge + damping, single)
+            now, solver = solver_at(etas, now, ridge + damping)
             step = -solver(gradient)
             damping *= 10.0
         predicted = -0.5 * float(np.sum(gradient * step))
@@ -187,17 +201,17 @@ def optimum(
             break
         found = _searched(view, theta, etas, step, ridge, value, predicted)
         if found is None:
-            if fresh and not now.single:
+            if fresh:
                 if reached:  # the remaining gain is rounding
                     return Optimum(theta, now.loss, value, iteration, near, preconditioner or solver)
                 break
-            solver, single = None, single and not fresh
+            solver = None
             continue
         t, etas, slope_share, there = found
         theta = theta + t * step
         if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
-            solver, single = None, single and not fresh
-        now = there or view.evaluate(etas, hessian=solver is None and dense, single=single)
+            solver = None
+        now = there or view.evaluate(etas, hessian=solver is None and dense)
     raise _failure(alpha)
 
 
@@ -261,19 +275,20 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
-def _factored_at(
-    view: View, etas: Predictors, now: Evaluation, ridge: Float, single: bool
-) -> tuple[Evaluation, Solver]:
+def _factored_at(view: View, etas: Predictors, now: Evaluation, ridge: Float) -> tuple[Evaluation, Solver]:
     """Return the evaluation at a point, with second derivatives, and the solver there."""
-    if now.hessian is None or (now.single and not single):
-        now = view.evaluate(etas, hessian=True, single=single)
+    if now.hessian is None:
+        now = view.evaluate(etas, hessian=True)
     assert now.hessian is not None  # noqa: S101
-    solver = _factored_solver(now.hessian, ridge, now.score.shape[1], now.single)
-    return _factored_at(view, etas, now, ridge, single=False) if solver is None else (now, solver)
+    solver = _factored_solver(now.hessian, ridge, now.score.shape[1])
+    if solver is None:
+        raise TrainingError("single precision is too rough for the second derivatives")
+    return now, solver
 
 
-def _factored_solver(hessian: Float, ridge: Float, predictors: int, single: bool) -> Solver | None:
+def _factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver | None:
     """Solve by Cholesky; columns that add nothing get a zero step. Return None where single precision is too rough."""
+    single = hessian.dtype == np.float32
     if single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(hessian).max():
         return None
     factor = factorise_penalised(hessian.astype(np.float64, copy=False), np.repeat(ridge, predictors))
@@ -290,7 +305,7 @@ def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:
 
 
 def _conjugate_at(
-    view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float, _: bool
+    view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float
 ) -> tuple[Evaluation, Solver]:
     """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import iadd
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
+from anytime.glm.design import Design, DType, Evaluation, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
@@ -181,8 +181,6 @@ PART_ROWS, MIN_PARALLEL_PRODUCTS = 2500, 2**30
 MAX_PARALLEL_SIZE = 2**22
 """Maximum number of second derivatives that threads add up, 32 MiB for each thread."""
 
-DType: TypeAlias = type[np.float32] | type[np.float64]
-
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -207,22 +205,21 @@ class BlockDesign(Design):
         return BlockView(self, columns)
 
     @cached_property
-    def single(self) -> BlockDesign:
-        """Return the rows in single precision where they are in memory."""
-        return replace(self, row_blocks=tuple(row_block.single for row_block in self.row_blocks))
-
-    @cached_property
     def training(self) -> list[RowBlock]:
         """Return the rows outside the held-out fold."""
         if self.held is None:
-            return list(self.row_blocks)
-        return [part for row_block in self.row_blocks for part in row_block.split(self.held)[0]]
+            return self._stored
+        return [part for row_block in self._stored for part in row_block.split(self.held)[0]]
 
     @cached_property
     def held_out(self) -> list[RowBlock]:
         """Return the rows of the held-out fold."""
         assert self.held is not None  # noqa: S101
-        return [part for row_block in self.row_blocks for part in row_block.split(self.held)[1]]
+        return [part for row_block in self._stored for part in row_block.split(self.held)[1]]
+
+    @property
+    def _stored(self) -> list[RowBlock]:
+        return [row_block.single if self.dtype == np.float32 else row_block for row_block in self.row_blocks]
 
     @property
     def fit_threads(self) -> int:
@@ -239,8 +236,9 @@ class BlockView(View):
     """Some columns of row blocks; predictors are (rows, Q) for each block."""
 
     def __init__(self, design: BlockDesign, columns: Index) -> None:
-        super().__init__(columns, design.ridge[columns])
-        self.design, self.row_blocks = design, design.training
+        super().__init__(design, columns)
+        self.design: BlockDesign = design
+        self.row_blocks = design.training
         self._runs = _runs(np.concatenate([[0], columns + 1]))
 
     def predictors(self, theta: Float) -> Predictors:
@@ -271,20 +269,16 @@ class BlockView(View):
                 slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
         n, Q = self.design.weight, self.design.predictors
-        dtype = (np.float32 if single else np.float64) if hessian else None
         loss, score, products = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], dtype)):
+        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
             loss += own_loss
             score += own_score
             if own_products is not None:
                 products = own_products if products is None else np.add(products, own_products, out=products)
-        curvature = None if products is None else _hessian(products / n, Q)
-        return Evaluation(loss / n, score / n, curvature, single and hessian)
-
-    def single(self) -> BlockView:
-        return self.design.single.view(self.columns)
+        curvature = None if products is None else _hessian(products / n, Q, self.design.dtype)
+        return Evaluation(loss / n, score / n, curvature)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         def of_block(i: int) -> Float:
@@ -341,9 +335,9 @@ class BlockView(View):
         values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
         yield from _in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
-    def _chunks(self, row_block: RowBlock, part: slice, dtype: DType = np.float64) -> Iterator[tuple[Float, slice]]:
+    def _chunks(self, row_block: RowBlock, part: slice) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
-        Z, gaps = row_block.Z, self._gaps(row_block)
+        Z, gaps, dtype = row_block.Z, self._gaps(row_block), self.design.dtype
         step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
         plain = len(self._runs) == 1 and not gaps and dtype == Z.dtype
         buffer = None if plain else np.empty((self.width, step), dtype)
@@ -393,23 +387,23 @@ class BlockView(View):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
 
-    def _evaluated(self, number: int, eta: Float, dtype: DType | None) -> tuple[float, Float, Float | None]:
+    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
         row_block = self.row_blocks[number]
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             losses, residual = self.design.family.loss(eta, row_block.Y)
             if (w := row_block.weights) is not None:
                 losses, residual = losses * w, residual * w[:, np.newaxis]
             score = self._score(row_block, residual)
-        products = None if dtype is None else self._products(row_block, eta, dtype)
+        products = self._products(row_block, eta) if hessian else None
         return float(losses.sum(dtype=np.float64)), score, products
 
-    def _products(self, row_block: RowBlock, eta: Float, dtype: DType) -> Float:
+    def _products(self, row_block: RowBlock, eta: Float) -> Float:
         """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
         Q = eta.shape[1]
 
         def of_part(part: slice) -> Float:
             sums = np.zeros((Q * (Q + 1) // 2, self.width, self.width))
-            for Z, rows in self._chunks(row_block, part, dtype):
+            for Z, rows in self._chunks(row_block, part):
                 _add_products(sums, Z, self._curvature(row_block, eta[rows], rows))
             return sums
 
@@ -457,10 +451,10 @@ def _add_products(sums: Float, Z: Float, h: Float) -> None:
         sums[k] += B @ B.T
 
 
-def _hessian(products: Float, Q: int) -> Float:
+def _hessian(products: Float, Q: int, dtype: DType) -> Float:
     """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
     width = products.shape[1]
-    H = np.empty((width, Q, width, Q))
+    H: Float = np.empty((width, Q, width, Q), dtype)
     for a in range(Q):
         own = products[a * (a + 3) // 2]
         H[:, a, :, a] = own

@@ -244,7 +244,7 @@ class _Fitted:
         except SeparatedError:
             raise separated(self._groups, adds) from None
         # The second derivatives start the fits on folds, if there is memory.
-        self._near_values += 0 if found.near is None else found.near.hessian.size
+        self._near_values += 0 if found.near is None else found.near.size
         return replace(found, solver=None, near=found.near if self._near_values <= MAX_VALUES else None)
 
     def _padded(self) -> Float:

@@ -249,7 +249,7 @@ class ClusterDesign(Design):
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         """Yield the results of a function of a part's design, in the order of the table."""
         gram = light(self.gram)
-        design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, n_jobs=1)
+        design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, self.dtype, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             found: list[Any] = self.client.gather(futures)
@@ -260,8 +260,8 @@ class ClusterView(View):
     """Some columns of rows on a cluster."""
 
     def __init__(self, design: ClusterDesign, columns: Index) -> None:
-        super().__init__(columns, design.ridge[columns])
-        self._design = design
+        super().__init__(design, columns)
+        self.design: ClusterDesign = design
 
     def predictors(self, theta: Float) -> Predictors:
         """Return the linear predictors of all rows at coefficients (d + 1, Q), without a pass."""
@@ -274,14 +274,14 @@ class ClusterView(View):
         losses, slopes = zip(*self._over(BlockView.slope, etas, directions), strict=True)
         return float(sum(losses)), float(sum(slopes))
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False, single: bool = False) -> Evaluation:
-        found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian, single=single), etas))
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
+        found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
         score, curvature = np.zeros_like(found[0].score), None
         for each in found:
             score += each.score
             if each.hessian is not None:
                 curvature = each.hessian.copy() if curvature is None else np.add(curvature, each.hessian, out=curvature)
-        return Evaluation(sum(each.loss for each in found), score, curvature, single and hessian)
+        return Evaluation(sum(each.loss for each in found), score, curvature)
 
     def product(self, etas: Predictors, direction: Float) -> Float:
         return self._sum(BlockView.product, etas, direction)
@@ -297,7 +297,7 @@ class ClusterView(View):
 
     def _over(self, method: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         """Yield the results of a method of the parts' views."""
-        return self._design.over(_in_view, self.columns, method, arguments)
+        return self.design.over(_in_view, self.columns, method, arguments)
 
 
 def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -13,15 +13,15 @@ from collections.abc import Sequence as Many
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, View
+from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
-from anytime.glm.newton import EXACT, SINGLE, Optimum, SeparatedError, Stop, in_units, optimum
+from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
@@ -47,9 +47,6 @@ ORDERED = 4
 
 RISEN = 3
 """Number of rises of the held-out deviance, from one penalty to the next smaller, after which the rest is skipped."""
-
-ROUGH = Stop(gradient=1e-5, step=1e-3, decrement=3e-6)
-"""Stopping criterion of fits that only compare orders and penalties: held-out deviances have three digits."""
 
 
 class Observations(Protocol):
@@ -108,16 +105,6 @@ class _HeldOut:
         return errors
 
 
-def _rough_optimum(view: View, alpha: float, start: Float, scale: float, **hints: Any) -> Optimum:
-    """Return the optimum as `ROUGH` states, from products in single precision where they suffice: half the work."""
-    if alpha >= SINGLE:
-        try:
-            return optimum(view.single(), alpha, start, scale, stop=ROUGH, **hints)
-        except TrainingError:
-            pass  # values are so extreme that the steps end in rounding
-    return optimum(view, alpha, start, scale, stop=ROUGH, **hints)
-
-
 class _FoldFits:
     """The fits of one prefix on the rows of the other folds, penalty after penalty.
 
@@ -136,7 +123,7 @@ class _FoldFits:
         """Return the mean deviance on the fold, given the optimum of all rows."""
         alike = whole.theta[self._varies]
         solver = None if whole.solver is None else in_units(whole.solver, self._units)
-        found = _rough_optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver)
+        found = optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver, stop=ROUGH)
         self.difference = found.theta - alike
         return self._view.held_deviance(found.theta) / self._fold.weight
 
@@ -185,7 +172,7 @@ def _fold_errors(
                 for rank in ranks:
                     alpha = float(alphas[rising[rank]])
                     start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
-                    last = _rough_optimum(view, alpha, start, scale, near=last.near)
+                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
                     found[rank] = np.fromiter(
                         run(partial(_FoldFits.deviance, alpha=alpha, whole=last), fits), np.float64
                     )
