@@ -135,7 +135,7 @@ def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
-    columns, terms = len(model.groups.features), len(model.terms.features)
+    columns, terms = len(model.groups.features), model.expansion.column_terms
     size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
     used = terms - len(redundant.constant) - len(redundant.collinear)
     kind += f", {listed(manifest.first)} first" if manifest.first else ""
@@ -151,7 +151,7 @@ def summary(model: Model) -> str:
         "missing values imputed by the training mean": origin.imputed,
     }
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(_short, pairs), 20)}")
+        lines.append(f"pairs: {listed(map(_short, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))

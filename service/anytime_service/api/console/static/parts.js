@@ -102,7 +102,7 @@ export class Parts {
     if (!(column in (answer.contributions?.features ?? {}))) {
       this.#shape = null;
       byId("shape-chart").hidden = true;
-      byId("shape-says").textContent = `${column}: the answer does not use it.`;
+      byId("shape-says").textContent = answer.contributions ? `${column}: the answer does not use it.` : "";
       return;
     }
     const prefix = answer.policy === "prefix" ? `&prefix=${answer.prefix}` : "";
