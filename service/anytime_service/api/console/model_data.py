@@ -112,7 +112,8 @@ def column_shape(
     try:
         return column_shapes(model, prefix, column)[0]
     except ValuesError as error:
-        field = "prefix" if column in model.groups.features else "column"
+        exists = prefix is None or 0 <= prefix <= model.steps
+        field = "column" if exists and column not in model.groups.features else "prefix"
         raise FieldError(field, str(error)) from error
 
 
