@@ -139,6 +139,7 @@ def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
         found = several.get("/models/lens/shape", column="h1", **options).json()
         assert found == json.loads(json.dumps(asdict(column_shapes(model, prefix, "h1")[0])))
 
+
 @pytest.mark.parametrize(
     ("options", "field", "why"),
     [

@@ -588,8 +588,7 @@ def test_an_answer_without_contributions_says_why_there_is_no_waterfall(
     monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3)
     visit.tick("hog")
     expect(visit.page.locator("#parts-says")).to_have_text(
-        "There are no contributions to show. "
-        "The service says: no contributions: 4 columns x 1 scores are more than 3."
+        "There are no contributions to show. The service says: no contributions: 4 columns x 1 scores are more than 3."
     )
     for place in ("parts-chart", "shape-chart"):
         expect(visit.page.locator(f"#{place}")).to_be_hidden()
