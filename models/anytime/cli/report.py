@@ -14,7 +14,7 @@ from anytime.cli.console import blank_table
 from anytime.errors import listed
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model, at_least
-from anytime.training.guarantee import doubling_bound
+from anytime.training.guarantee import buys_no_group, doubling_bound
 
 if TYPE_CHECKING:
     from anytime.evaluation.evaluate import Evaluation
@@ -197,6 +197,9 @@ def _guarantee(model: Model) -> str:
     until = f"up to step {guarantee.doubling_until} of {model.steps}"
     if guarantee.doubling_gamma is None:
         return f"cost at most doubles {until} ({guarantee.why})"
+    if buys_no_group(model.costs, guarantee.doubling_until):
+        spent = f"{model.costs[guarantee.doubling_until]:g} {model.groups.cost_unit}"
+        return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
     share = doubling_bound(guarantee.doubling_gamma)
     sets = f"any set {_of_groups(model)}of cost B/4"
     return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"

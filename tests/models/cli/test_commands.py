@@ -116,6 +116,15 @@ def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
     assert doubled.guarantee.why
 
 
+def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
+    costly = groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0})
+    Path("groups.json").write_text(json.dumps(costly))
+    shown = output(capsys, *TRAIN, "--doubling")
+    assert "guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys" in shown
+    Path("groups.json").write_text(json.dumps(costly | {"groups": [g | {"cost": 1.0} for g in costly["groups"]]}))
+    assert "guarantee: F(within any budget B) > " in output(capsys, *TRAIN, "--doubling")
+
+
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
     call = aimed("kind")
     assert main(call) == 0

@@ -183,6 +183,8 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
     assert [point.guaranteed_r2 for point in found.points] == [0.0, 0.0, pytest.approx(share * 0.2), None]
     assert "up to 5 ms" in found.promise
     assert "Theorem 4.3" in found.promise
+    found = curve(promising(model, doubling_gamma=0.5, doubling_until=1))
+    assert found.promise == "No guarantee: the bound applies up to 1 ms, where a quarter of the budget buys no group."
 
 
 def test_no_guarantee_says_why(model: Model) -> None:
