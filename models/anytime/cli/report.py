@@ -46,7 +46,8 @@ def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
     return table
 
 
-def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
+def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] = ()) -> Table:
+    """Return a table of the prefixes, or of those that answer at some budgets."""
     # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
     columns = {name: cells for name, cells in _own_columns(model).items() if name not in ("cost", "alpha")}
     measures = {
@@ -59,7 +60,7 @@ def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
     }
     columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else _numbers(evaluation.r2)
     columns |= {name: _numbers(values) for name, values in measures.items() if values is not None}
-    return _table(model, columns)
+    return _table(model, columns, budgets)
 
 
 def ndcg_line(evaluation: Evaluation) -> list[str]:
@@ -90,12 +91,13 @@ def _numbers(values: Iterable[float | None]) -> list[str]:
     return ["-" if value is None else f"{value:.4g}" for value in values]
 
 
-def _table(model: Model, columns: Mapping[str, Many[str]]) -> Table:
-    """Return a table of the prefixes, with the groups that each adds in the last column."""
-    table = blank_table(*columns)
+def _table(model: Model, columns: Mapping[str, Many[str]], budgets: Many[float] = ()) -> Table:
+    """Return a table of the prefixes, or of those within budgets, with the groups that each adds in the last column."""
+    table = blank_table(*(["budget"] if budgets else []), *columns)
     table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
     adds = ["(base rate)", *(escape(" + ".join(step.adds)) for step in model.manifest.steps)]
-    for cells in zip(*columns.values(), adds, strict=True):
+    rows = list(zip(*columns.values(), adds, strict=True))
+    for cells in [(f"{budget:g}", *rows[model.affordable(budget)]) for budget in budgets] or rows:
         table.add_row(*cells)
     return table
 

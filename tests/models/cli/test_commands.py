@@ -434,6 +434,22 @@ def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, caps
     assert line in output(capsys, "evaluate", "m.safetensors", "test.csv")
 
 
+def test_evaluate_tells_the_measures_at_budgets(desk: Path, capsys: Capture) -> None:
+    assert main(aimed("grade", "--query", "q")) == 0
+    model = load("m.safetensors")
+    call = ["evaluate", "m.safetensors", "test.csv", "--budget", "3", "--budget", "0"]
+    values = json.loads(output(capsys, *call, "--json"))
+    prefixes = [model.affordable(budget) for budget in (3.0, 0.0)]
+    assert 0 < prefixes[0] < model.steps
+    rows = [{"budget": budget, **values["prefixes"][p]} for budget, p in zip((3.0, 0.0), prefixes, strict=True)]
+    assert values["budgets"] == rows
+    head, first, second = output(capsys, *call).splitlines()[:3]
+    assert head.split()[:3] == ["budget", "step", "total"]
+    for line, row in ((first, rows[0]), (second, rows[1])):
+        assert line.split()[:2] == [f"{row['budget']:g}", str(row["prefix"])]
+        assert f"{row['ndcg@5']:.4g}" in line.split()
+
+
 def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:
     names = ["CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "G-OMP", "Doubling", "FR Oracle", "OMP Oracle"]
     names += ["Sparse", "Sparse (shrunken)"]
@@ -693,6 +709,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
         [*TRAIN, "--validation", "test.csv", "--test", "test.csv"],
         ["--test is 'test.csv'", "chooses where to stop"],
     ),
+    ("a budget below 0", train_plain, [*EVALUATE, "--budget", "-1"], ["budget is -1.0", "0 or more"]),
     ("a precision of nothing", nothing, [*TRAIN, "--epsilon", "0"], ["epsilon is 0.0", "above 0"]),
     ("a precision that is none", nothing, [*TRAIN, "--epsilon", "nan"], ["epsilon is nan"]),
     ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest is"]),
