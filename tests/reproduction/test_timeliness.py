@@ -178,8 +178,9 @@ def test_verdicts_are_withheld_where_other_data_stand_in() -> None:
 def test_findings_on_stand_ins_have_no_word_of_a_verdict_and_name_the_sets_measured(quick: bool) -> None:
     setting = Setting(quick=quick)
     results = {run.name: {**fabricated_sizes(), "groupings": [run.name]} for run in TABLE_2.runs(setting)}
-    findings = TABLE_2.reported(setting, results).findings
-    assert findings[0].text == "Not a reproduction: no published data here (stand-ins for yahoo_sample, mq2008)."
-    for finding in findings:
-        assert finding.verdict == "noted"
-        assert not re.search("refuted|agree|differs|undecided|confirm", finding.text)
+    section = TABLE_2.reported(setting, results)
+    notice = "Not a reproduction: no published data here (stand-ins for yahoo_sample, mq2008)."
+    assert section.findings[0].text == notice
+    assert {finding.verdict for finding in section.findings} == {"noted"}
+    for text in (*section.text, *(finding.text for finding in section.findings)):
+        assert not re.search("refuted|agree|differs|undecided|confirm", text)

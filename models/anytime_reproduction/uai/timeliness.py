@@ -275,12 +275,15 @@ def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> t
         "these rows. The training rows, which exclude sampling effects, are judged separately.",
         "Oracles sort the gains on the held-out rows, including noise: with few rows they are above every method.",
     )
+    judged = (
+        " A claim agrees where the 95 % interval of the paired difference over the groupings lies entirely on its side "
+        "(0 is on the side of >=) at every size, differs where it lies on the other side at some size, and is "
+        "undecided, and not refuted, otherwise."
+    )
     return (
         f"Measured on {yahoo.what}, and {load_set('mq2008', setting).what}; random groups of features that cost the "
-        "same, curves up to where CS-G-OMP reaches 0.99 of its final training value. A claim agrees where the 95 % "
-        "interval of the paired difference over the groupings lies entirely on its side (0 is on the side of >=) at "
-        "every size, differs where it lies on the other side at some size, and is undecided, and not refuted, "
-        "otherwise.",
+        "same, curves up to where CS-G-OMP reaches 0.99 of its final training value."
+        + ("" if setting.data is None else judged),
         "mq2008 is not in the paper's Table 2: it is a second ranking with public rows, since the full Yahoo! set is "
         "for its applicants only.",
         *(few if rows < PUBLISHED_ROWS else ()),
