@@ -113,7 +113,7 @@ export class Parts {
       byId("shape-chart").hidden = false;
       this.#drawShape();
     } catch (error) {
-      this.failed(error);
+      if (this.model === model) this.failed(error);
     }
   }
 
