@@ -31,7 +31,7 @@ from service.browser import (
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
-from playwright.sync_api import BrowserContext, Playwright, WebSocketRoute, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Playwright, Route, WebSocketRoute, expect, sync_playwright
 
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
@@ -616,6 +616,24 @@ def test_no_column_or_score_of_the_model_before_is_used_until_the_first_answer_o
     expect(columns).to_have_count(0)
     expect(visit.page.locator("#parts-says")).to_be_empty()
     assert visit.complaints == []
+
+
+def test_a_shape_of_the_model_before_that_fails_is_ignored(visit: Visit) -> None:
+    asked: list[Route] = []
+
+    def keep(route: Route) -> None:
+        asked.append(route)
+
+    visit.page.route("**/shape?*", keep)
+    visit.tick("speed")
+    with visit.page.expect_request("**/shape?*"):
+        visit.page.get_by_role("button", name="v", exact=True).click()
+    visit.choose("softmax")
+    expect(visit.facts.first).to_contain_text("step 0 of 2")
+    with visit.page.expect_response("**/shape?*"):
+        asked[0].fulfill(status=404, json={"detail": "there is no model 'brake'"})
+    visit.page.evaluate("fetch('models').then((response) => response.json())")  # its reply comes after that one
+    expect(visit.page.locator("#problem")).to_be_empty()
 
 
 def test_a_class_is_chosen_whose_contributions_are_shown(visit: Visit) -> None:
