@@ -31,6 +31,7 @@ DOCS = ROOT / "deploy" / "docs"
 PACKAGES = ("anytime", "anytime_service", "anytime_service.client")
 
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+_PICTURES = (".svg", ".png")
 _FENCE = "``````"
 _UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
@@ -114,11 +115,11 @@ def linked(page: str, text: str) -> list[Path]:
 
 
 def _add_source(target: Path, add: Callable[[str, str | bytes], None]) -> None:
-    """Add a picture as it is, another file as a page with its text, and a folder as a list of its files."""
+    """Add a picture as it is, a file of text as a page, and a folder as a list of such files."""
     path = target.relative_to(ROOT).as_posix()
-    if target.suffix in (".svg", ".png"):
+    if target.suffix in _PICTURES:
         add(path, target.read_bytes())
-    elif target.is_file():
+    elif target.is_file() and _is_text(target):
         from pygments.lexers import guess_lexer_for_filename  # noqa: PLC0415
         from pygments.util import ClassNotFound  # noqa: PLC0415
 
@@ -128,12 +129,22 @@ def _add_source(target: Path, add: Callable[[str, str | bytes], None]) -> None:
         except (ClassNotFound, IndexError):
             language = "text"
         add(f"{path}.md", f"{_UNSEARCHED}# {target.name}\n\n`{path}`\n\n{_FENCE}{language}\n{text}\n{_FENCE}\n")
-    elif not (target / "__init__.py").is_file():
-        inside = sorted(p for p in target.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-        links = [f"- [{p.relative_to(target)}]({p.relative_to(target)}.md)" for p in inside]
+    elif target.is_dir() and not (target / "__init__.py").is_file():
+        found = (p for p in target.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+        inside = sorted(p for p in found if p.suffix in _PICTURES or _is_text(p))
+        names = {p: p.relative_to(target).as_posix() for p in inside}
+        links = [f"- [{name}]({name}{'' if p.suffix in _PICTURES else '.md'})" for p, name in names.items()]
         add(f"{path}/index.md", f"{_UNSEARCHED}# {path}\n\n" + "\n".join(links) + "\n")
         for each in inside:
             _add_source(each, add)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

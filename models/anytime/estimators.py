@@ -25,6 +25,7 @@ from sklearn.utils.validation import _check_feature_names_in, _check_sample_weig
 from anytime.data.columns import (
     GivenGroups,
     check_no_times,
+    coded_array,
     coded_frame,
     frame_columns,
     has_floats_only,
@@ -280,6 +281,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._settle(columns or [f"x{j}" for j in range(X.shape[1])], X)
         Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
         X = ordered_columns(X, self._columns)
+        if not coded:
+            X = coded_array(X, Expansion.of(self._groups))
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         check_consistent_length(X, query)
         options = self._options()
@@ -362,15 +365,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return the validated rows to predict (n, columns), NaN where missing."""
         check_is_fitted(self)
         X = picked_columns(X, self._given_groups)
+        framed = is_frame(X)
         X = validate_data(
             self,
-            coded_frame(X, self._groups) if is_frame(X) else X,
+            coded_frame(X, self._groups) if framed else X,
             accept_sparse="csr",
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             reset=False,
         )
-        checked: Float = dense(ordered_columns(X, self._columns))
+        X = ordered_columns(X, self._columns)
+        checked: Float = dense(X if framed else coded_array(X, self.fit_.expansion))
         return checked
 
     def _scores(self, X: Any, budget: float | None) -> Float:

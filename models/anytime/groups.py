@@ -162,6 +162,10 @@ class FeatureGroups(BaseModel):
             if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
                 what = f"{most} factors of one column; expected at most {MAX_FACTORS}"
                 raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
+            for knots in (a.knots, b.knots):
+                if list(knots) != sorted(set(knots)):
+                    what = f"knots {list(knots)}; expected different numbers in ascending order"
+                    raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
         if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 

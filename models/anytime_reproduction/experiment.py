@@ -119,7 +119,8 @@ class Experiment:
     """One experiment, by its name on the command line; `source` is its publication, empty if unpublished.
 
     `runs` returns its runs in a setting, `section` the report's section from their results. Verdicts that are
-    `of_the_sets`, the data sets themselves, are omitted for stand-ins.
+    `of_the_sets`, the data sets themselves, are omitted for stand-ins. The sets `without_stand_in` are measured only if
+    there are real data sets.
     """
 
     name: str
@@ -129,12 +130,14 @@ class Experiment:
     section: Callable[[Setting, Results], Section]
     sets: tuple[str, ...] = ()
     of_the_sets: bool = False
+    without_stand_in: tuple[str, ...] = ()
 
     def reported(self, setting: Setting, results: Results) -> Section:
         section = self.section(setting, results)
         if setting.data is not None or not self.of_the_sets:
             return section
-        replaced = ", ".join(name for name in self.sets if setting.replaces(name))
+        measured = [name for name in self.sets if name not in self.without_stand_in]
+        replaced = ", ".join(filter(setting.replaces, measured))
         remark = Finding(f"Not a reproduction: no published data here (stand-ins for {replaced}).")
         others = [replace(finding, agrees=None, judged=False) for finding in section.findings]
         return replace(section, findings=[remark, *others])

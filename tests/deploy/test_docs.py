@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import runpy
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import yaml
+from deploy.docs import hooks
 from deploy.docs.hooks import DOCS, PACKAGES, members, not_in_reference
 
 from guides import GUIDES, ROOT
@@ -69,6 +71,24 @@ def test_the_navigation_has_every_guide_every_script_and_every_page(nav: list[st
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_reference_has_every_public_name(package: str) -> None:
     assert not_in_reference(package) == []
+
+
+def test_a_linked_folder_shows_its_text_and_pictures_and_no_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    folder = tmp_path / "clinic"
+    (folder / "plots").mkdir(parents=True)
+    (folder / "groups.yaml").write_text("cost_unit: ms\n")
+    (folder / "model.safetensors").write_bytes(b"\xff\xfe\x00")
+    (folder / "plots" / "curve.png").write_bytes(b"\x89PNG")
+    (folder / "plots" / "curve.svg").write_text("<svg/>")
+    added: dict[str, str | bytes] = {}
+    for link in hooks.linked("README.md", "[a](clinic) [b](clinic/model.safetensors)"):
+        hooks._add_source(link, added.__setitem__)
+    index = str(added.pop("clinic/index.md"))
+    assert set(re.findall(r"\]\((.*)\)", index)) == {"groups.yaml.md", "plots/curve.png", "plots/curve.svg"}
+    assert set(added) == {"clinic/groups.yaml.md", "clinic/plots/curve.png", "clinic/plots/curve.svg"}
 
 
 @pytest.fixture

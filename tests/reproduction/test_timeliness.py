@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from anytime.evaluation.compare import compare
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping
+from anytime_reproduction.uai import timeliness
 from anytime_reproduction.uai.timeliness import (
     COLUMNS,
     ORDER,
@@ -148,12 +150,14 @@ def test_methods_that_cannot_be_distinguished_are_noted_and_do_not_agree() -> No
     assert "no difference" in finding.text
 
 
-def test_a_claim_that_the_runs_do_not_refute_is_undecided_and_has_its_interval() -> None:
+def test_a_claim_that_the_runs_do_not_refute_is_undecided_and_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     results = fabricated(0.01)
     for k, lead in enumerate((-0.03, -0.001, 0.001)):
         test = results[f"set-{k}"]["test"]
         test["CS-G-FR"] = [test["CS-G-OMP"][0] + lead]
-    agreed, undecided = TABLE_1.section(QUICK, results).findings
+    assert "CS-G-FR less CS-G-OMP on held-out rows: " in TABLE_1.reported(QUICK, results).findings[-1].text
+    monkeypatch.setattr(timeliness, "load_set", lambda name, _: load_set(name, QUICK))
+    agreed, undecided = TABLE_1.reported(Setting(Path("data")), results).findings
     assert (agreed.verdict, agreed.claims) == ("agrees", len(ORDER) - 1)
     assert undecided.verdict == "undecided"
     difference = Estimate.of([-0.03, -0.001, 0.001])
@@ -168,3 +172,15 @@ def test_verdicts_are_withheld_where_other_data_stand_in() -> None:
     findings = TABLE_1.reported(QUICK, results).findings
     assert findings[0].text == "Not a reproduction: no published data here (stand-ins for kddcup99)."
     assert all(finding.verdict == "noted" for finding in findings)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_findings_on_stand_ins_have_no_word_of_a_verdict_and_name_the_sets_measured(quick: bool) -> None:
+    setting = Setting(quick=quick)
+    results = {run.name: {**fabricated_sizes(), "groupings": [run.name]} for run in TABLE_2.runs(setting)}
+    section = TABLE_2.reported(setting, results)
+    notice = "Not a reproduction: no published data here (stand-ins for yahoo_sample, mq2008)."
+    assert section.findings[0].text == notice
+    assert {finding.verdict for finding in section.findings} == {"noted"}
+    for text in (*section.text, *(finding.text for finding in section.findings)):
+        assert not re.search("refuted|agree|differs|undecided|confirm", text)

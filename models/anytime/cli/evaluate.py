@@ -31,6 +31,10 @@ def evaluate(
     json: AsJson = False,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
+    budget: Annotated[
+        list[float] | None,
+        typer.Option(help="Print the measures at this budget, in the model's cost unit; repeat for several."),
+    ] = None,
     random_costs: Annotated[
         Path | None,
         typer.Option(help="Simulate deadlines with the times in this file, which profile or costs wrote (*.json)."),
@@ -46,7 +50,8 @@ def evaluate(
 
     Example: anytime evaluate model.safetensors test.csv
     """
-    loaded = load(model)
+    loaded, budgets = load(model), budget or ()
+    within = [loaded.affordable(each) for each in budgets]
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
     times = None
@@ -58,10 +63,13 @@ def evaluate(
     simulation = None if times is None else _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)
+        if budgets:
+            rows = (values["prefixes"][prefix] for prefix in within)
+            values["budgets"] = [{"budget": each} | row for each, row in zip(budgets, rows, strict=True)]
         print_json(values if simulation is None else values | {"random_costs": simulation})
         return
     print_results(
-        evaluation_table(loaded, evaluation),
+        evaluation_table(loaded, evaluation, budgets),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
         *ndcg_line(evaluation),

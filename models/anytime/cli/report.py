@@ -14,7 +14,7 @@ from anytime.cli.console import blank_table
 from anytime.errors import listed
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model, at_least
-from anytime.training.guarantee import doubling_bound
+from anytime.training.guarantee import buys_no_group, doubling_bound
 
 if TYPE_CHECKING:
     from anytime.evaluation.evaluate import Evaluation
@@ -46,7 +46,8 @@ def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
     return table
 
 
-def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
+def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] = ()) -> Table:
+    """Return a table of the prefixes, or of those that answer at some budgets."""
     # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
     columns = {name: cells for name, cells in _own_columns(model).items() if name not in ("cost", "alpha")}
     measures = {
@@ -59,7 +60,7 @@ def evaluation_table(model: Model, evaluation: Evaluation) -> Table:
     }
     columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else _numbers(evaluation.r2)
     columns |= {name: _numbers(values) for name, values in measures.items() if values is not None}
-    return _table(model, columns)
+    return _table(model, columns, budgets)
 
 
 def ndcg_line(evaluation: Evaluation) -> list[str]:
@@ -90,12 +91,13 @@ def _numbers(values: Iterable[float | None]) -> list[str]:
     return ["-" if value is None else f"{value:.4g}" for value in values]
 
 
-def _table(model: Model, columns: Mapping[str, Many[str]]) -> Table:
-    """Return a table of the prefixes, with the groups that each adds in the last column."""
-    table = blank_table(*columns)
+def _table(model: Model, columns: Mapping[str, Many[str]], budgets: Many[float] = ()) -> Table:
+    """Return a table of the prefixes, or of those within budgets, with the groups that each adds in the last column."""
+    table = blank_table(*(["budget"] if budgets else []), *columns)
     table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
     adds = ["(base rate)", *(escape(" + ".join(step.adds)) for step in model.manifest.steps)]
-    for cells in zip(*columns.values(), adds, strict=True):
+    rows = list(zip(*columns.values(), adds, strict=True))
+    for cells in [(f"{budget:g}", *rows[model.affordable(budget)]) for budget in budgets] or rows:
         table.add_row(*cells)
     return table
 
@@ -135,7 +137,7 @@ def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
-    columns, terms = len(model.groups.features), len(model.terms.features)
+    columns, terms = len(model.groups.features), model.expansion.column_terms
     size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
     used = terms - len(redundant.constant) - len(redundant.collinear)
     kind += f", {listed(manifest.first)} first" if manifest.first else ""
@@ -151,7 +153,7 @@ def summary(model: Model) -> str:
         "missing values imputed by the training mean": origin.imputed,
     }
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(_short, pairs), 20)}")
+        lines.append(f"pairs: {listed(map(_short, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
@@ -197,6 +199,9 @@ def _guarantee(model: Model) -> str:
     until = f"up to step {guarantee.doubling_until} of {model.steps}"
     if guarantee.doubling_gamma is None:
         return f"cost at most doubles {until} ({guarantee.why})"
+    if buys_no_group(model.costs, guarantee.doubling_until):
+        spent = f"{model.costs[guarantee.doubling_until]:g} {model.groups.cost_unit}"
+        return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
     share = doubling_bound(guarantee.doubling_gamma)
     sets = f"any set {_of_groups(model)}of cost B/4"
     return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"

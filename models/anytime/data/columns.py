@@ -168,6 +168,19 @@ def coded_frame(X: Any, groups: FeatureGroups) -> Any:
     return X.assign(**coded) if coded else X
 
 
+def coded_array(X: Any, expansion: Expansion) -> Any:
+    """Return rows (n, columns) of the columns of groups: those of categories become the indices of their levels."""
+    if not expansion.categories:
+        return X
+    if not isinstance(X, np.ndarray):
+        name = expansion.columns[min(expansion.categories)].name
+        raise TableError(f"X is sparse and column {name!r} has basis 'categories'; expected an array or a DataFrame")
+    coded = X.astype(np.float64)
+    for j, basis in expansion.categories.items():
+        coded[:, j] = codes(expansion.columns[j].name, X[:, j], basis)
+    return coded
+
+
 def _is_numeric(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 

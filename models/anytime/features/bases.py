@@ -29,6 +29,8 @@ MAX_INDICATORS = 5
 MIN_ROWS = 10
 """Rows of the sample that a level needs for an indicator."""
 MAX_LEVELS = 256
+EXACT = 2**53
+"""Floats represent all smaller whole numbers; levels are read as floats where a table or a client has no integers."""
 
 Kind: TypeAlias = Literal["number", "integer", "bool", "text", "factor"]
 """Type of a raw column; a factor is a dictionary-encoded column of any type. Each may have missing values."""
@@ -270,6 +272,10 @@ class Categories:
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
             raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
+        rounded = [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]
+        if rounded:
+            what = f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded"
+            raise GroupsError(f"{what}; expected smaller whole numbers, or text")
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")

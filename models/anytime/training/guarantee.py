@@ -20,7 +20,7 @@ import numpy as np
 from scipy.linalg import block_diag, eigvalsh
 
 from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
-from anytime.groups import FeatureGroups
+from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.manifest import Guarantee
 from anytime.moments.moments import Gram
 from anytime.types import Float, Method
@@ -40,6 +40,15 @@ def bound(gamma: float, budget: float, cost: float) -> float:
 def doubling_bound(gamma: float) -> float:
     """Return, by Theorem 4.3, the guaranteed share of the best F of any set of cost B/4 within any budget B."""
     return -math.expm1(-(gamma**2) / (1 + gamma))
+
+
+def buys_no_group(costs: Float, until: int) -> bool:
+    """Return whether a quarter of every budget up to step `until` buys no group, so that Theorem 4.3 promises nothing.
+
+    `costs` (steps + 1,) are those of the prefixes. With doubling, the first group that costs something is the cheapest.
+    """
+    paid = costs[costs > 0]
+    return len(paid) > 0 and bool(costs[until] * (1 + COST_TOLERANCE) < 4 * paid[0])
 
 
 def guarantee(

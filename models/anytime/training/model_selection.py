@@ -175,9 +175,10 @@ def cross_validated(
         sequence = order(alpha)
         choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
     if not choice.sequence.steps:
+        longest = f"{choice.sequence.longest:.4g}" + " before pairs are added" * (options.pairs is not None)
         raise NoStepsError(
             f"epsilon is {options.epsilon:g}, and no group's projection of the responses is longer: the longest is "
-            f"{choice.sequence.longest:.4g}; choose a smaller epsilon"
+            f"{longest}; choose a smaller epsilon"
         )
     if not (folds and options.nested):
         return choice

@@ -259,23 +259,29 @@ class OpenPrediction:
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
-        if self.explain:
-            rows, columns, P = self.prediction.rows, len(self.model.groups.features), len(self.model.prefixes.intercept)
-            if rows * columns * P > MAX_CONTRIBUTIONS:
-                self.explain = False
-                size = f"{rows} rows x {columns} columns x {P} scores"
-                note = f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
-                return self._made(now_ms, reason).with_note(note)
-        return self.prediction.answer(
+        note = self._unexplained if self.explain else None
+        answer = self.prediction.answer(
             self._budget,
             self._policy,
             ranking=self._ranking,
-            explain=self.explain,
+            explain=self.explain and note is None,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
         )
+        return answer if note is None else answer.with_note(note)
+
+    @property
+    def _unexplained(self) -> str | None:
+        """Return why an answer has no contributions; None if it can have them."""
+        rows, columns, P = self.prediction.rows, len(self.model.groups.features), len(self.model.prefixes.intercept)
+        if rows * columns * P <= MAX_CONTRIBUTIONS:
+            return None
+        if rows == 1:
+            return f"no contributions: {columns} columns x {P} scores are more than {MAX_CONTRIBUTIONS}"
+        size = f"{rows} rows x {columns} columns x {P} scores"
+        return f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
 
 
 def checked_group(prediction: Prediction, name: str, values: Any) -> Float:

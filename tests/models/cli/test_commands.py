@@ -116,6 +116,15 @@ def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
     assert doubled.guarantee.why
 
 
+def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
+    costly = groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0})
+    Path("groups.json").write_text(json.dumps(costly))
+    shown = output(capsys, *TRAIN, "--doubling")
+    assert "guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys" in shown
+    Path("groups.json").write_text(json.dumps(costly | {"groups": [g | {"cost": 1.0} for g in costly["groups"]]}))
+    assert "guarantee: F(within any budget B) > " in output(capsys, *TRAIN, "--doubling")
+
+
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
     call = aimed("kind")
     assert main(call) == 0
@@ -425,6 +434,22 @@ def test_evaluate_tells_accuracy_of_classes_and_ndcg_of_queries(desk: Path, caps
     assert line in output(capsys, "evaluate", "m.safetensors", "test.csv")
 
 
+def test_evaluate_tells_the_measures_at_budgets(desk: Path, capsys: Capture) -> None:
+    assert main(aimed("grade", "--query", "q")) == 0
+    model = load("m.safetensors")
+    call = ["evaluate", "m.safetensors", "test.csv", "--budget", "3", "--budget", "0"]
+    values = json.loads(output(capsys, *call, "--json"))
+    prefixes = [model.affordable(budget) for budget in (3.0, 0.0)]
+    assert 0 < prefixes[0] < model.steps
+    rows = [{"budget": budget, **values["prefixes"][p]} for budget, p in zip((3.0, 0.0), prefixes, strict=True)]
+    assert values["budgets"] == rows
+    head, first, second = output(capsys, *call).splitlines()[:3]
+    assert head.split()[:3] == ["budget", "step", "total"]
+    for line, row in ((first, rows[0]), (second, rows[1])):
+        assert line.split()[:2] == [f"{row['budget']:g}", str(row["prefix"])]
+        assert f"{row['ndcg@5']:.4g}" in line.split()
+
+
 def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) -> None:
     names = ["CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "G-OMP", "Doubling", "FR Oracle", "OMP Oracle"]
     names += ["Sparse", "Sparse (shrunken)"]
@@ -684,6 +709,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
         [*TRAIN, "--validation", "test.csv", "--test", "test.csv"],
         ["--test is 'test.csv'", "chooses where to stop"],
     ),
+    ("a budget below 0", train_plain, [*EVALUATE, "--budget", "-1"], ["budget is -1.0", "0 or more"]),
     ("a precision of nothing", nothing, [*TRAIN, "--epsilon", "0"], ["epsilon is 0.0", "above 0"]),
     ("a precision that is none", nothing, [*TRAIN, "--epsilon", "nan"], ["epsilon is nan"]),
     ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest is"]),

@@ -54,6 +54,20 @@ def test_the_model_is_that_of_the_estimator(capsys: Capture) -> None:
     assert sorted(pair for step in steps for pair in step.get("pairs", [])) == [["a0", "a1"], ["a0", "b0"]]
 
 
+def test_constant_products_do_not_count_as_informative(capsys: Capture) -> None:
+    cells = np.array([*("xy", "yx", "yy", "zx", "zz")] * 160)  # the product of a1=z and b0=y is constant
+    frame = rows(0, 800).assign(a1=[cell[0] for cell in cells], b0=[cell[1] for cell in cells])
+    frame["y"] = frame["c0"] + 9.0 * (cells == "yx")
+    frame.to_parquet("train.parquet")
+    assert main([*TRAIN, "--pairs", "1"]) == 0
+    model, out = load("m.safetensors"), capsys.readouterr().out
+    constant = model.terms.features.index("a1=z * b0=y")
+    assert model.prefixes.mean[constant] == 0.0
+    # a0, c0 and three levels of each of a1 and b0, of which the last follows from the others
+    assert "4 columns, 8 terms: 6 informative, 0 constant, 2 collinear with others" in out
+    assert "pairs: 'a1 * b0' (4 terms)" in out
+
+
 def test_auto_and_a_likelihood_and_a_stopping_rule() -> None:
     assert main([*TRAIN, "--pairs", "auto", "--validation", "test.parquet"]) == 0
     assert len(load("m.safetensors").groups.pairs) >= 2

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from scipy.sparse import csr_array
 
 from anytime import AnytimeRegressor, load
 from anytime.cli.main import main
@@ -109,6 +110,25 @@ def test_a_dataframe_may_have_any_of_pandas_types(text: Any, visits: Any) -> Non
         *("city=Rome", "city=Oslo", "city is missing", "visits", "visits is missing")
     ]
     assert np.isfinite(fitted.predict(X)).all()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_categories_of_an_array_are_those_of_a_dataframe(kind: type[np.generic]) -> None:
+    ids = np.array([100, 101, 7] * 40)
+    X, y = np.column_stack([np.arange(120) % 5, ids]).astype(kind), np.where(ids == 101, 9.0, ids / 100)
+    given = [{"name": "g", "features": ["id"], "cost": 1}, {"name": "h", "features": ["x"], "cost": 1}]
+    frame = pd.DataFrame(X, columns=["x", "id"])
+    groups = {"groups": given, "bases": {"id": "categories"}}
+    fitted = AnytimeRegressor(groups, alpha=1e-9).fit(frame, y)
+    assert fitted.model_.groups.bases["id"].levels == (7, 100, 101)
+    np.testing.assert_allclose(fitted.predict(frame), y, atol=1e-6)
+    groups = json.loads(json.dumps(groups).replace('"id"', '"x1"').replace('"x"', '"x0"'))
+    for method in ("fit", "partial_fit"):
+        from_array = getattr(AnytimeRegressor(groups, alpha=1e-9), method)(X, y)
+        assert from_array.model_.groups.bases["x1"].levels == (7, 100, 101)
+        np.testing.assert_allclose(from_array.predict(X[::-1]), y[::-1], atol=1e-6)
+    with pytest.raises(TableError, match="X is sparse and column 'x1' has basis 'categories'; expected an array"):
+        AnytimeRegressor(groups).fit(csr_array(X), y)
 
 
 def test_npz_holds_text_booleans_integers_and_floats(desk: Path) -> None:

@@ -93,6 +93,17 @@ def test_integers_with_gaps_may_be_categories() -> None:
     assert [type(level) for level in found.groups.bases["x"].levels or ()] == [int, int]
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_levels_that_a_float_would_round_are_refused(kind: type[np.generic]) -> None:
+    x = np.array([2**53 - 1] * 12 + [1 - 2**53] * 10 + [2**60] * 9)
+    assert expansion_of(x.astype(kind), "categories").groups.bases["x"].levels == (2**53 - 1, 1 - 2**53)
+    for level in (2**53, -(2**53), 2**60 + 1):
+        with pytest.raises(
+            GroupsError, match=r"column 'x': it has level .* 2\^53 or more are rounded; expected smaller"
+        ):
+            expansion_of(np.array([level] * 12 + [1] * 12).astype(kind), "categories")
+
+
 @pytest.mark.parametrize("basis", ["linear", "hinge:3", "poly:2"])
 def test_values_beyond_the_quantiles_move_to_them(basis: str) -> None:
     x = skewed()

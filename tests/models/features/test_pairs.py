@@ -69,6 +69,13 @@ def test_pairs_remain_only_where_both_columns_do() -> None:
             ((AGE, PairSide(column="fare", knots=tuple(map(float, range(18))))),),
             "the pair of 'age' and 'fare' has 17 factors of one column; expected at most 16",
         ),
+        *(
+            (
+                ((AGE, PairSide(column="fare", knots=knots)),),
+                f"the pair of 'age' and 'fare' has knots {list(knots)}; expected different numbers in ascending order",
+            )
+            for knots in ((2.0, 1.0), (1.0, 1.0), (1.0, 3.0, 2.0))
+        ),
         (((FARE, AGE),), "the pairs are not in the order of the groups"),
         (((AGE, FARE), (AGE, FARE)), "or one occurs twice"),
         (((AGE, PairSide(column="fare", levels=("Oslo",))),), "column 'fare' of a pair has levels; expected knots"),

@@ -18,6 +18,7 @@ from anytime.selection import Sequence as Learned
 from anytime.selection import sequence
 from anytime.training.guarantee import (
     bound,
+    buys_no_group,
     doubling_bound,
     guarantee,
     spectral_gamma,
@@ -190,6 +191,9 @@ def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_bud
     share = doubling_bound(found.doubling_gamma)
     positive = problem.groups.costs[problem.groups.costs > 0]
     capable = float(learned.costs[found.doubling_until]) if found.doubling_until is not None else 0.0
+    if len(positive):
+        nothing = not any(0 < problem.cost(members) <= capable / 4 for members in problem.sets())
+        assert buys_no_group(learned.costs, found.doubling_until or 0) == nothing
     F = problem.sets()
     for budget in telling_budgets(problem, learned):
         if len(positive) == 0 or not positive.min() < budget <= capable:

@@ -292,6 +292,17 @@ def test_auto_keeps_the_pairs_that_help_and_none_without_interactions() -> None:
         np.testing.assert_array_equal(auto.coef_, additive.coef_)
 
 
+def test_epsilon_may_leave_out_groups_of_the_first_fit_but_not_all() -> None:
+    X, y = interacting(2000, 6)
+    additive = AnytimeRegressor(alpha=ALPHA, epsilon=0.25).fit(X, y)
+    assert set(additive.sequence_) == {"x0", "x1"}
+    found = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=2).fit(X, y)
+    assert ("x2", "x3") in pairs_of(found)
+    why = "epsilon is 0.9, .* the longest is .* before pairs are added; choose a smaller epsilon"
+    with pytest.raises(TrainingError, match=why):
+        AnytimeRegressor(alpha=ALPHA, epsilon=0.9, pairs=2).fit(X, y)
+
+
 @pytest.mark.parametrize("family", ["binomial", "multinomial", "gaussian"])
 def test_families_screen_the_residual_of_their_means(family: Any) -> None:
     X, y = interacting(2000, 3, strength=2.0)

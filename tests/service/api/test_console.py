@@ -138,10 +138,26 @@ def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
         options: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
         found = several.get("/models/lens/shape", column="h1", **options).json()
         assert found == json.loads(json.dumps(asdict(column_shapes(model, prefix, "h1")[0])))
-    wrong: list[tuple[dict[str, Any], str]] = [({"column": "h9"}, "column"), ({"column": "h1", "prefix": 0}, "prefix")]
-    for options, field in [*wrong, ({}, "column")]:
-        refused = several.get("/models/lens/shape", **options)
-        assert (refused.status_code, refused.json()["field"]) == (422, field)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "why"),
+    [
+        ({"column": "h9"}, "column", "there is no column 'h9' in prefix 3"),
+        ({"column": "h9", "prefix": 3}, "column", "there is no column 'h9' in prefix 3"),
+        ({"column": "h1", "prefix": 0}, "prefix", "there is no column 'h1' in prefix 0"),
+        ({"column": "h1", "prefix": 9}, "prefix", "prefix is 9; expected 0 to 3"),
+        ({"column": "h9", "prefix": 9}, "prefix", "prefix is 9; expected 0 to 3"),
+        ({"column": "h9", "prefix": -1}, "prefix", "prefix is -1; expected 0 to 3"),
+        ({}, "column", ""),
+    ],
+)
+def test_the_field_of_a_refused_shape_is_that_of_the_message(
+    several: Running, options: dict[str, Any], field: str, why: str
+) -> None:
+    refused = several.get("/models/lens/shape", **options)
+    assert (refused.status_code, refused.json()["field"]) == (422, field)
+    assert why in refused.json()["detail"]
 
 
 def test_a_guarantee_is_a_floor_under_the_curve(model: Model) -> None:
@@ -167,6 +183,8 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
     assert [point.guaranteed_r2 for point in found.points] == [0.0, 0.0, pytest.approx(share * 0.2), None]
     assert "up to 5 ms" in found.promise
     assert "Theorem 4.3" in found.promise
+    found = curve(promising(model, doubling_gamma=0.5, doubling_until=1))
+    assert found.promise == "No guarantee: the bound applies up to 1 ms, where a quarter of the budget buys no group."
 
 
 def test_no_guarantee_says_why(model: Model) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
+from anytime_service.core import open_prediction
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -30,7 +31,7 @@ from service.browser import (
 from service.serving import Running, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
-from playwright.sync_api import BrowserContext, Playwright, WebSocketRoute, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Playwright, Route, WebSocketRoute, expect, sync_playwright
 
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
@@ -566,6 +567,73 @@ def test_contributions_are_a_waterfall_and_a_table_that_add_up_to_the_score(visi
     expect(labels.nth(1)).to_contain_text(parts[0][0])
     expect(visit.page.locator("#parts-says")).to_contain_text("the prediction")
     assert visit.complaints == []
+
+
+def test_an_answer_without_groups_says_that_nothing_contributes(visit: Visit) -> None:
+    says, chart = visit.page.locator("#parts-says"), visit.page.locator("#parts-chart")
+    base = visit.page.locator("#prediction").inner_text()
+    expect(says).to_have_text(f"No group is used, so nothing contributes: the base value, {base}, is the prediction.")
+    expect(chart).to_be_hidden()
+    visit.tick("speed")
+    expect(says).to_contain_text("plus the contributions is")
+    expect(chart).to_be_visible()
+
+
+def test_an_answer_without_contributions_says_why_there_is_no_waterfall(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit.tick("speed")
+    visit.page.get_by_role("button", name="v", exact=True).click()
+    expect(visit.page.locator("#shape-says")).to_contain_text("v is ")
+    monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3)
+    visit.tick("hog")
+    expect(visit.page.locator("#parts-says")).to_have_text(
+        "There are no contributions to show. The service says: no contributions: 4 columns x 1 scores are more than 3."
+    )
+    for place in ("parts-chart", "shape-chart"):
+        expect(visit.page.locator(f"#{place}")).to_be_hidden()
+    expect(visit.page.locator("#parts-table tr, #parts tr")).to_have_count(0)
+    expect(visit.page.locator("#shape-says")).to_be_empty()
+    assert visit.complaints == []
+
+
+def test_no_column_or_score_of_the_model_before_is_used_until_the_first_answer_of_the_next(visit: Visit) -> None:
+    silent = False
+
+    def keep_silent(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: None if silent else socket.send(message))
+
+    visit.page.route_web_socket("**/stream", keep_silent)
+    visit.open().tick("speed")
+    columns = visit.page.locator("#parts button")
+    expect(columns).to_have_count(1)
+    silent = True
+    visit.choose("softmax")
+    for column in columns.all():
+        column.click()
+    visit.page.get_by_label("Score of").select_option("stop")
+    expect(columns).to_have_count(0)
+    expect(visit.page.locator("#parts-says")).to_be_empty()
+    assert visit.complaints == []
+
+
+def test_a_shape_of_the_model_before_that_fails_is_ignored(visit: Visit) -> None:
+    asked: list[Route] = []
+
+    def keep(route: Route) -> None:
+        asked.append(route)
+
+    visit.page.route("**/shape?*", keep)
+    visit.tick("speed")
+    with visit.page.expect_request("**/shape?*"):
+        visit.page.get_by_role("button", name="v", exact=True).click()
+    visit.choose("softmax")
+    expect(visit.facts.first).to_contain_text("step 0 of 2")
+    with visit.page.expect_response("**/shape?*"):
+        asked[0].fulfill(status=404, json={"detail": "there is no model 'brake'"})
+    visit.page.evaluate("fetch('models').then((response) => response.json())")  # its reply comes after that one
+    expect(visit.page.locator("#problem")).to_be_empty()
 
 
 def test_a_class_is_chosen_whose_contributions_are_shown(visit: Visit) -> None:

@@ -82,6 +82,17 @@ def test_too_many_rows_are_answered_without_contributions_and_the_note_says_why(
     assert (answer["prediction"], plain["note"]) == (plain["prediction"], None)
 
 
+def test_every_answer_without_contributions_has_the_note(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3)  # four columns
+    note = "no contributions: 4 columns x 1 scores are more than 3"
+    with service.stream(JSON) as stream:
+        stream.say("begin", 1, explain=True, updates=True)
+        stream.groups(1, {"speed": VALUES["speed"]})
+        assert stream.hear()["note"] == note
+        stream.say("end", 1)
+        assert stream.answer(1)["note"] == note
+
+
 def test_the_client_returns_contributions_by_every_call() -> None:
     model = trained_model()
     received = Contributions(**contributions(model, VALUES))

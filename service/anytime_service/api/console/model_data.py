@@ -15,7 +15,7 @@ from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column
 from anytime.model.model import Model, at_least
-from anytime.training.guarantee import bound, doubling_bound
+from anytime.training.guarantee import bound, buys_no_group, doubling_bound
 from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
@@ -112,7 +112,8 @@ def column_shape(
     try:
         return column_shapes(model, prefix, column)[0]
     except ValuesError as error:
-        field = "prefix" if column in model.groups.features else "column"
+        exists = prefix is None or 0 <= prefix <= model.steps
+        field = "column" if exists and column not in model.groups.features else "prefix"
         raise FieldError(field, str(error)) from error
 
 
@@ -210,6 +211,10 @@ def _guarantee_text(model: Model) -> str:
         )
     if guarantee.doubling_gamma is not None:
         until = model.costs[guarantee.doubling_until or 0]
+        if buys_no_group(model.costs, guarantee.doubling_until or 0):
+            return (
+                f"No guarantee: the bound applies up to {until:g} {unit}, where a quarter of the budget buys no group."
+            )
         return (
             f"Within any budget B up to {until:g} {unit} the sequence explains at least "
             f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 does "

@@ -15,11 +15,11 @@ export class Parts {
   #shape = null;
 
   constructor() {
-    byId("score").onchange = () => this.#redraw();
+    byId("score").onchange = () => this.draw();
     byId("parts").onclick = ({ target }) => target.dataset.column !== undefined && this.#choose(target.dataset.column);
   }
 
-  /** Begin with another model: no column is chosen. */
+  /** Begin with another model: there is no answer, and no column is chosen. */
   open(model, failed) {
     Object.assign(this, { model, failed, answer: null });
     this.#column = this.#shape = null;
@@ -27,8 +27,16 @@ export class Parts {
     byId("parts-choice").hidden = scores.length < 2;
     const predicted = model.classes ? [element("option", { value: "" }, "the predicted class")] : [];
     byId("score").replaceChildren(...predicted, ...scores.map((name, i) => element("option", { value: String(i) }, String(name))));
+    this.#clear("");
     byId("shape-chart").hidden = true;
     byId("shape-says").textContent = "";
+  }
+
+  /** Show a sentence instead of contributions. */
+  #clear(sentence) {
+    byId("parts-says").textContent = sentence;
+    byId("parts-chart").hidden = true;
+    for (const id of ["parts-table", "parts"]) byId(id).replaceChildren();
   }
 
   /** Show the contributions of an answer to the values sent. */
@@ -38,7 +46,7 @@ export class Parts {
     if (this.#column !== null) this.#choose(this.#column);
   }
 
-  /** Draw again, in other colours. */
+  /** Draw again, in other colours or for another score. */
   draw() {
     if (this.answer?.contributions) this.#redraw();
   }
@@ -54,20 +62,26 @@ export class Parts {
   }
 
   #redraw() {
-    const { intercept, groups, features } = this.answer.contributions ?? { intercept: 0, groups: {}, features: {} };
+    if (!this.answer.contributions) {
+      this.#clear(`There are no contributions to show. The service says: ${this.answer.note}.`);
+      return;
+    }
+    const { intercept, groups, features } = this.answer.contributions;
     const base = this.#of(intercept);
     const parts = strongest(Object.entries(groups).map(([name, value]) => ({ name, value: this.#of(value) })));
     const score = parts.reduce((sum, { value }) => sum + value, base);
     const rest = parts.splice(parts.length > SHOWN_GROUPS + 1 ? SHOWN_GROUPS : parts.length);
     if (rest.length) parts.push({ name: `${rest.length} more groups`, value: rest.reduce((sum, { value }) => sum + value, 0) });
-    byId("parts-says").textContent = `The base value, ${number(base)}, plus the contributions is ${number(score)}, ${this.#named}.`;
+    byId("parts-says").textContent = parts.length ? `The base value, ${number(base)}, plus the contributions is ${number(score)}, ${this.#named}.`
+      : `No group is used, so nothing contributes: the base value, ${number(base)}, is ${this.#named}.`;
     fillTable(byId("parts-table"), "Strongest first", ["Group", "Contribution"], [["base value", number(base)], ...parts.map(({ name, value }) => [name, signed(value)]), ["score", number(score)]]);
     const columns = strongest(Object.entries(features).map(([name, value]) => ({ name, value: this.#of(value) })));
     const group = new Map(this.model.columns.map((column) => [column.name, column.group]));
     fillTable(byId("parts"), columns.length > SHOWN_COLUMNS ? `The ${SHOWN_COLUMNS} strongest of ${columns.length}` : "Strongest first", ["Column", "Group", "Contribution"],
       columns.slice(0, SHOWN_COLUMNS).map(({ name, value }) => [
         element("button", { type: "button", class: "link", "data-column": name, "aria-pressed": String(name === this.#column) }, name), group.get(name), signed(value)]));
-    drawParts(byId("parts-chart"), base, parts, score);
+    byId("parts-chart").hidden = !parts.length;
+    if (parts.length) drawParts(byId("parts-chart"), base, parts, score);
     if (this.#shape !== null) this.#drawShape();
   }
 
@@ -85,10 +99,10 @@ export class Parts {
     const { model, answer } = this;
     this.#column = column;
     for (const button of byId("parts").querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.column === column));
-    if (!(column in answer.contributions.features)) {
+    if (!(column in (answer.contributions?.features ?? {}))) {
       this.#shape = null;
       byId("shape-chart").hidden = true;
-      byId("shape-says").textContent = `${column}: the answer does not use it.`;
+      byId("shape-says").textContent = answer.contributions ? `${column}: the answer does not use it.` : "";
       return;
     }
     const prefix = answer.policy === "prefix" ? `&prefix=${answer.prefix}` : "";
@@ -99,13 +113,13 @@ export class Parts {
       byId("shape-chart").hidden = false;
       this.#drawShape();
     } catch (error) {
-      this.failed(error);
+      if (this.model === model) this.failed(error);
     }
   }
 
   #drawShape() {
     const shape = this.#shape;
-    const part = this.answer.contributions?.features[shape.name];
+    const part = this.answer.contributions.features[shape.name];
     if (part === undefined) return;
     const group = this.model.groups.find(({ name }) => name === shape.group);
     const value = this.sent.get(shape.group)?.[group.features.indexOf(shape.name)] ?? null;
