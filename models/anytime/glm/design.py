@@ -7,6 +7,7 @@ linear predictors of all rows, and one the derivatives there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeAlias
@@ -132,8 +133,8 @@ class View(ABC):
         """
 
     @abstractmethod
-    def product(self, etas: Predictors, direction: Float) -> Float:
-        """Return the Hessian at some predictors times a direction (d + 1, Q): one pass, 4 n d Q operations."""
+    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+        """Return the product of the Hessian at some predictors with directions (d + 1, Q): 4 n d Q operations."""
 
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:

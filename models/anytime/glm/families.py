@@ -16,6 +16,7 @@ s = B eta, and |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from typing import ClassVar
 
@@ -56,8 +57,8 @@ class Family(ABC):
         """Return the second derivatives of phi, (rows, Q, Q), positive semi-definite."""
 
     @abstractmethod
-    def bend(self, eta: Float, direction: Float) -> Float:
-        """Return the second derivatives times a direction (rows, Q), row by row."""
+    def bend(self, eta: Float) -> Callable[[Float], Float]:
+        """Return the product of the second derivatives with directions (rows, Q), row by row."""
 
     def scores(self, eta: Float) -> Float:
         """Return the predictors (rows, P) of the responses from the free ones (rows, Q); linear."""
@@ -85,8 +86,8 @@ class _Gaussian(Family):
         rows, Q = eta.shape
         return np.broadcast_to(np.eye(Q), (rows, Q, Q))
 
-    def bend(self, eta: Float, direction: Float) -> Float:  # noqa: ARG002
-        return direction
+    def bend(self, eta: Float) -> Callable[[Float], Float]:  # noqa: ARG002
+        return lambda direction: direction
 
     def mean(self, scores: Float) -> Float:
         return scores
@@ -102,8 +103,9 @@ class _OneResponse(Family):
     def hessian(self, eta: Float) -> Float:
         return self.curvature(eta)[:, :, np.newaxis]
 
-    def bend(self, eta: Float, direction: Float) -> Float:
-        return self.curvature(eta) * direction
+    def bend(self, eta: Float) -> Callable[[Float], Float]:
+        h = self.curvature(eta)
+        return lambda direction: h * direction
 
 
 class _Binomial(_OneResponse):
@@ -180,10 +182,15 @@ class _Multinomial(Family):
         h -= mean[:, np.newaxis] * mean
         return np.asarray(h.transpose(2, 0, 1))
 
-    def bend(self, eta: Float, direction: Float) -> Float:
+    def bend(self, eta: Float) -> Callable[[Float], Float]:
         B = _basis(eta.shape[1] + 1).astype(eta.dtype)
-        p, s = _softmax(B.T @ eta.T), B.T @ direction.T
-        return np.asarray((B @ (p * (s - np.einsum("ki,ki->i", p, s)))).T)
+        p = _softmax(B.T @ eta.T)
+
+        def product(direction: Float) -> Float:
+            s = B.T @ direction.T
+            return np.asarray((B @ (p * (s - np.einsum("ki,ki->i", p, s)))).T)
+
+        return product
 
     def scores(self, eta: Float) -> Float:
         return np.asarray(eta @ _basis(eta.shape[1] + 1))

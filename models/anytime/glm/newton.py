@@ -308,10 +308,11 @@ def _conjugate_at(
     view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float
 ) -> tuple[Evaluation, Solver]:
     """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
+    product = view.products(etas)
 
     def solve(g: Float) -> Float:
         return conjugate_gradients(
-            lambda p: view.product(etas, p) + ridge * p, preconditioner, g, tolerance=FORCING, max_steps=10 * g.size
+            lambda p: product(p) + ridge * p, preconditioner, g, tolerance=FORCING, max_steps=10 * g.size
         )
 
     return now, solve

@@ -280,14 +280,18 @@ class BlockView(View):
         curvature = None if products is None else _hessian(products / n, Q, self.design.dtype)
         return Evaluation(loss / n, score / n, curvature)
 
-    def product(self, etas: Predictors, direction: Float) -> Float:
-        def of_block(i: int) -> Float:
-            row_block = self.row_blocks[i]
-            curved = self.design.family.bend(etas[i], self._predictors(row_block, direction))
-            w = row_block.weights
-            return self._score(row_block, curved if w is None else curved * w[:, np.newaxis])
+    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+        family, blocks = self.design.family, self.row_blocks
+        bends = [family.bend(eta.astype(block.Z.dtype, copy=False)) for eta, block in zip(etas, blocks, strict=True)]
 
-        return self._mean(of_block)
+        def product(direction: Float) -> Float:
+            def of_block(i: int) -> Float:
+                curved, w = bends[i](self._predictors(blocks[i], direction)), blocks[i].weights
+                return self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])
+
+            return self._mean(of_block)
+
+        return product
 
     def weighted_gram(self, etas: Predictors) -> Float:
         def of_block(i: int) -> Float:

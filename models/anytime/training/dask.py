@@ -283,8 +283,8 @@ class ClusterView(View):
                 curvature = each.hessian.copy() if curvature is None else np.add(curvature, each.hessian, out=curvature)
         return Evaluation(sum(each.loss for each in found), score, curvature)
 
-    def product(self, etas: Predictors, direction: Float) -> Float:
-        return self._sum(BlockView.product, etas, direction)
+    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+        return partial(self._sum, _product, etas)
 
     def weighted_gram(self, etas: Predictors) -> Float:
         return self._sum(BlockView.weighted_gram, etas)
@@ -303,6 +303,10 @@ class ClusterView(View):
 def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     use_one_blas_thread()
     return task(replace(design, row_blocks=rows.row_blocks), *arguments)
+
+
+def _product(view: BlockView, etas: Predictors, direction: Float) -> Float:
+    return view.products(etas)(direction)
 
 
 def _in_view(design: BlockDesign, columns: Index, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
