@@ -220,12 +220,15 @@ class ActivePrediction:
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
+        self._on_answer = self._on_error = _ignore  # they may refer to this prediction
+        self._on_update = None
 
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
+        on_error = self._on_error
         self.drop()
         try:
-            self._on_error(error)
+            on_error(error)
         except Exception:
             _log.exception("sending the error of a prediction of model %r failed", self.model.name)
 
@@ -284,11 +287,16 @@ class ActivePrediction:
                 self.fail(error)
 
     def _finish(self, answer: Answer) -> None:
+        on_answer = self._on_answer
         self.drop()
-        self._on_answer(answer)
+        on_answer(answer)
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
         if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
         self.record.answered(answer, late_ms)
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with the answer or the error of a prediction that has ended."""
