@@ -9,7 +9,7 @@ tests/service/test_private_names.py checks that the names exist.
 - `handle_connect`, `handle_cont`, `handle_ping`, `handle_pong`, `send_receive_event_to_app`, `writable`: to count
   frames, and to bound the memory that they use.
 - `queue`, `read_paused`: to know when the application has consumed all messages.
-- `close_sent`, `handshake_initiated`, `scope`, `config`: to close, and to pass extensions to the application.
+- `close_sent`, `handshake_initiated`, `scope`: to close, and to pass extensions to the application.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
+        self.conn.__class__ = Handshakes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._count_partial(0)
