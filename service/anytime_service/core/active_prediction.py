@@ -209,7 +209,12 @@ class ActivePrediction:
         self._safely(self._drained)
 
     def drop(self) -> None:
-        """Cancel the prediction and release its resources. Idempotent."""
+        """Cancel the prediction and release its resources and callbacks. Idempotent."""
+        self._release()
+        self._on_answer = self._on_error = _ignore  # they may refer to this prediction
+        self._on_update = None
+
+    def _release(self) -> None:
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
@@ -220,15 +225,12 @@ class ActivePrediction:
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
-        self._on_answer = self._on_error = _ignore  # they may refer to this prediction
-        self._on_update = None
 
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
-        on_error = self._on_error
-        self.drop()
+        self._release()
         try:
-            on_error(error)
+            self._on_error(error)
         except Exception:
             _log.exception("sending the error of a prediction of model %r failed", self.model.name)
 
@@ -287,9 +289,8 @@ class ActivePrediction:
                 self.fail(error)
 
     def _finish(self, answer: Answer) -> None:
-        on_answer = self._on_answer
-        self.drop()
-        on_answer(answer)
+        self._release()
+        self._on_answer(answer)
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
