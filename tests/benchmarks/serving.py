@@ -255,14 +255,14 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
         Requests(service, [post(path, every)] * CONNECTIONS, 200) for path in ("/predict?explain=true", "/predict")
     )
     name = f"POST /predict, {SENT} groups, explain=true / without"
-    found.append(Measure(name, *interleave(explained, plain, rounds), 1.6))
+    found.append(Measure(name, *interleave(explained, plain, rounds), 1.5))
     return found
 
 
 def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, rounds: int) -> list[Measure]:
     """Measure group messages for a model of hinges; the floor is the same message for the linear model."""
     found: list[Measure] = []
-    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.4), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
+    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
         bent, straight = (Stream(model, service, floors, packed=many) for service in (with_hinges, linear))
         ours, floor = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
         bent.close()

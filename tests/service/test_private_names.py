@@ -42,7 +42,7 @@ HTTP = (
     *("transport", "url"),
 )
 WEBSOCKET = (
-    *("close_sent", "config", "conn", "frames", "handshake_initiated", "queue", "read_paused", "scope", "transport"),
+    *("close_sent", "conn", "frames", "handshake_initiated", "queue", "read_paused", "scope", "transport"),
     "writable",
 )
 CYCLE = (

@@ -106,6 +106,23 @@ class Columns:
         outside = np.asarray(((X < low.T) | (X > high.T)).any(axis=0))
         return x, outside if outside.any() else None
 
+    def terms_of_row(self, x: Float) -> Float | None:
+        """Return the terms (terms,) of one row (columns,) without missing values.
+
+        None if a column is not piecewise linear, or a value is outside its range: see `clamped` and `expand_clamped`,
+        which take three times as long for one row.
+        """
+        if self.is_identity:
+            return x
+        if self._flat is None:
+            return None
+        low, high, columns, knots, floors = self._flat
+        if np.minimum(np.maximum(x, low), high).tobytes() != x.tobytes():
+            return None
+        terms = x.take(columns)
+        terms -= knots
+        return np.asarray(np.maximum(terms, floors, out=terms))
+
     def expand_into(self, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns)."""
         if self.is_identity:
@@ -175,6 +192,15 @@ class Columns:
             equal_columns=np.array([j for _, j, _ in equal], dtype=np.intp),
             levels=np.array([[level] for *_, level in equal]),
         )
+
+    @cached_property
+    def _flat(self) -> tuple[Float, Float, Index, Float, Float] | None:
+        """Return the ends of the ranges, and column, knot and floor of each term, if all are piecewise linear."""
+        pieces = self._pieces
+        if len(pieces.terms) < self.size:
+            return None
+        low, high = self._bounds or (np.full(len(self.columns), -np.inf), np.full(len(self.columns), np.inf))
+        return low.ravel(), high.ravel(), pieces.columns, pieces.knots.ravel(), pieces.floors.ravel()
 
     @cached_property
     def _others(self) -> list[int]:

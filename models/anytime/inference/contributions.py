@@ -60,21 +60,25 @@ def contributions(
     names = tuple(names)
     layout = _layout(model, names)
     rows, P = len(terms), coef.shape[1]
-    of_columns = of_groups = np.zeros((len(layout.columns), rows, P))
+    of_columns = of_groups = np.zeros((0, rows, P))
     if names:
-        parts = np.empty((len(layout.starts), rows, P))
         at_once = max(1, PRODUCTS // coef.size)
         with np.errstate(over="ignore", invalid="ignore"):  # as for scores, callers check
-            for i in range(0, rows, at_once):
-                products = terms[i : i + at_once, :, np.newaxis] * coef
-                parts[:, i : i + at_once] = np.add.reduceat(products, layout.starts, axis=1).transpose(1, 0, 2)
-            of_columns = parts[layout.own]
+            blocks = [_parts(terms[i : i + at_once], coef, layout.starts) for i in range(0, rows, at_once)]
+            parts = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+            of_columns = parts[layout.own] if layout.pairs else parts
             for part, sides in layout.pairs:
                 for column in sides:
                     of_columns[column] += 0.5 * parts[part]
             of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
     groups = dict(zip(names, shaped(of_groups), strict=True))
     return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
+
+
+def _parts(terms: Float, coef: Float, starts: Index) -> Float:
+    """Return the sums (parts, rows, P) of the products of terms (rows, T) and coefficients (T, P)."""
+    products = terms.T[:, :, np.newaxis] * coef[:, np.newaxis]
+    return products if len(starts) == len(coef) else np.add.reduceat(products, starts, axis=0)
 
 
 class _Layout(NamedTuple):

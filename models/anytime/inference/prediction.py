@@ -162,8 +162,9 @@ class Prediction:
 
     def more_bytes(self, values: Mapping[str, NDArray[Any]]) -> int:
         """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
-        if isinstance(values, CheckedRow) and values.layout.is_linear:
-            return sum([8 * len(each.features) for name, each in values.layout.places.items() if not self.has(name)])
+        if isinstance(values, CheckedRow) and values.layout.expansion is not None:
+            places = values.layout.places
+            return sum([8 * (each.stop - each.start) for name, each in places.items() if not self.has(name)])
         return sum([self._more_bytes(group, each) for group, each in values.items()])
 
     def _more_bytes(self, group: str, values: NDArray[Any]) -> int:
@@ -227,11 +228,12 @@ class Prediction:
 
     def add_all(self, values: Mapping[str, Float]) -> None:
         """Add groups that `checked_row` returned, or `checked` each."""
-        if isinstance(values, CheckedRow) and values.layout.is_linear:
-            layout = values.layout
-            self._stored(1)[0, layout.columns] = values.numbers - layout.mean
-            for group, place in layout.places.items():
-                self._count(group, place, None, 8 * len(place.features))
+        terms = values.terms() if isinstance(values, CheckedRow) else None
+        if isinstance(values, CheckedRow) and terms is not None:
+            self._stored(1)[0, values.layout.columns] = terms
+            for group, place in values.layout.places.items():
+                self._clamped.pop(group, None)
+                self._count(group, place, None, 8 * (place.stop - place.start))
         else:
             for group, each in values.items():
                 self.add_checked(group, each, present=isinstance(values, CheckedRow))
@@ -496,6 +498,12 @@ class CheckedRow(Mapping[str, Float]):
     def __init__(self, layout: RowLayout, numbers: Float) -> None:
         self.layout = layout
         self.numbers = numbers
+
+    def terms(self) -> Float | None:
+        """Return the terms (terms,) of all groups less their means; None if they must be computed group by group."""
+        expansion = self.layout.expansion
+        terms = None if expansion is None else expansion.terms_of_row(self.numbers)
+        return None if terms is None else terms - self.layout.mean
 
     def __getitem__(self, group: str) -> Float:
         return self.numbers[np.newaxis, self.layout.slices[group]]

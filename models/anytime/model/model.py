@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -121,12 +121,12 @@ class ProductPosition(NamedTuple):
 class RowLayout(NamedTuple):
     """Positions of one row with the numbers of some groups, one group after the other.
 
-    `columns` are the terms that they become if `is_linear`: then the terms are the columns, without products, and
+    `expansion` is that of all columns; None if the columns have products. `columns` are the positions of the terms, and
     `mean` are their training means. `widths` and `slices` are the numbers of each group, and `format`
     is that of all numbers for `struct`.
     """
 
-    is_linear: bool
+    expansion: Columns | None
     columns: slice | Index
     mean: Float
     places: dict[str, GroupPosition]
@@ -258,9 +258,11 @@ class Model:
             first, last = int(columns[0]), int(columns[-1])
             in_order = np.array_equal(columns, np.arange(first, last + 1))
             mean = np.concatenate([place.mean for place in places.values()])
-            is_linear = all(each.expansion.is_identity and not each.products for each in places.values())
+            expansion = Columns(tuple(chain.from_iterable(each.expansion.columns for each in places.values())))
+            products = any(each.products for each in places.values())
             at = slice(first, last + 1) if in_order else columns
-            found = RowLayout(is_linear, at, mean, places, widths, slices, f"{sum(widths)}d")
+            numbers = f"{sum(widths)}d"
+            found = RowLayout(None if products else expansion, at, mean, places, widths, slices, numbers)
             if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = found

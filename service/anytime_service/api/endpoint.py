@@ -45,6 +45,7 @@ class Endpoint:
             try:
                 await exchange.finish()
             finally:
+                exchange.rest = None  # it refers to the exchange
                 _drop(opened)
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:

@@ -209,7 +209,12 @@ class ActivePrediction:
         self._safely(self._drained)
 
     def drop(self) -> None:
-        """Cancel the prediction and release its resources. Idempotent."""
+        """Cancel the prediction and release its resources and callbacks. Idempotent."""
+        self._release()
+        self._on_answer = self._on_error = _ignore  # they may refer to this prediction
+        self._on_update = None
+
+    def _release(self) -> None:
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
@@ -223,7 +228,7 @@ class ActivePrediction:
 
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
-        self.drop()
+        self._release()
         try:
             self._on_error(error)
         except Exception:
@@ -284,7 +289,7 @@ class ActivePrediction:
                 self.fail(error)
 
     def _finish(self, answer: Answer) -> None:
-        self.drop()
+        self._release()
         self._on_answer(answer)
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
@@ -292,3 +297,7 @@ class ActivePrediction:
         if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
         self.record.answered(answer, late_ms)
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with the answer or the error of a prediction that has ended."""

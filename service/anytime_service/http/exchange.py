@@ -309,6 +309,7 @@ class SendQueue:
     def close(self) -> None:
         """Discard the queue, and send no further message."""
         self._closed = True
+        self._give_up = lambda: None
         self._queue.clear()
         self._hold(-self._bytes)
         if self._flushing is not None:
@@ -344,5 +345,6 @@ class SendQueue:
         if not self._closed:
             if error is not None and not isinstance(error, OSError):
                 _log.warning("giving up on a client: %s: %s", type(error).__name__, error)
+            give_up = self._give_up
             self.close()
-            self._give_up()
+            give_up()

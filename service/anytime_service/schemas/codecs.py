@@ -90,12 +90,16 @@ def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int,
 
 def check_finite(answer: Answer, field: str) -> None:
     """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
-    numbers: Any = answer.prediction if answer.probabilities is None else answer.probabilities
-    finite = math.isfinite(numbers) if isinstance(numbers, float) else np.isfinite(numbers).all()
+    finite = _is_finite(answer.prediction if answer.probabilities is None else answer.probabilities)
     if answer.contributions is not None:
-        finite = finite and np.isfinite([*answer.contributions.groups.values()]).all()
-    if not finite or (answer.interval is not None and not np.isfinite(answer.interval).all()):
+        finite = finite and all(map(_is_finite, answer.contributions.groups.values()))
+    if not finite or (answer.interval is not None and not _is_finite(answer.interval)):
         raise FieldError(field, "the values are too large: the prediction is not a finite number")
+
+
+def _is_finite(numbers: Any) -> bool:
+    """Return whether a number, or each number of a nested list, is finite; numpy takes .4 us for a single one."""
+    return math.isfinite(numbers) if isinstance(numbers, float) else bool(np.isfinite(numbers).all())
 
 
 def _fields(answer: Answer) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -70,16 +69,14 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class _BacklogFlow(FlowControl):
-    """Flow control that parses the backlog before it resumes reading."""
-
-    def __init__(self, transport: asyncio.Transport, resume: Callable[[], None]) -> None:
-        super().__init__(transport)
-        self._resume = resume
+    """Flow control that parses the backlog before it resumes reading; it does not refer to the connection."""
 
     def resume_reading(self) -> None:
         if self.read_paused:
             self.read_paused = False
-            self._resume()
+            connection = self._transport.get_protocol()
+            if isinstance(connection, HttpProtocol):  # else it is a WebSocket, or closed
+                connection.update_reading()
 
 
 class _Cycle(RequestResponseCycle):
@@ -145,7 +142,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         transport = with_close_timeout(transport, self.loop)
         super().connection_made(transport)
-        self.flow = _BacklogFlow(transport, self.update_reading)
+        self.flow = _BacklogFlow(transport)
         self._accepted = self.shared.opened(self, self.connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -153,6 +150,9 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         answering = self._answering
         if answering is not None:
             _abandon(answering)
+        # Requests refer to the connection until they have been answered, so those that never will be are cycles.
+        self.pipeline.clear()
+        self.cycle = cast(Any, None)
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, after the waiting requests."""
@@ -279,6 +279,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             return
         self.shared.closed(self)
         super().handle_websocket_upgrade()
+        self.parser = cast(Any, None)  # it refers to this object, which is not needed any more
         if self.flow.write_paused:
             cast(asyncio.Protocol, self.transport.get_protocol()).pause_writing()
 

@@ -9,7 +9,7 @@ tests/service/test_private_names.py checks that the names exist.
 - `handle_connect`, `handle_cont`, `handle_ping`, `handle_pong`, `send_receive_event_to_app`, `writable`: to count
   frames, and to bound the memory that they use.
 - `queue`, `read_paused`: to know when the application has consumed all messages.
-- `close_sent`, `handshake_initiated`, `scope`, `config`: to close, and to pass extensions to the application.
+- `close_sent`, `handshake_initiated`, `scope`: to close, and to pass extensions to the application.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
 class Handshakes(ServerProtocol):
     """The library's protocol, with problem details of one line in refusals."""
 
+    def accept(self, request: Request) -> Response:
+        """Return the response to a handshake; drop the traceback of an error, whose frames refer to the error."""
+        response = super().accept(request)
+        if self.handshake_exc is not None:
+            self.handshake_exc.__traceback__ = self.handshake_exc.__cause__ = self.handshake_exc.__context__ = None
+        return response
+
     def reject(self, status: Any, text: str) -> Response:
         """Return the refusal of a handshake; 403 without a text means that the path has no WebSocket."""
         status = HTTPStatus.NOT_FOUND if status == HTTPStatus.FORBIDDEN and not text else HTTPStatus(status)
@@ -59,14 +66,17 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         self._extra_frames = 0  # received frames that are not complete messages: fragments, pings and pongs
         self._partial = 0  # bytes of an incomplete message
         self._assembled = bytearray()
+        self._extensions: dict[str, Any] = {}
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.conn = Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)  # nothing has been read yet
+        self.conn.__class__ = Handshakes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._count_partial(0)
         super().connection_lost(exc)
+        vars(self.conn).clear()  # its parser, a generator, refers to it
+        self._extensions.clear()  # `_charge` refers to this object
 
     def parse(self, data: Any) -> None:
         WebSocketsSansIOProtocol.data_received(self, data)
@@ -100,7 +110,8 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         """Begin, and let the application abort the connection: closing would wait for a client that does not read."""
         super().handle_connect(event)
         if self.handshake_initiated and not self.close_sent:
-            self.scope["extensions"] |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
+            self._extensions = self.scope["extensions"]
+            self._extensions |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
 
     def handle_cont(self, event: Frame) -> None:
         """Assemble the fragments in one buffer; in a list, fragments of one byte would use fifty times their size."""

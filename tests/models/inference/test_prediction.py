@@ -58,6 +58,7 @@ def trained_classes(labels: list[Any]) -> Model:
 
 
 MODEL = trained()
+WITH_BASES = {None: MODEL, "hinge:2": trained(basis="hinge:2"), "poly:2": trained(basis="poly:2")}
 VECTOR = trained(responses=3)
 BINARY = trained_classes([0, 1])
 COLOURS = trained_classes(["blue", "green", "red"])
@@ -253,8 +254,9 @@ NUMBER = st.one_of(
 )
 
 
+@pytest.mark.parametrize("basis", [None, "hinge:2", "poly:2"])
 @given(
-    st.dictionaries(
+    values=st.dictionaries(
         st.sampled_from([*NAMES, "visit", "unknown"]),
         st.one_of(
             st.integers(1, 3).flatmap(lambda n: st.lists(NUMBER, min_size=n, max_size=n)),
@@ -263,9 +265,12 @@ NUMBER = st.one_of(
         ),
     )
 )
-def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(values: dict[str, Any]) -> None:
-    together = checked_row(MODEL, values)
-    single, combined = Prediction(MODEL), Prediction(MODEL, None)
+def test_groups_that_are_checked_together_are_those_that_pass_one_by_one(
+    basis: str | None, values: dict[str, Any]
+) -> None:
+    model = WITH_BASES[basis]
+    together = checked_row(model, values)
+    single, combined = Prediction(model), Prediction(model, None)
     try:
         one_by_one = {name: single.checked(name, each) for name, each in values.items()}
     except ValuesError:

@@ -118,10 +118,9 @@ def test_the_queue_gives_up_once_on_an_unreachable_client(slow: bool) -> None:
         for _ in range(3):
             put(box, "x")
         reader.reads.set()
-        await asyncio.sleep(0.001)
+        await asyncio.wait_for(box.flushed(), 5)
         put(box, "x")
         assert (reader.given_up, reader.got) == (1, [])
-        await asyncio.wait_for(box.flushed(), 5)
 
     run(main())
 

@@ -1,15 +1,74 @@
-"""Garbage collections of older objects wait until the server is idle."""
+"""Garbage collections of older objects wait until no client is connected; closed connections leave no garbage."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import json
+import socket
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from websockets.server import ServerProtocol
 
+from anytime_service.api.oip import InferBody
+from anytime_service.api.predict import Lines
+from anytime_service.app import create_app
+from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.http.exchange import Exchange, SendQueue
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import run
+from anytime_service.server.connections import Connection as ServerConnection
 from anytime_service.server.run import DUE_BUSY, DUE_IDLE, NEVER, collect_when_due, control_collections
+from anytime_service.settings import Settings
+from service.certificates import Certificate, certificate
+from service.raw_stream import HANDSHAKE, text
+from service.serving import VALUES, Connection, Running, running, small_model, until
+
+BODY = json.dumps({"groups": VALUES}).encode()
+TENSOR = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "data": [1.0]}
+SLOW = b"POST /predict?deadline_ms=20000 HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\n"
+LINES = (
+    b"POST /predict?deadline_ms=5 HTTP/1.1\r\nHost: test\r\nContent-Type: application/x-ndjson\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+BEGIN = text({"type": "begin", "id": 1, "deadline_ms": 20_000})
+GROUP = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
+NOT_A_FRAME, CLOSE = b"\xff\xff\xff", b"\x88\x80\0\0\0\0"
+
+OWNED = (
+    *(ServerConnection, FlowControl, RequestResponseCycle, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
+    ActivePrediction,
+)
+
+
+def post(path: str, body: bytes) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+UP = (HANDSHAKE, b"101")
+KINDS: dict[str, tuple[tuple[bytes, bytes], ...]] = {
+    "nothing sent": (),
+    "an answer": ((post("/predict", BODY), b'"complete"'),),
+    "a problem": ((post("/predict", b"{}}"), b"problem"),),
+    "an unknown route": ((post("/nowhere", b""), b"404"),),
+    "an invalid head": ((b"NONSENSE\r\n\r\n", b"400"),),
+    "an answer before the end of the request": ((LINES, b'"deadline"'),),
+    "an inference": ((post("/v2/models/brake/infer", json.dumps({"inputs": [TENSOR]}).encode()), b'"outputs"'),),
+    "a request without its body": ((SLOW, b""),),
+    "requests behind another one": ((LINES + b"0\r\n\r\n" + SLOW + b"{        " + 3 * post("/predict", BODY), b"200"),),
+    "a WebSocket with an open prediction": (UP, (BEGIN + GROUP, b"")),
+    "a WebSocket with an answer": (UP, (BEGIN + GROUP + text({"type": "end", "id": 1}), b'"answer"')),
+    "a WebSocket with an error": (UP, (GROUP, b'"error"')),
+    "a WebSocket that both close": (UP, (CLOSE, b"\x88")),
+    "a WebSocket without frames": (UP, (NOT_A_FRAME, b"\x88")),
+    "a refused subprotocol": ((HANDSHAKE[:-2] + b"Sec-WebSocket-Protocol: other\r\n\r\n", b"problem"),),
+    "a WebSocket without a route": ((HANDSHAKE.replace(b"/stream", b"/nowhere"), b"404"),),
+    "a handshake without a key": ((HANDSHAKE.replace(b"-Key", b"-Lock"), b"400"),),
+}
+"""Bytes that a client sends, and bytes that it waits for; then it disconnects."""
 
 
 @pytest.fixture
@@ -50,3 +109,76 @@ def test_a_full_collection_waits_for_an_idle_server(
     monkeypatch.setattr(run, "gc", stand_in)
     collect_when_due(idle=idle)
     assert bool(collected) == collects
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("own"), "own")
+
+
+def serve(**settings: object) -> Iterator[Running]:
+    given = Settings(port=0, **settings)  # type: ignore[arg-type]
+    with running(create_app(ModelRegistry.of([small_model()]), given), given) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Running]:
+    yield from serve()
+
+
+@pytest.fixture(scope="module")
+def secure(own: Certificate) -> Iterator[Running]:
+    yield from serve(ssl_certfile=own.file, ssl_keyfile=own.key)
+
+
+def remains() -> list[object]:
+    """Return the objects of connections, requests and predictions that exist, garbage included."""
+    return [each for each in gc.get_objects() if isinstance(each, OWNED)]
+
+
+def leaves_nothing(connect: Callable[[], socket.socket], kind: str) -> None:
+    """Connect and disconnect without a garbage collection; wait until all objects of the connection are gone."""
+    gc.collect()
+    gc.disable()
+    try:
+        with Connection(connect()) as connection:
+            until(lambda: bool(remains()))
+            for sent, awaited in KINDS[kind]:
+                connection.send(sent)
+                received = b""
+                while awaited not in received:
+                    received += connection.sock.recv(65_536) or pytest.fail(f"received only {received!r}")
+        until(lambda: not remains(), within_s=8.0)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_connection_leaves_nothing_to_the_garbage_collector(kind: str, plain: Running) -> None:
+    leaves_nothing(lambda: socket.create_connection(("127.0.0.1", plain.port), timeout=30), kind)
+
+
+@pytest.mark.parametrize("kind", ["an answer", "a WebSocket with an open prediction"])
+def test_an_encrypted_connection_leaves_nothing_to_the_garbage_collector(
+    kind: str, secure: Running, own: Certificate
+) -> None:
+    def connect() -> socket.socket:
+        return own.trusted().wrap_socket(
+            socket.create_connection(("127.0.0.1", secure.port), timeout=30), server_hostname="localhost"
+        )
+
+    leaves_nothing(connect, kind)
+
+
+def test_a_server_is_idle_while_no_client_is_connected(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[bool] = []
+
+    def tick(*, idle: bool) -> None:
+        ticks.append(idle)
+
+    monkeypatch.setattr(run, "collect_when_due", tick)
+    until(lambda: bool(ticks) and ticks[-1])
+    with plain.connect():
+        until(lambda: not ticks[-1])
+    until(lambda: ticks[-1])
