@@ -28,8 +28,7 @@ from anytime_reproduction.uai.training_time import TRAINING_TIME
 EXPERIMENTS = (TABLE_1, TABLE_2, CURVES, TRAINING_TIME, DOUBLING, BOUNDS, CERTIFICATES, GROUP_OMP, BOSTON)
 """All experiments, in the order of the report."""
 
-DATA = Path("../shared/data")
-"""Default folder of the real data sets."""
+DATA = Path("../shared/data")  # default folder of the real data sets
 
 
 def reproduce(

@@ -12,11 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Result: TypeAlias = dict[str, Any]
-"""Return value of a run: plain values by name."""
-
-Results: TypeAlias = Mapping[str, Result]
-"""Results of the runs of one experiment, by the name of the run."""
+Result: TypeAlias = dict[str, Any]  # return value of a run: plain values by name
+Results: TypeAlias = Mapping[str, Result]  # results of the runs of one experiment, by the name of the run
 
 
 @dataclass(frozen=True)

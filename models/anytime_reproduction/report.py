@@ -165,8 +165,7 @@ STYLES: dict[str, Style] = {
 OTHERS = (Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x"))
 """Styles for all other lines, used in turn."""
 
-MARKS = 12
-"""Maximum number of markers on a line."""
+MARKS = 12  # maximum number of markers on a line
 
 
 def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:

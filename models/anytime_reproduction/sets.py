@@ -129,17 +129,13 @@ def regrouped(setting: Setting, data: RealSet, size: int) -> RealSet:
 
 # Stand-ins.
 
-COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
-"""The costs of Yahoo's features (section 5.1)."""
-
-SETS = 5
-"""Disjoint sets of AGRICULTURAL in the paper, and of its stand-in here."""
+COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)  # the costs of Yahoo's features (section 5.1)
+SETS = 5  # disjoint sets of AGRICULTURAL in the paper, and of its stand-in here
 
 EACH = tuple((tuple(part for part in range(SETS) if part != test), test) for test in range(SETS))
 """Splits that hold out each of the five parts in turn."""
 
-TRAIN_AND_TEST = (((0,), 1),)
-"""The split of a set with given training and held-out rows."""
+TRAIN_AND_TEST = (((0,), 1),)  # the split of a set with given training and held-out rows
 
 
 def detection_stand_in(seed: int) -> RealSet:
@@ -268,8 +264,7 @@ def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[N
 
 # The public data sets.
 
-SET_ROWS = 96_000
-"""Rows in each of the five sets, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
+SET_ROWS = 96_000  # rows in each of the five sets, or a fifth of a smaller table; the paper has 100,000 of 510,000
 
 
 def check_sets(names: Iterable[str], setting: Setting) -> None:

@@ -31,11 +31,8 @@ KeyScope: TypeAlias = Literal["predict", "admin"]
 KEY = "anytime_service.key"
 """Name in the ASGI scope under which the key of a request or WebSocket is stored, if one was required."""
 
-MAX_KEY_BYTES = 1024
-"""Largest size of a key in bytes; a longer one is not hashed."""
-
-SHORT = 16
-"""Length in characters below which a key in clear is accepted with a warning."""
+MAX_KEY_BYTES = 1024  # largest size of a key in bytes; a longer one is not hashed
+SHORT = 16  # length in characters below which a key in clear is accepted with a warning
 
 SETTLED_S = 2.0
 """Age of a file from which equal times mean an unchanged file, in seconds; clocks of file systems are coarse."""
@@ -176,8 +173,7 @@ def _signature(path: Path) -> tuple[int, ...]:
     return (max(found.st_mtime_ns, found.st_ctime_ns), found.st_size, found.st_ino)
 
 
-LOOK_S = 1.0
-"""Interval between two checks of the key file, in seconds."""
+LOOK_S = 1.0  # interval between two checks of the key file, in seconds
 
 _log = logging.getLogger("anytime_service")
 

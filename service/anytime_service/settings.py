@@ -16,8 +16,7 @@ from anytime_service.urls import MEMORY, checked_address, origin_of
 
 PREFIX = "ANYTIME_"
 
-SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))
-"""Settings whose values no message may contain."""
+SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))  # settings whose values no message may contain
 
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

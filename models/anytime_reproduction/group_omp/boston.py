@@ -105,8 +105,7 @@ def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, list[float]]
     }
 
 
-Scores = Mapping[str, Mapping[str, Many[float]]]
-"""Errors and numbers of variables by method."""
+Scores = Mapping[str, Mapping[str, Many[float]]]  # errors and numbers of variables by method
 
 
 def _section(_: Setting, results: Results) -> Section:
@@ -176,11 +175,8 @@ def _readings(others: Mapping[str, Scores]) -> Table:
     return Table("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
 
 
-BEYOND = 0.8
-"""OLS's error comes from rows beyond the training range if its mean without them is below this share of it."""
-
-SKEWED = 0.8
-"""A mean rests on few splits if the median is below this share of it."""
+BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
+SKEWED = 0.8  # a mean rests on few splits if the median is below this share of it
 
 
 def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:

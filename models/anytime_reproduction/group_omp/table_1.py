@@ -26,8 +26,7 @@ TABLE_1: dict[str, dict[str, list[Estimate]]] = {
 Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Many[float]]]]]
 """By variation, scoring, row of Table 1 and measure: a number for each run."""
 
-ROWS = tuple(row for method in METHODS for row in row_names(method).values())
-"""Rows of Table 1."""
+ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
@@ -350,8 +349,7 @@ def _text(scores: Scores) -> tuple[str, ...]:
     )
 
 
-APART = 0.16
-"""Distance between two methods, where 1 is the distance between two experiments."""
+APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
 
 
 def _draw(scores: Scores, measure: str, words: str) -> Any:

@@ -11,8 +11,7 @@ from typing import Any
 from anytime_reproduction.estimates import Estimate, merged
 from anytime_reproduction.experiment import Finding, Result, Results, Run, Setting
 
-BATCHES, BATCH = 10, 10
-"""100 repetitions, as in the Group-OMP paper, ten to a run."""
+BATCHES, BATCH = 10, 10  # 100 repetitions, as in the Group-OMP paper, ten to a run
 
 ERRORS = 3.0
 """Number of standard errors within which means agree: 95 % intervals would exclude one in twenty of dozens of cells."""

@@ -23,11 +23,8 @@ METHODS = {variant.name: variant for variant in VARIANTS[:5]}
 COMPARED = ("CS-G-FR", "CS-G-OMP", "Single", "Sparse (shrunken)")
 """Methods compared in Figure 5; the paper's Sparse has the shrunken weights."""
 
-LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)
-"""Shares of the final value at which Figure 3a stops."""
-
-VISIBLE = 0.01
-"""Share from which the difference of two areas is visible; Table 2 has the errors of such differences."""
+LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)  # shares of the final value at which Figure 3a stops
+VISIBLE = 0.01  # share from which the difference of two areas is visible; Table 2 has the errors of such differences
 
 
 class Problem(NamedTuple):

@@ -31,14 +31,9 @@ COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")
 MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
 """Methods that training produces: oracles are not models, and shrunken weights are not stored."""
 
-PUBLISHED_ROWS = 473_134
-"""Training rows of the Yahoo! set in the paper."""
-
-VISIBLE = 5e-5
-"""Differences below this are invisible in the displayed digits."""
-
-ROUNDING = 1e-9
-"""Differences of timeliness below this count as 0."""
+PUBLISHED_ROWS = 473_134  # training rows of the Yahoo! set in the paper
+VISIBLE = 5e-5  # differences below this are invisible in the displayed digits
+ROUNDING = 1e-9  # differences of timeliness below this count as 0
 
 FOLDS = 5
 
@@ -175,8 +170,7 @@ def _cases(setting: Setting) -> tuple[Case, ...]:
     return CASES[:-1] if setting.quick or setting.data is None else CASES
 
 
-Sides = Mapping[str, Mapping[str, Many[float]]]
-"""Timeliness of each run, by side and method."""
+Sides = Mapping[str, Mapping[str, Many[float]]]  # timeliness of each run, by side and method
 
 
 def _section_1(setting: Setting, results: Results) -> Section:

@@ -264,15 +264,13 @@ def _agreement(ours: TimedPath, *literal: TimedPath) -> Result:
     }
 
 
-AGREE = 1e-8
-"""Values of F that differ by at most this are equal."""
+AGREE = 1e-8  # values of F that differ by at most this are equal
 
 SIZES = (2, 5, 10, 15, 20)
 """Group sizes; at 2 the public sample of Yahoo has as many groups as the full data set has at 5."""
 
 MADE = (250, 500, 1000, 2000)
-QUICK_MADE = (100, 200)
-"""Numbers of features of the synthetic problems, in groups of ten."""
+QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in groups of ten
 
 
 def _runs(setting: Setting) -> list[Run]:
@@ -352,8 +350,7 @@ def _ours(results: Results, synthetic: Results, with_moments: float) -> Finding:
     )
 
 
-WITHIN = 2.0
-"""A measured ratio agrees with the counted one within this factor."""
+WITHIN = 2.0  # a measured ratio agrees with the counted one within this factor
 
 
 def _paper(results: Results, real: bool) -> Finding:

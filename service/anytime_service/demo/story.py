@@ -30,8 +30,7 @@ from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
 DEADLINES_MS = (1.0, 3.0, 10.0)
 
-ALPHA = 1e-3
-"""Penalty of the softmax regression; cross-validation takes minutes here and hardly improves it."""
+ALPHA = 1e-3  # penalty of the softmax regression; cross-validation takes minutes here and hardly improves it
 
 WARM_UP, SHOWN, EVALUATED = 50, 3, 200
 """Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
