@@ -6,8 +6,7 @@ therefore be distributed over processes, stored in files, and resumed after an i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -79,11 +78,11 @@ class Table:
     name: str
     caption: str
     columns: tuple[str, ...]
-    rows: Many[Many[object]]
+    rows: Sequence[Sequence[object]]
     digits: int = 4
 
     @staticmethod
-    def of(name: str, caption: str, records: Many[Mapping[str, object]], digits: int = 4) -> Table:
+    def of(name: str, caption: str, records: Sequence[Mapping[str, object]], digits: int = 4) -> Table:
         """Return a table of at least one record, with a column for each key."""
         return Table(name, caption, tuple(records[0]), [tuple(record.values()) for record in records], digits)
 
@@ -101,10 +100,10 @@ class Figure:
 class Section:
     """The report's section on an experiment: findings first, then text, tables and figures."""
 
-    findings: Many[Finding]
-    text: Many[str] = ()
-    tables: Many[Table] = ()
-    figures: Many[Figure] = ()
+    findings: Sequence[Finding]
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
 
     def counted(self, verdict: str) -> int:
         """Return the number of claims with a verdict."""
@@ -122,7 +121,7 @@ class Experiment:
     name: str
     title: str
     source: str
-    runs: Callable[[Setting], Many[Run]]
+    runs: Callable[[Setting], Sequence[Run]]
     section: Callable[[Setting, Results], Section]
     sets: tuple[str, ...] = ()
     of_the_sets: bool = False

@@ -8,8 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
-from collections.abc import Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -41,7 +40,7 @@ def check_folder(folder: Path) -> None:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
 
 
-def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
+def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Path:
     """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 
     Raise AnytimeError if the folder is not writable, or matplotlib is not installed.
@@ -71,7 +70,7 @@ def _write_csv(table: Table, path: Path) -> None:
             writer.writerow(value for cell, pair in zip(row, pairs, strict=True) for value in cell[: 1 + pair])
 
 
-def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Iterator[str]:
+def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Iterator[str]:
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>"
     yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"

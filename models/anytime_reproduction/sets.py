@@ -9,8 +9,7 @@ file has the cost of each feature in order, separated by commas or lines; 1e8 or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -223,7 +222,9 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
     return _ranking(what, groups, halves, labels, queries)
 
 
-def _ranking(what: str, groups: FeatureGroups, X: Many[Float], y: Many[Float], query: Many[NDArray[Any]]) -> RealSet:
+def _ranking(
+    what: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
+) -> RealSet:
     """Return a ranking problem from its training rows and its held-out rows, in this order."""
     part = np.repeat([0, 1], [len(half) for half in y])
     rows = np.concatenate(X), np.concatenate(y)
@@ -250,7 +251,9 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
     return prices
 
 
-def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
+def _check(
+    folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[np.generic]]
+) -> None:
     """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
         path = str(folder / name)

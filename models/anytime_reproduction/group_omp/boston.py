@@ -5,8 +5,7 @@ Each split is expanded, divided into training, validation and test rows, fitted,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,7 +104,7 @@ def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, list[float]]
     }
 
 
-Scores = Mapping[str, Mapping[str, Many[float]]]  # errors and numbers of variables by method
+Scores = Mapping[str, Mapping[str, Sequence[float]]]  # errors and numbers of variables by method
 
 
 def _section(_: Setting, results: Results) -> Section:
@@ -179,7 +178,7 @@ BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mea
 SKEWED = 0.8  # a mean rests on few splits if the median is below this share of it
 
 
-def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:
+def _ols(scores: Scores, ols: Mapping[str, Sequence[float]]) -> Finding:
     """Return a finding on the cause of the OLS error; scales of the powers matter only by rounding."""
     errors = np.array(scores["OLS"]["error"])
     average, median, worst = float(errors.mean()), float(np.median(errors)), int(np.argmax(errors))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +71,7 @@ def agreeing(cells: Iterable[Compared]) -> int:
     return sum(cell.agrees for cell in cells)
 
 
-def means_finding(where: str, cells: Many[Compared], more: str = "", runs: str = "runs") -> Finding:
+def means_finding(where: str, cells: Sequence[Compared], more: str = "", runs: str = "runs") -> Finding:
     """Return a finding on how many published means agree, without a verdict for too few runs."""
     strict, agree, count = sum(c.strict for c in cells), agreeing(cells), cells[0].ours.runs
     return Finding(

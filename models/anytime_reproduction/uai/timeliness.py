@@ -6,8 +6,7 @@ chooses. It is also measured on a table with many rows, so that a difference is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -65,7 +64,7 @@ class Claim(NamedTuple):
     def words(self) -> str:
         return f"{self.better} {'>' if self.strictly else '>='} {self.worse}"
 
-    def difference(self, values: Mapping[str, Many[float]]) -> Estimate:
+    def difference(self, values: Mapping[str, Sequence[float]]) -> Estimate:
         return Estimate.of_difference(values[self.better], values[self.worse])
 
     def judged(self, difference: Estimate) -> bool | None:
@@ -125,7 +124,7 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     return {**_timeliness(runs), "alpha": penalty, "groupings": sorted(compared)}
 
 
-def _timeliness(runs: Many[Many[Comparison]]) -> dict[str, dict[str, list[float]]]:
+def _timeliness(runs: Sequence[Sequence[Comparison]]) -> dict[str, dict[str, list[float]]]:
     """Return the timeliness of each run by side and method, averaged over its comparisons."""
     return {
         side: {
@@ -170,7 +169,7 @@ def _cases(setting: Setting) -> tuple[Case, ...]:
     return CASES[:-1] if setting.quick or setting.data is None else CASES
 
 
-Sides = Mapping[str, Mapping[str, Many[float]]]  # timeliness of each run, by side and method
+Sides = Mapping[str, Mapping[str, Sequence[float]]]  # timeliness of each run, by side and method
 
 
 def _section_1(setting: Setting, results: Results) -> Section:
