@@ -16,9 +16,8 @@ from anytime_service.client.engine import MAX_EVENTS, EventQueue
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import decode_problem, encode_values, seconds_of
 from anytime_service.client.running import KnownModel
-from anytime_service.client.throttle import MAX_MARGIN_MS, NetworkMargin
-from anytime_service.client.transport import Endpoint
-from anytime_service.models.catalogue import summary
+from anytime_service.client.transport import MAX_MARGIN_MS, Endpoint, NetworkMargin
+from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
 from service.serving import LIKELIHOODS, likelihood_model
