@@ -19,14 +19,13 @@ from starlette.types import Scope
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
-from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
 from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, headers_of, read_head
-from anytime_service.http.responses import oip_problem_reply
+from anytime_service.http.responses import Endpoint, in_turn, oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, checked_row
-from anytime_service.api.endpoint import AT_A_TIME
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -24,7 +23,7 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import ABORT, CHARGE, Exchange, SendQueue
+from anytime_service.http.exchange import ABORT, AT_A_TIME, CHARGE, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache

@@ -31,7 +31,7 @@ MAX_BYTES = 1024 * 1024
 """Maximum bytes queued for a client that does not read; above it, the server gives up on the client."""
 
 AT_A_TIME = 16
-"""Number of messages that a send queue sends before the event loop serves other connections."""
+"""Number of lines or messages of one client that are read or sent before the event loop serves other connections."""
 
 ADMITTED = "anytime_service.admitted"
 """Key in the state of a request's ASGI scope: whether admission control accepts it, if that is already decided."""
