@@ -313,7 +313,7 @@ class Metadata(_InferenceEndpoint):
 def oip_routes(handler: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
     routes = [
-        Route("/v2", Metadata(handler, _server), methods=["GET"], name="oip_server"),
+        Route("/v2", Metadata(handler, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
         Route("/v2/health/live", Metadata(handler, _live), methods=["GET"], name="oip_live"),
         Route("/v2/health/ready", Metadata(handler, _ready), methods=["GET"], name="oip_ready"),
     ]
@@ -327,10 +327,6 @@ def oip_routes(handler: PredictionService) -> list[Route]:
             Route(f"{path}/infer", Infer(handler), methods=["POST"], name=infer),
         ]
     return routes
-
-
-def _server(_registry: ModelRegistry, _scope: Scope) -> Reply:
-    return _json(SERVER)
 
 
 def _live(registry: ModelRegistry, _scope: Scope) -> Reply:
