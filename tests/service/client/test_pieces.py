@@ -114,7 +114,7 @@ def test_a_timer_that_fires_early_is_set_again() -> None:
     async def main() -> None:
         begin = time.perf_counter()
         box: EventQueue[int] = EventQueue(begin + 0.1)
-        asyncio.get_running_loop().call_later(0.02, box._wake)
+        asyncio.get_running_loop().call_later(0.02, box._changed.set)
         assert await box.get() is None
         assert time.perf_counter() >= begin + 0.1
         box.close()
