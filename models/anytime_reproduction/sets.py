@@ -192,8 +192,7 @@ def boston_stand_in() -> RealSet:
 
 # The owners' Yahoo! files.
 
-FILES = ("set1.train.txt", "set1.test.txt")
-"""Files of training rows and held-out rows. The validation rows are not read."""
+FILES = ("set1.train.txt", "set1.test.txt")  # of training rows and held-out rows; the validation rows are not read
 
 
 def read_yahoo(folder: Path, costs: Path) -> RealSet:

@@ -28,14 +28,10 @@ from anytime_service.errors import KeysError
 
 KeyScope: TypeAlias = Literal["predict", "admin"]
 
-KEY = "anytime_service.key"
-"""Name in the ASGI scope under which the key of a request or WebSocket is stored, if one was required."""
-
+KEY = "anytime_service.key"  # name in the ASGI scope of the key of a request, if one was required
 MAX_KEY_BYTES = 1024  # largest size of a key in bytes; a longer one is not hashed
 SHORT = 16  # length in characters below which a key in clear is accepted with a warning
-
-SETTLED_S = 2.0
-"""Age of a file from which equal times mean an unchanged file, in seconds; clocks of file systems are coarse."""
+SETTLED_S = 2.0  # age in s from which equal times mean an unchanged file: clocks of file systems are coarse
 
 _KEY = re.compile(r"(?:(predict|admin):)?(?:sha256:([0-9a-fA-F]{64})|([A-Za-z0-9._~+/-]+=*))")
 _EXPECTED = (

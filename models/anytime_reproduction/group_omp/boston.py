@@ -41,8 +41,7 @@ READINGS: dict[str, str] = {
 }
 """Interpretations of section 4.2, ours first."""
 
-FEW_VALUES = 30
-"""Maximum number of values of a variable that the reading "index-plain" does not expand: RAD has 9 and ZN 26."""
+FEW_VALUES = 30  # values of a variable up to which "index-plain" does not expand it: RAD has 9 and ZN 26
 
 
 def expansion(X: Float, names: Iterable[str], few: int = 2, *, standardised: bool = False) -> Expansion:

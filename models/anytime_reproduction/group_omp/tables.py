@@ -11,12 +11,8 @@ from anytime_reproduction.estimates import Estimate, merged
 from anytime_reproduction.experiment import Finding, Result, Results, Run, Setting
 
 BATCHES, BATCH = 10, 10  # 100 repetitions, as in the Group-OMP paper, ten to a run
-
-ERRORS = 3.0
-"""Number of standard errors within which means agree: 95 % intervals would exclude one in twenty of dozens of cells."""
-
-MIN_RUNS = 20
-"""Minimum number of runs for a verdict on published means: with fewer, the errors are too large to disagree."""
+ERRORS = 3.0  # standard errors within which means agree: 95 % intervals would exclude one in twenty of many cells
+MIN_RUNS = 20  # runs needed for a verdict on published means: with fewer, the errors are too large to disagree
 
 
 def batched(setting: Setting, work: Callable[..., Result], names: Iterable[str], *, quick: int) -> list[Run]:

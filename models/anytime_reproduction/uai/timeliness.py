@@ -24,8 +24,7 @@ PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
 PUBLISHED_2: dict[str, dict[str, float]] = published("Hu et al. 2016, Table 2")
 """Timeliness by method; in Table 2 by group size, "s=5" to "s=20". The paper's Sparse is the shrunken one."""
 
-COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")
-"""Methods in the order of the paper's tables, and those that its tables lack."""
+COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")  # in the order of the paper's tables, then those that they lack
 
 MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
 """Methods that training produces: oracles are not models, and shrunken weights are not stored."""

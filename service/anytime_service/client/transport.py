@@ -289,8 +289,7 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; the link 
 
 _log = logging.getLogger("anytime.client")
 
-Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
-"""Outcome of a prediction: its answer, the refusal of one of its frames, or the loss of the link."""
+Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError  # answer, refusal of a frame, or loss of the link
 
 
 @dataclass(eq=False)

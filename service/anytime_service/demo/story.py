@@ -32,8 +32,7 @@ DEADLINES_MS = (1.0, 3.0, 10.0)
 
 ALPHA = 1e-3  # penalty of the softmax regression; cross-validation takes minutes here and hardly improves it
 
-WARM_UP, SHOWN, EVALUATED = 50, 3, 200
-"""Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
+WARM_UP, SHOWN, EVALUATED = 50, 3, 200  # images to warm up, to show individually, and for accuracy and timeliness
 
 
 def run_demo(*, once: bool, port: int) -> None:
