@@ -48,11 +48,8 @@ from anytime_service.schemas.oip import (
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.values import Array, Pauses
 
-BINARY = "application/octet-stream"
-"""Media type of JSON followed by tensors as bytes."""
-
-JSON_BYTES = "Inference-Header-Content-Length"
-"""Header with the number of bytes of JSON at the start of a body, if tensors follow."""
+BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
+JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
 
 
 class InferBody:
@@ -236,8 +233,7 @@ def _merged(head: PredictionRequest, request: InferRequest, tensors: Sequence[Te
     )
 
 
-MAX_UNADMITTED = 256 * 1024
-"""Largest JSON in bytes in which a request that is not admitted may request the base rate; or else in the query."""
+MAX_UNADMITTED = 256 * 1024  # largest JSON in bytes in which a request that is not admitted may request the base rate
 
 _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
 """Advice in the error about JSON that is too large."""

@@ -43,14 +43,9 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, Array, array_of
 from anytime_service.telemetry.records import GroupTimings
 
-MAX_OPEN = 1024
-"""Maximum number of open predictions on one connection."""
-
-REMEMBERED = 1024
-"""Number of answered ids, and of refused ids, that a connection remembers in order to recognise late groups."""
-
-REMEMBERED_MS = 10_000.0
-"""Time for which it remembers them; a group that arrives later counts as one of a prediction that was never begun."""
+MAX_OPEN = 1024  # maximum number of open predictions on one connection
+REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
+REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
 
 _log = logging.getLogger("anytime_service")
 

@@ -41,8 +41,7 @@ from anytime_service.telemetry.context import CURRENT
 
 T = TypeVar("T")
 
-MAX_DETAIL, MAX_FIELD = 1000, 200
-"""Maximum characters of `detail` and `field`, which may quote the request."""
+MAX_DETAIL, MAX_FIELD = 1000, 200  # maximum characters of `detail` and `field`, which may quote the request
 
 _TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
 """Temporary errors: a retry after a second, or on another replica, may succeed."""
