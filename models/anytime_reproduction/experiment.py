@@ -106,7 +106,6 @@ class Section:
     figures: Sequence[Figure] = ()
 
     def counted(self, verdict: str) -> int:
-        """Return the number of claims with a verdict."""
         return sum(finding.claims for finding in self.findings if finding.verdict == verdict)
 
 

@@ -168,7 +168,6 @@ MARKS = 12  # maximum number of markers on a line
 
 
 def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """Return a figure with panels side by side, and their axes."""
     figure, axes = blank_figure(count, across=True)
     figure.set_size_inches(width * count, height)
     for axis in axes:

@@ -125,7 +125,6 @@ def _inputs(setting: Setting) -> list[str]:
 
 
 def _stored(task: _Task) -> Result | None:
-    """Return the stored result if it belongs to exactly this run."""
     try:
         record = json.loads(task.path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -87,7 +87,6 @@ def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
 
 
 def consecutive_groups(sizes: Iterable[int], costs: Iterable[float]) -> FeatureGroups:
-    """Return groups G1, G2, ... of some sizes and costs."""
     built = [
         FeatureGroup(name=f"G{g}", features=tuple(f"G{g}.{d + 1}" for d in range(size)), cost=float(cost))
         for g, (size, cost) in enumerate(zip(sizes, costs, strict=True), start=1)

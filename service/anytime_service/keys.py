@@ -67,7 +67,6 @@ class KeyRing:
 
     @property
     def short(self) -> int:
-        """Return the number of keys that are short enough to guess."""
         return sum(key.short for key in self.current)
 
     def __len__(self) -> int:

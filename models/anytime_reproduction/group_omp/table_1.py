@@ -237,7 +237,6 @@ def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]
 
 
 def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) -> Estimate:
-    """Return Group-OMP minus a rival, run by run."""
     found = scores[f"printed-{number}"]["printed"]
     ours, other = (found[row_names(method).get(kind, method)][measure] for method in ("Group-OMP", rival))
     return Estimate.of_difference(ours, other)

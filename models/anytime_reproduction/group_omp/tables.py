@@ -45,7 +45,6 @@ class Compared:
 
     @property
     def distance(self) -> float:
-        """Return the distance between the means, minus the rounding."""
         return max(abs(self.published.mean - self.ours.mean) - self.rounding, 0.0)
 
     @property

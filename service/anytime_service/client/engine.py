@@ -52,7 +52,6 @@ class EventQueue(Generic[Event]):
         return time.perf_counter() >= self._until
 
     def put(self, event: Event) -> None:
-        """Add an event; only from the thread of the event loop."""
         self._events.append(event)
         self._changed.set()
 
@@ -77,7 +76,6 @@ class EventQueue(Generic[Event]):
         return None
 
     def close(self) -> list[Event]:
-        """Stop the timer, and return the unread events."""
         self._timer.cancel()
         events = list(self._events)
         self._events.clear()
@@ -150,7 +148,6 @@ class Call:
         self._open(await self._connection.link(self.until))
 
     def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
-        """Send a group; do nothing after `end`."""
         if self._ended:
             return
         self.sent[group] = (values, took_ms)
@@ -235,7 +232,6 @@ class Call:
             self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
 
     def close(self) -> list[object]:
-        """Stop waiting, and return the caller's unread events."""
         if self._channel is not None and self._channel.deadline_ms is None:
             self.end()  # without a deadline the prediction would stay open on the server
         self._closed = self._channel

@@ -226,7 +226,6 @@ class Throttle:
         self._requests = self._accepts = 0.0
 
     def rejects(self) -> bool:
-        """Return whether to reject a prediction without sending it to the server."""
         self._fade()
         share = (self._requests - K * self._accepts - FEW) / (self._requests + 1.0)
         if share <= 0.0 or self._chance() >= share:
@@ -315,7 +314,6 @@ class Channel:
         self.link.send(EndFrame(self.id))
 
     def abandon(self) -> None:
-        """Stop waiting; the answer then only updates the margin."""
         self.wake = None
         self.link.forget(self)
 
@@ -369,7 +367,6 @@ class Link:
         self._sendable.set()
 
     def forget(self, channel: Channel) -> None:
-        """Move an open prediction to the abandoned ones."""
         if self._open.pop(channel.id, None) is None:
             return
         self._abandoned[channel.id] = channel

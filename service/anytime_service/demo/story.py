@@ -36,7 +36,6 @@ WARM_UP, SHOWN, EVALUATED = 50, 3, 200  # images to warm up, to show individuall
 
 
 def run_demo(*, once: bool, port: int) -> None:
-    """Run the demo; unless `once`, the server runs until the user interrupts it."""
     console = Console(highlight=False, soft_wrap=True)
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
@@ -91,7 +90,6 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
 
 
 def _likely(answer: Answer) -> str:
-    """Return the likeliest digits and their probabilities; the classes are 0 to 9."""
     order = np.argsort(answer.probabilities)[::-1][:3]
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 

@@ -35,7 +35,6 @@ class MemorySession(Session):
     used_ms: float = 0.0
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
-        """Add groups, see `OpenSession.add_groups`; never waits."""
         arrays = checked_groups(self.prediction, values)
         more = self.prediction.more_bytes(arrays)
         if more:  # none for groups that replace others

@@ -115,7 +115,6 @@ class Mirror:
             self.session.note = BEHIND if behind else None
 
     def end(self, note: str | None = None) -> None:
-        """Answer the waiting predictions: no more groups will arrive."""
         self._ended = True
         if self.session is not None:
             self.session.note = note or self.session.note

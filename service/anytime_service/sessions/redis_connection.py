@@ -65,7 +65,6 @@ class LogLimit:
         self._passed: TTLCache[float] = TTLCache(MAX_LOGGED, LOG_S * 1000.0)
 
     def passes(self, message: str) -> bool:
-        """Return whether to log a message now."""
         now, last_ms = now_ms(), self._passed.get(message)
         if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
             return False

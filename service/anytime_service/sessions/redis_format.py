@@ -55,7 +55,6 @@ ENDED_KEY = "anytime:ended"
 
 
 def keys_of(name: str) -> tuple[str, str, str, str]:
-    """Return the keys for the scripts that work on one session."""
     return f"anytime:session:{{{name}}}", f"anytime:waiting:{{{name}}}", SESSIONS_KEY, ENDED_KEY
 
 

@@ -178,7 +178,6 @@ class RedisSessions:
         return self._connection.trouble
 
     async def start(self) -> None:
-        """Try to connect; after a failure, retry in the background."""
         await self._connection.start()
 
     async def close(self) -> None:
@@ -226,7 +225,6 @@ class RedisSessions:
             yield session
 
     async def delete(self, name: str) -> None:
-        """End a session and answer its open predictions on every replica."""
         with self.reporting():
             await self.run(redis_format.DELETE, name)
         self._known.forget(name)
