@@ -119,7 +119,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
 def _file_keys(content: str, path: Path) -> tuple[Key, ...]:
     """Read keys, one per line; `#` starts a comment, and empty lines are skipped.
 
-    Raise KeysError, which names the file, if a line is not a valid key or there is none.
+    Raise KeysError, which names the file, if a line is not a valid key, or without any key.
     """
     lines = content.splitlines()
     entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))

@@ -522,7 +522,7 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             assert held.bytes == 8
             await post_groups(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
-            held.most = 24
+            held.most = a.handler.held.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
             assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
@@ -531,7 +531,7 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             assert isinstance(a.failures[0], OverloadedError)
             assert (held.bytes, len(a.store._mirrors), b.handler.held.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
-            held.most = 32
+            held.most = a.handler.held.most = 32
             await a.wait(name)
             assert (a.answers[0].prefix, held.bytes) == (3, 0)
 
