@@ -249,9 +249,7 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
     return prices
 
 
-def _check(
-    folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[np.generic]]
-) -> None:
+def _check(folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[Any]]) -> None:
     """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
         path = str(folder / name)

@@ -57,9 +57,7 @@ class Settings(BaseSettings):
     max_share_per_key: float = Field(
         0.5, gt=0, le=1, allow_inf_nan=False, description="Share of each limit that one of several keys may use."
     )
-    max_connections: Count = Field(
-        10_000, description="Largest number of connections; above it only health and metrics."
-    )
+    max_connections: Count = Field(10_000, description="Most connections; further ones get only health and metrics.")
     max_message_rate: Amount = Field(20_000, description="Messages per second read from one connection; 0 is no limit.")
     max_header_bytes: int = Field(16 * 1024, ge=256, description="Largest head of a request: request line and headers.")
     header_timeout_s: PositiveAmount = Field(10, description="Longest time to receive the head of a request.")
@@ -80,9 +78,7 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[Key, ...], NoDecode] = Field(
         (), description="API keys, separated by commas: KEY, sha256:HEX, admin:KEY or admin:sha256:HEX.", exclude=True
     )
-    api_keys_file: Path | None = Field(
-        None, description="File of more API keys, one per line; reloaded when it changes."
-    )
+    api_keys_file: Path | None = Field(None, description="File of more keys, one per line; reloaded when it changes.")
     insecure: bool = Field(False, description="Allow access from other machines without API keys.")
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Origins of other sites that may send requests."

@@ -82,7 +82,7 @@ class AsyncClient:
         max_workers: int = 4,
         ssl: SSLContext | None = None,
     ) -> None:
-        self._endpoint = Endpoint.of(url, api_key=api_key, timeout_s=timeout_s, ssl=ssl)
+        self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl)
         self._late = LatenessRecord()
         self._connection = Connection(self._endpoint)
         self._control = Control(self._endpoint)

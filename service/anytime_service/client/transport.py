@@ -17,6 +17,7 @@ import copy
 import logging
 import math
 import random
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -72,18 +73,14 @@ class Endpoint:
     ssl: SSLContext | None
 
     @classmethod
-    def of(
-        cls, url: str, *, api_key: str | None = None, timeout_s: float = 30.0, ssl: SSLContext | None = None
-    ) -> Endpoint:
+    def of(cls, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
         Raise ClientError if the URL has another form, the key has invalid characters, or an option is invalid.
         """
         if not timeout_s > 0:
             raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
-        if api_key is not None and (
-            not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key
-        ):
+        if api_key is not None and not re.fullmatch("[!-~]+", api_key):
             raise ClientError(
                 "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
             )

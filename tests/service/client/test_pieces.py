@@ -34,7 +34,8 @@ from service.serving import LIKELIHOODS, likelihood_model
     ],
 )
 def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
-    assert (Endpoint.of(url).http, Endpoint.of(url).stream) == (http, stream)
+    endpoint = Endpoint.of(url, None, 30.0, None)
+    assert (endpoint.http, endpoint.stream) == (http, stream)
 
 
 def test_the_server_reads_messages_without_their_defaults() -> None:
