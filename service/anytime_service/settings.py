@@ -18,7 +18,6 @@ PREFIX = "ANYTIME_"
 
 SECRET = (("api_keys",), ("session_store",), ("ssl_keyfile_password",))  # settings whose values no message may contain
 
-
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

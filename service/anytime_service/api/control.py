@@ -26,7 +26,6 @@ async def _service(request: Request) -> PredictionService:
 
 Service = Annotated[PredictionService, Depends(_service)]
 
-
 Budget = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
     BeforeValidator(lambda value: value or None),  # an empty `budget=` counts as absent, as in a prediction

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from anytime.errors import suggestion
 from anytime.features.bases import Categories
@@ -18,11 +18,7 @@ from anytime.types import FamilyName, Label, Link, Task
 from anytime_service.errors import FieldError
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ModelCard(_View):
+class ModelCard(BaseModel, frozen=True):
     """The short description of a model in the list of models."""
 
     name: str
@@ -34,7 +30,7 @@ class ModelCard(_View):
     total_cost: float
 
 
-class ModelColumn(_View):
+class ModelColumn(BaseModel, frozen=True):
     """A raw column: its type, the levels of a column of categories in the order of their index, and its range.
 
     `other` states whether values that are not a level have a term; without one they count as missing. Values outside
@@ -49,7 +45,7 @@ class ModelColumn(_View):
     range: tuple[float, float] | None
 
 
-class ModelSummary(_View):
+class ModelSummary(BaseModel, frozen=True):
     """The summary of a model's manifest; `steps` are in sequence order.
 
     `versions` are all loaded versions, the newest first. `cv_error` of steps and `prior_error` are mean squared errors
@@ -100,7 +96,7 @@ class ModelSummary(_View):
         return tuple(name for step in self.steps[:prefix] for name in step.adds if name in featured)
 
 
-class PlannedStep(_View):
+class PlannedStep(BaseModel, frozen=True):
     """An incomplete step: the groups to compute for it, their cost, and the quality of the prefix after it.
 
     `spent` is the cost of the available groups and of this plan up to and including this step.
@@ -117,7 +113,7 @@ class PlannedStep(_View):
     deviance: float | None
 
 
-class Plan(_View):
+class Plan(BaseModel, frozen=True):
     """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps."""
 
     model: str
