@@ -172,9 +172,6 @@ class Mirrors:
         self._all: dict[str, Mirror] = {}
         self.subscribed = False
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def find(self, name: str) -> Mirror | None:
         return self._all.get(name)
 

@@ -63,9 +63,6 @@ class ModelVersions:
         self._retained: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
         self.notice()
 
-    def __len__(self) -> int:
-        return len(self._retained)
-
     def find(self, name: str, version: str) -> Model:
         """Return a model in one version; raise MissingVersionError if this replica does not have it."""
         self.notice()

@@ -95,7 +95,7 @@ def test_a_second_key_halves_the_share_of_the_first_and_a_removed_key_keeps_its_
     assert held.bytes == 0
     del account
     gc.collect()
-    assert len(accounts) == 0
+    assert len(accounts._all) == 0
 
 
 class Steps:
@@ -200,7 +200,7 @@ def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Predictio
 def used(handler: PredictionService) -> tuple[int, int, int]:
     """What the handler counts: bytes, open predictions, accounts."""
     gc.collect()
-    return handler.held.bytes, len(handler.live), len(handler.accounts)
+    return handler.held.bytes, len(handler.live), len(handler.accounts._all)
 
 
 Opener = Callable[[Running, PredictionService, str, ExitStack], Any]

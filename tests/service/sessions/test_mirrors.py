@@ -173,10 +173,10 @@ def test_a_session_without_waiting_predictions_has_no_mirror() -> None:
     mirrors = mirrored()
     with mirrors.followed(NAME, ANYONE) as mirror:
         mirror.apply(Posts([]).snapshot(0), MODEL)
-        assert len(mirrors) == 1
-    assert len(mirrors) == 0
+        assert len(mirrors._all) == 1
+    assert len(mirrors._all) == 0
     mirrors.receive(message(1, {"speed": [1.0]}))
-    assert len(mirrors) == 0
+    assert len(mirrors._all) == 0
 
 
 def test_a_false_revision_is_dropped_after_one_reading() -> None:

@@ -154,7 +154,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             (answer,) = both[1].answers
             assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
-            assert not len(both[1].store._mirrors)
+            assert not len(both[1].store._mirrors._all)
         await memory.close()
 
     run(main())
@@ -179,7 +179,7 @@ def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
                         with pytest.raises(UnknownSessionError) as error:
                             await post_groups(replica.store, other, VALUES)
                         assert len(str(error.value)) < 200, attempt
-            assert len(a.store._known) == len(b.store._known) == 0
+            assert len(a.store._known._items) == len(b.store._known._items) == 0
 
     run(main())
 
@@ -344,7 +344,7 @@ def test_damaged_data_is_an_error_and_never_reaches_an_answer(
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
-            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
+            assert (len(a.store._mirrors._all), len(b.store._mirrors._all)) == (0, 1)
             await post_groups(a.store, other, VALUES)
             await until(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
@@ -449,7 +449,7 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
             await post_groups(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors), len(b.handler.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors._all), len(b.handler.live)) == ([], 0, 0)
 
     run(main())
 
@@ -487,7 +487,7 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
             assert b.store.trouble is None
             await until(lambda: followed.note is None)  # it was read again too
             await a.store.delete(idle)
-            await until(lambda: not len(b.store._mirrors))
+            await until(lambda: not len(b.store._mirrors._all))
 
     run(main())
 
@@ -501,10 +501,10 @@ def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
             await b.wait(name)
             waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
             assert waiting == [b.store._replica.encode()]
-            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
+            assert (len(a.store._mirrors._all), len(b.store._mirrors._all), len(c.store._mirrors._all)) == (0, 1, 0)
             await post_groups(c.store, name, VALUES)
             await until(lambda: bool(b.answers))
-            assert len(b.store._mirrors) == 0
+            assert len(b.store._mirrors._all) == 0
 
     run(main())
 
@@ -525,11 +525,11 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             held.most = a.handler.held.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
-            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
+            assert (held.bytes, len(a.store._mirrors._all)) == (24, 1), "the first prediction still waits"
             await post_groups(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, len(a.store._mirrors), b.handler.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors._all), b.handler.held.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
             held.most = a.handler.held.most = 32
             await a.wait(name)
@@ -554,7 +554,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
                 "it served that version when the session began"
             )
             assert (await answered(a.store, name)).version == "v1"
-            assert not len(b.store._mirrors)
+            assert not len(b.store._mirrors._all)
 
     run(main())
 
@@ -569,14 +569,14 @@ def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
         registry = ModelRegistry.of([version(number)])
         versions.notice()
         assert versions.find("brake", "v0").version == "v0", "used each time"
-    assert len(versions) == MAX_RETAINED
+    assert len(versions._retained) == MAX_RETAINED
     with pytest.raises(MissingVersionError):
         versions.find("brake", "v1")
     brief = ModelVersions(lambda: registry, retain_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()
-    assert len(brief) == 0, str(before)
+    assert len(brief._retained) == 0, str(before)
 
 
 def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +587,7 @@ def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], mo
             names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
             for name in names:
                 await post_groups(b.store, name, VALUES)
-            assert len(a.store._known) == len(b.store._known) == 3
+            assert len(a.store._known._items) == len(b.store._known._items) == 3
             assert await post_groups(a.store, names[0], {}) == (3, set())
 
     run(main())
@@ -654,7 +654,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
             finally:
                 shared_redis.go_on()
             await until(lambda: a.store.trouble is None)
-            assert not len(a.store._mirrors)
+            assert not len(a.store._mirrors._all)
 
     run(main())
 
