@@ -28,8 +28,7 @@ from anytime_reproduction.uai.training_time import TRAINING_TIME
 EXPERIMENTS = (TABLE_1, TABLE_2, CURVES, TRAINING_TIME, DOUBLING, BOUNDS, CERTIFICATES, GROUP_OMP, BOSTON)
 """All experiments, in the order of the report."""
 
-DATA = Path("../shared/data")
-"""Default folder of the real data sets."""
+DATA = Path("../shared/data")  # default folder of the real data sets
 
 
 def reproduce(
@@ -37,35 +36,23 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="Run these experiments; the default is all.",
-            show_default=False,
             autocompletion=lambda: [each.name for each in EXPERIMENTS],
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Run all experiments, as without a name.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions: about two minutes.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Write the report to this folder; its results are reused.")] = Path(
+    out: Annotated[Path, typer.Option(help="Write the report to this folder; its results are reused.")] = Path(
         "reproduction"
     ),
     data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help=f"Read the real data sets from this folder; the default is {DATA} if it exists.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(help=f"Read the real data sets from this folder; the default is {DATA} if it exists.")
     ] = None,
-    yahoo: Annotated[
-        Path | None,
-        typer.Option("--yahoo", help="Read the owners' Yahoo! LTR files from this folder.", show_default=False),
-    ] = None,
+    yahoo: Annotated[Path | None, typer.Option(help="Read the owners' Yahoo! LTR files from this folder.")] = None,
     yahoo_costs: Annotated[
-        Path | None,
-        typer.Option("--yahoo-costs", help="Read the costs of the Yahoo! features from this file.", show_default=False),
+        Path | None, typer.Option(help="Read the costs of the Yahoo! features from this file.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run everything again, and replace existing results.")] = False,
-    n_jobs: Annotated[
-        int | None, typer.Option(help="Run this many processes; the default is all cores.", show_default=False)
-    ] = None,
+    n_jobs: Annotated[int | None, typer.Option(help="Run this many processes; the default is all cores.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed all random numbers.")] = 0,
 ) -> None:
     """Reproduce the papers' experiments and write a report: each table and figure, published and ours.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,13 @@ class Estimate:
     runs: int = 1
 
     @staticmethod
-    def of(values: Many[float] | Float) -> Estimate:
+    def of(values: Sequence[float] | Float) -> Estimate:
         array = np.asarray(values, dtype=np.float64)
         error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else None
         return Estimate(float(array.mean()), error, len(array))
 
     @staticmethod
-    def of_difference(first: Many[float], second: Many[float]) -> Estimate:
+    def of_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
         """Return the estimate of first - second over the same runs, in which common effects cancel."""
         return Estimate.of(np.subtract(first, second))
 
@@ -50,7 +49,7 @@ def published(table: str) -> Any:
     return json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))[table]
 
 
-def merged(parts: Many[Any]) -> Any:
+def merged(parts: Sequence[Any]) -> Any:
     """Return results of the same form as one: their lists are joined, at any depth; other values are of the first."""
     if isinstance(parts[0], dict):
         return {key: merged([part[key] for part in parts]) for key in parts[0]}

@@ -6,17 +6,13 @@ therefore be distributed over processes, stored in files, and resumed after an i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Result: TypeAlias = dict[str, Any]
-"""Return value of a run: plain values by name."""
-
-Results: TypeAlias = Mapping[str, Result]
-"""Results of the runs of one experiment, by the name of the run."""
+Result: TypeAlias = dict[str, Any]  # return value of a run: plain values by name
+Results: TypeAlias = Mapping[str, Result]  # results of the runs of one experiment, by the name of the run
 
 
 @dataclass(frozen=True)
@@ -82,11 +78,11 @@ class Table:
     name: str
     caption: str
     columns: tuple[str, ...]
-    rows: Many[Many[object]]
+    rows: Sequence[Sequence[object]]
     digits: int = 4
 
     @staticmethod
-    def of(name: str, caption: str, records: Many[Mapping[str, object]], digits: int = 4) -> Table:
+    def of(name: str, caption: str, records: Sequence[Mapping[str, object]], digits: int = 4) -> Table:
         """Return a table of at least one record, with a column for each key."""
         return Table(name, caption, tuple(records[0]), [tuple(record.values()) for record in records], digits)
 
@@ -104,13 +100,12 @@ class Figure:
 class Section:
     """The report's section on an experiment: findings first, then text, tables and figures."""
 
-    findings: Many[Finding]
-    text: Many[str] = ()
-    tables: Many[Table] = ()
-    figures: Many[Figure] = ()
+    findings: Sequence[Finding]
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
 
     def counted(self, verdict: str) -> int:
-        """Return the number of claims with a verdict."""
         return sum(finding.claims for finding in self.findings if finding.verdict == verdict)
 
 
@@ -126,7 +121,7 @@ class Experiment:
     name: str
     title: str
     source: str
-    runs: Callable[[Setting], Many[Run]]
+    runs: Callable[[Setting], Sequence[Run]]
     section: Callable[[Setting, Results], Section]
     sets: tuple[str, ...] = ()
     of_the_sets: bool = False

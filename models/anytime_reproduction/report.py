@@ -8,8 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
-from collections.abc import Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -41,7 +40,7 @@ def check_folder(folder: Path) -> None:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
 
 
-def write_report(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Path:
+def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Path:
     """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 
     Raise AnytimeError if the folder is not writable, or matplotlib is not installed.
@@ -71,7 +70,7 @@ def _write_csv(table: Table, path: Path) -> None:
             writer.writerow(value for cell, pair in zip(row, pairs, strict=True) for value in cell[: 1 + pair])
 
 
-def _page(sections: Many[tuple[Experiment, Section]], ran_on: Many[str], folder: Path) -> Iterator[str]:
+def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Iterator[str]:
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>"
     yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
@@ -165,12 +164,10 @@ STYLES: dict[str, Style] = {
 OTHERS = (Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x"))
 """Styles for all other lines, used in turn."""
 
-MARKS = 12
-"""Maximum number of markers on a line."""
+MARKS = 12  # maximum number of markers on a line
 
 
 def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """Return a figure with panels side by side, and their axes."""
     figure, axes = blank_figure(count, across=True)
     figure.set_size_inches(width * count, height)
     for axis in axes:

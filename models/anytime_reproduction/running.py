@@ -10,8 +10,7 @@ import hashlib
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +35,7 @@ class _Task(NamedTuple):
 
 
 def results_of(
-    experiments: Many[Experiment],
+    experiments: Sequence[Experiment],
     setting: Setting,
     folder: Path,
     *,
@@ -74,7 +73,7 @@ def results_of(
     return {e.name: {t.run.name: found[t.path] for t in tasks if t.experiment == e.name} for e in experiments}
 
 
-def _executed(tasks: Many[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
+def _executed(tasks: Sequence[_Task], setting: Setting, n_jobs: int) -> Iterator[tuple[_Task, Result | Exception]]:
     """Execute tasks, in the order in which they complete; tasks that must run alone come last, one after another."""
     together = [task for task in tasks if not task.run.alone]
     yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
@@ -100,7 +99,7 @@ def _work(task: _Task, setting: Setting) -> tuple[_Task, Result | Exception]:
         return task, failure
 
 
-def _fingerprint(run: Run, setting: Setting, inputs: Many[str]) -> str:
+def _fingerprint(run: Run, setting: Setting, inputs: Sequence[str]) -> str:
     what = [_library(), run.work.__qualname__, dict(run.arguments), setting.quick, setting.seed, *inputs]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
@@ -126,7 +125,6 @@ def _inputs(setting: Setting) -> list[str]:
 
 
 def _stored(task: _Task) -> Result | None:
-    """Return the stored result if it belongs to exactly this run."""
     try:
         record = json.loads(task.path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -9,8 +9,7 @@ file has the cost of each feature in order, separated by commas or lines; 1e8 or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -88,7 +87,6 @@ def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
 
 
 def consecutive_groups(sizes: Iterable[int], costs: Iterable[float]) -> FeatureGroups:
-    """Return groups G1, G2, ... of some sizes and costs."""
     built = [
         FeatureGroup(name=f"G{g}", features=tuple(f"G{g}.{d + 1}" for d in range(size)), cost=float(cost))
         for g, (size, cost) in enumerate(zip(sizes, costs, strict=True), start=1)
@@ -129,17 +127,13 @@ def regrouped(setting: Setting, data: RealSet, size: int) -> RealSet:
 
 # Stand-ins.
 
-COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
-"""The costs of Yahoo's features (section 5.1)."""
-
-SETS = 5
-"""Disjoint sets of AGRICULTURAL in the paper, and of its stand-in here."""
+COSTS = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)  # the costs of Yahoo's features (section 5.1)
+SETS = 5  # disjoint sets of AGRICULTURAL in the paper, and of its stand-in here
 
 EACH = tuple((tuple(part for part in range(SETS) if part != test), test) for test in range(SETS))
 """Splits that hold out each of the five parts in turn."""
 
-TRAIN_AND_TEST = (((0,), 1),)
-"""The split of a set with given training and held-out rows."""
+TRAIN_AND_TEST = (((0,), 1),)  # the split of a set with given training and held-out rows
 
 
 def detection_stand_in(seed: int) -> RealSet:
@@ -197,8 +191,7 @@ def boston_stand_in() -> RealSet:
 
 # The owners' Yahoo! files.
 
-FILES = ("set1.train.txt", "set1.test.txt")
-"""Files of training rows and held-out rows. The validation rows are not read."""
+FILES = ("set1.train.txt", "set1.test.txt")  # of training rows and held-out rows; the validation rows are not read
 
 
 def read_yahoo(folder: Path, costs: Path) -> RealSet:
@@ -227,7 +220,9 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
     return _ranking(what, groups, halves, labels, queries)
 
 
-def _ranking(what: str, groups: FeatureGroups, X: Many[Float], y: Many[Float], query: Many[NDArray[Any]]) -> RealSet:
+def _ranking(
+    what: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
+) -> RealSet:
     """Return a ranking problem from its training rows and its held-out rows, in this order."""
     part = np.repeat([0, 1], [len(half) for half in y])
     rows = np.concatenate(X), np.concatenate(y)
@@ -254,7 +249,7 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
     return prices
 
 
-def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[NDArray[np.generic]]) -> None:
+def _check(folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[Any]]) -> None:
     """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
         path = str(folder / name)
@@ -268,8 +263,7 @@ def _check(folder: Path, sparse: Many[Any], labels: Many[Float], queries: Many[N
 
 # The public data sets.
 
-SET_ROWS = 96_000
-"""Rows in each of the five sets, or a fifth of a smaller table; the paper has 100,000 of 510,000."""
+SET_ROWS = 96_000  # rows in each of the five sets, or a fifth of a smaller table; the paper has 100,000 of 510,000
 
 
 def check_sets(names: Iterable[str], setting: Setting) -> None:

@@ -17,16 +17,13 @@ _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicor
 
 def serve(
     models: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Serve these model files, and those in these folders.", show_default=False),
+        list[Path] | None, typer.Argument(help="Serve these model files, and those in these folders.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Listen on this address.", show_default="127.0.0.1")] = None,
     port: Annotated[
         int | None, typer.Option(help="Listen on this port, 1 to 65535; 0 is any free port.", show_default="8000")
     ] = None,
-    uds: Annotated[
-        Path | None, typer.Option(help="Listen on this Unix socket, instead of a host and port.", show_default=False)
-    ] = None,
+    uds: Annotated[Path | None, typer.Option(help="Listen on this Unix socket, instead of a host and port.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow access from other machines without API keys.")
     ] = False,
@@ -50,18 +47,13 @@ def serve(
             show_default="memory",
         ),
     ] = None,
-    ssl_certfile: Annotated[
-        Path | None, typer.Option(help="Read the TLS certificate from this file (PEM).", show_default=False)
-    ] = None,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Read the TLS certificate from this file (PEM).")] = None,
     ssl_keyfile: Annotated[
-        Path | None, typer.Option(help="Read the key of the certificate from this file (PEM).", show_default=False)
+        Path | None, typer.Option(help="Read the key of the certificate from this file (PEM).")
     ] = None,
-    ssl_keyfile_password: Annotated[
-        str | None, typer.Option(help="Decrypt the key with this password.", show_default=False)
-    ] = None,
+    ssl_keyfile_password: Annotated[str | None, typer.Option(help="Decrypt the key with this password.")] = None,
     ssl_ca_certs: Annotated[
-        Path | None,
-        typer.Option(help="Require client certificates of the authorities in this file (PEM).", show_default=False),
+        Path | None, typer.Option(help="Require client certificates of the authorities in this file (PEM).")
     ] = None,
 ) -> None:
     """Serve models over HTTP and WebSocket, with an answer at every deadline.

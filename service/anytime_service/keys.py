@@ -7,7 +7,7 @@ A key is given in clear or as its SHA-256, optionally with a scope before it:
 Scope `predict`, the default, allows predictions and reading the descriptions of models; `admin` allows everything. Only
 hashes are stored. No message contains a key, not even an invalid one: messages name a key by its position.
 
-The watcher checks the key file every second and reloads it when it has changed.
+The watcher reads the key file every second, and reloads the keys when its content has changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,17 +27,9 @@ from anytime_service.errors import KeysError
 
 KeyScope: TypeAlias = Literal["predict", "admin"]
 
-KEY = "anytime_service.key"
-"""Name in the ASGI scope under which the key of a request or WebSocket is stored, if one was required."""
-
-MAX_KEY_BYTES = 1024
-"""Largest size of a key in bytes; a longer one is not hashed."""
-
-SHORT = 16
-"""Length in characters below which a key in clear is accepted with a warning."""
-
-SETTLED_S = 2.0
-"""Age of a file from which equal times mean an unchanged file, in seconds; clocks of file systems are coarse."""
+KEY = "anytime_service.key"  # name in the ASGI scope of the key of a request, if one was required
+MAX_KEY_BYTES = 1024  # largest size of a key in bytes; a longer one is not hashed
+SHORT = 16  # length in characters below which a key in clear is accepted with a warning
 
 _KEY = re.compile(r"(?:(predict|admin):)?(?:sha256:([0-9a-fA-F]{64})|([A-Za-z0-9._~+/-]+=*))")
 _EXPECTED = (
@@ -66,9 +57,8 @@ class KeyRing:
         self.file = file
         self._given = tuple(given)
         self._set_current(self._given)
-        self._seen: tuple[int, ...] | None = None
-        if file is not None:
-            self.read()
+        self._read = b""  # SHA-256 of the file
+        self.read()
 
     @property
     def needed(self) -> bool:
@@ -77,7 +67,6 @@ class KeyRing:
 
     @property
     def short(self) -> int:
-        """Return the number of keys that are short enough to guess."""
         return sum(key.short for key in self.current)
 
     def __len__(self) -> int:
@@ -101,19 +90,20 @@ class KeyRing:
         """Return whether a key that was found before is still valid, in any scope."""
         return any(compare_digest(each.digest, key.digest) for each in self.current)
 
-    def changed(self) -> bool:
-        """Return whether the file may have changed since it was read, from its times."""
-        return self.file is not None and (self._seen is None or self._seen != _signature(self.file))
-
     def read(self) -> bool:
         """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
         if self.file is None:
             return False
-        seen = _signature(self.file)  # before reading: the next check notices a write during the reading
-        settled = bool(seen) and time.time_ns() - seen[0] > SETTLED_S * 1e9
-        self._seen = seen if settled else None
-        before = self.current
-        self._set_current((*self._given, *read_key_file(self.file)))
+        try:
+            content = self.file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise KeysError(f"cannot read key file {str(self.file)!r}: {reason}") from None
+        read, before = sha256(content.encode()).digest(), self.current
+        if read == self._read:
+            return False
+        self._set_current((*self._given, *_file_keys(content, self.file)))
+        self._read = read
         return before != self.current
 
     def _set_current(self, keys: tuple[Key, ...]) -> None:
@@ -126,16 +116,12 @@ def read_keys(text: str) -> tuple[Key, ...]:
     return tuple(_numbered("entry", enumerate(text.split(","), start=1)))
 
 
-def read_key_file(path: Path) -> tuple[Key, ...]:
-    """Read a file of keys, one per line; `#` starts a comment, and empty lines are skipped.
+def _file_keys(content: str, path: Path) -> tuple[Key, ...]:
+    """Read keys, one per line; `#` starts a comment, and empty lines are skipped.
 
-    Raise KeysError if the file is unreadable or contains no key, or a line is not a valid key.
+    Raise KeysError, which names the file, if a line is not a valid key, or without any key.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise KeysError(f"cannot read key file {str(path)!r}: {reason}") from None
+    lines = content.splitlines()
     entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))
     try:
         keys = tuple(_numbered("line", ((number, text) for number, text in entries if text)))
@@ -167,17 +153,7 @@ def _key(text: str) -> Key:
     return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
 
 
-def _signature(path: Path) -> tuple[int, ...]:
-    """Return the time of the last change, the size and the inode of a file; empty if it does not exist."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (max(found.st_mtime_ns, found.st_ctime_ns), found.st_size, found.st_ino)
-
-
-LOOK_S = 1.0
-"""Interval between two checks of the key file, in seconds."""
+LOOK_S = 1.0  # interval between two checks of the key file, in seconds
 
 _log = logging.getLogger("anytime_service")
 
@@ -216,8 +192,7 @@ class KeyFileWatcher:
             self._changed()
 
     def _look(self) -> None:
-        if self._keys.changed():
-            self.read()
+        self.read()
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _warn(self) -> None:

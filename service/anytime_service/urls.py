@@ -87,8 +87,7 @@ def _own(name: str) -> bool:
     return "." not in name or last.isdigit() or last == "localhost" or name.endswith("]")
 
 
-MEMORY = "memory"
-"""Setting that stores sessions in the process that creates them."""
+MEMORY = "memory"  # setting that stores sessions in the process that creates them
 
 _EXPECTED = (
     "expected 'memory', 'redis://user:password@host:port/db', 'rediss://...' for TLS, or "

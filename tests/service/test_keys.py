@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
-from anytime_service.keys import MAX_KEY_BYTES, Key, KeyRing, read_key_file, read_keys
+from anytime_service.keys import MAX_KEY_BYTES, Key, KeyRing, read_keys
 from anytime_service.settings import load_settings
 
 SECRET = "do-not-tell-anybody-0123456789"
@@ -101,8 +101,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_has_a_key_a_line_comments_and_empty_lines(file: Path) -> None:
     file.write_bytes(f"# of Ann\r\n\r\n  {SECRET}  # until May\r\n\tadmin:sha256:{HEX.upper()}\n".encode())
-    assert [key.scope for key in read_key_file(file)] == ["predict", "admin"]
-    assert right_of(KeyRing((), file), SECRET) == "admin"
+    ring = KeyRing((), file)
+    assert [key.scope for key in ring.current] == ["predict", "admin"]
+    assert right_of(ring, SECRET) == "admin"
 
 
 @pytest.mark.parametrize("content", [b"", b"# nobody\n", b"\xff\xfe", f"{SECRET}\n{SECRET} twice\n".encode()])
@@ -124,7 +125,6 @@ def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
     assert kept is not None
     assert len(ring) == 3
     file.write_text("second-0123456789\nthird-0123456789\n")
-    assert ring.changed()
     assert ring.read()
     assert [right_of(ring, f"{name}-0123456789") for name in ("first", "second", "third")] == ["predict"] * 3
     assert right_of(ring, SECRET) is None
@@ -136,23 +136,22 @@ def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path) -> None:
     ring = KeyRing((), file)
     for spoil in (lambda: file.write_text("no key\n"), lambda: file.write_text(""), file.unlink):
         spoil()
-        assert ring.changed()
         with pytest.raises(KeysError):
             ring.read()
         assert right_of(ring, SECRET) == "predict"
         assert ring.needed
     file.write_text("second-0123456789")
-    assert ring.changed()
     assert ring.read()
     assert right_of(ring, SECRET) is None
 
 
-def test_a_file_is_read_again_only_when_it_may_be_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_parsed_again_only_when_the_file_has_another_content(file: Path) -> None:
     file.write_text(SECRET)
     ring = KeyRing((), file)
-    assert ring.changed(), "written to a moment ago, it may be written to again within the same tick of its clock"
-    monkeypatch.setattr("anytime_service.keys.SETTLED_S", -1.0)
-    ring.read()
-    assert not ring.changed()
+    kept = ring.current
     os.utime(file, (0, 0))
-    assert ring.changed()
+    assert not ring.read()
+    assert ring.current is kept
+    file.write_text("second-0123456789")
+    os.utime(file, (0, 0))
+    assert ring.read(), "whatever its times and its size"

@@ -5,8 +5,7 @@ Each split is expanded, divided into training, validation and test rows, fitted,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,8 +41,7 @@ READINGS: dict[str, str] = {
 }
 """Interpretations of section 4.2, ours first."""
 
-FEW_VALUES = 30
-"""Maximum number of values of a variable that the reading "index-plain" does not expand: RAD has 9 and ZN 26."""
+FEW_VALUES = 30  # values of a variable up to which "index-plain" does not expand it: RAD has 9 and ZN 26
 
 
 def expansion(X: Float, names: Iterable[str], few: int = 2, *, standardised: bool = False) -> Expansion:
@@ -105,8 +103,7 @@ def _details(w: Float, rows: Rows, X: Float, y: Float) -> dict[str, list[float]]
     }
 
 
-Scores = Mapping[str, Mapping[str, Many[float]]]
-"""Errors and numbers of variables by method."""
+Scores = Mapping[str, Mapping[str, Sequence[float]]]  # errors and numbers of variables by method
 
 
 def _section(_: Setting, results: Results) -> Section:
@@ -176,14 +173,11 @@ def _readings(others: Mapping[str, Scores]) -> Table:
     return Table("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
 
 
-BEYOND = 0.8
-"""OLS's error comes from rows beyond the training range if its mean without them is below this share of it."""
-
-SKEWED = 0.8
-"""A mean rests on few splits if the median is below this share of it."""
+BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
+SKEWED = 0.8  # a mean rests on few splits if the median is below this share of it
 
 
-def _ols(scores: Scores, ols: Mapping[str, Many[float]]) -> Finding:
+def _ols(scores: Scores, ols: Mapping[str, Sequence[float]]) -> Finding:
     """Return a finding on the cause of the OLS error; scales of the powers matter only by rounding."""
     errors = np.array(scores["OLS"]["error"])
     average, median, worst = float(errors.mean()), float(np.median(errors)), int(np.argmax(errors))

@@ -30,8 +30,7 @@ from anytime_reproduction.sets import consecutive_groups
 
 # Designs.
 
-MEASURED = 0.05
-"""Weight of a hidden variable in its measurements in experiment 4."""
+MEASURED = 0.05  # weight of a hidden variable in its measurements in experiment 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +69,7 @@ def _drawn(rng: np.random.Generator, rows: int, width: int) -> Float:
     return rng.normal(size=(rows, width)) @ np.linalg.cholesky(_halving(width)).T
 
 
-FACTORS, CURVES = 15, 16
-"""Numbers of categorical variables in experiment 1 and of curves in experiment 2."""
+FACTORS, CURVES = 15, 16  # numbers of categorical variables in experiment 1 and of curves in experiment 2
 
 
 def _draw_categories(rng: np.random.Generator, rows: int) -> Float:
@@ -167,17 +165,10 @@ DESIGNS: tuple[Design, ...] = (
 
 # Methods.
 
-PENALTIES = 100
-"""Number of penalties on a path of the Lasso or the Group Lasso."""
-
-SMALLEST = 1e-4
-"""The last penalty as a share of the first: close enough to OLS that every optimum lies before."""
-
-GAP = 1e-7
-"""Target duality gap on the Group Lasso's path, as a share of |y|^2."""
-
-ROUNDING = 1e-9
-"""Coefficients below this share of the path's largest are rounding at a knot."""
+PENALTIES = 100  # number of penalties on a path of the Lasso or the Group Lasso
+SMALLEST = 1e-4  # the last penalty as a share of the first: close enough to OLS that every optimum lies before
+GAP = 1e-7  # target duality gap on the Group Lasso's path, as a share of |y|^2
+ROUNDING = 1e-9  # coefficients below this share of the path's largest are rounding at a knot
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +186,7 @@ class Rows:
         return np.where(lengths > 0, lengths, 1.0)
 
 
-Method = Callable[[Rows], Float]
-"""A function from rows to a path (points, D) of coefficients."""
+Method = Callable[[Rows], Float]  # a function from rows to a path (points, D) of coefficients
 
 
 def ols(rows: Rows) -> Float:
@@ -274,8 +264,7 @@ METHODS: dict[str, Method] = {
 }
 """The methods by the paper's names, in its order."""
 
-RIVALS = ("OLS", "Lasso", "OMP", "Group Lasso")
-"""All methods but Group-OMP; OLS has no tuning parameter."""
+RIVALS = ("OLS", "Lasso", "OMP", "Group Lasso")  # all methods but Group-OMP; OLS has no tuning parameter
 
 
 # Repetitions.

@@ -6,8 +6,7 @@ consistently better" is judged cell by cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,11 +22,10 @@ TABLE_1: dict[str, dict[str, list[Estimate]]] = {
 }
 """Means and standard errors over 100 runs, by measure and row, one for each of the four experiments."""
 
-Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Many[float]]]]]
+Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 """By variation, scoring, row of Table 1 and measure: a number for each run."""
 
-ROWS = tuple(row for method in METHODS for row in row_names(method).values())
-"""Rows of Table 1."""
+ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
@@ -38,7 +36,7 @@ def _ours(scores: Scores, number: int, row: str, measure: str) -> Estimate:
     return Estimate.of(scores[f"printed-{number}"]["printed"][row][measure])
 
 
-def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Many[str] = ROWS) -> list[Compared]:
+def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Sequence[str] = ROWS) -> list[Compared]:
     """Return the published cells of the variation's experiment with ours, for some rows."""
     design, ours = VARIATIONS[variation].design, scores[variation][scoring]
     return [
@@ -68,13 +66,13 @@ def _section(_: Setting, results: Results) -> Section:
     return Section(findings, _text(scores), tables, figures)
 
 
-def _reproduced(number: int, compared: Many[Compared]) -> Finding:
+def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
     outside = sorted({c.row for c in compared if not c.agrees}, key=ROWS.index)
     more = f"; outside: {', '.join(outside)}" if outside else ""
     return means_finding(f"Experiment {number} as printed", compared, more)
 
 
-def _ols_finding(compared: Mapping[int, Many[Compared]]) -> Finding:
+def _ols_finding(compared: Mapping[int, Sequence[Compared]]) -> Finding:
     """Judge OLS, which has no tuning: its model error shows whether the design matches the authors'."""
     found = [next(c for c in compared[number] if c.row == "OLS" and c.where.endswith("ME")) for number in NUMBERS]
     listed_errors = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
@@ -105,7 +103,7 @@ def _table(measure: str, scores: Scores) -> Table:
     return Table(name, caption, ("method", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
-def _outside(compared: Mapping[int, Many[Compared]]) -> Table:
+def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
     rows = [
         (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
     ]
@@ -164,7 +162,7 @@ EXPLANATIONS = (
 )
 
 
-def _readings(scores: Scores, number: int, printed: Many[Compared]) -> list[tuple[str, list[Compared], bool]]:
+def _readings(scores: Scores, number: int, printed: Sequence[Compared]) -> list[tuple[str, list[Compared], bool]]:
     """Return all cells of an experiment under each explanation, the one with the most agreeing cells first.
 
     Unaffected cells are as printed. The first is accepted if more cells agree than as printed; at most one is, because
@@ -181,7 +179,7 @@ def _readings(scores: Scores, number: int, printed: Many[Compared]) -> list[tupl
     return [(what, cells, accepted and k == 0) for k, (what, cells) in enumerate(found)]
 
 
-def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[Finding]:
+def _explained(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> list[Finding]:
     """Return findings on each experiment that differs and its explanations, and on the cells that still differ."""
     runs = compared[1][0].ours.runs
     if runs < MIN_RUNS:
@@ -212,7 +210,7 @@ def _explained(scores: Scores, compared: Mapping[int, Many[Compared]]) -> list[F
     return findings
 
 
-def _explanation(printed: Many[Compared], cells: Many[Compared]) -> str:
+def _explanation(printed: Sequence[Compared], cells: Sequence[Compared]) -> str:
     changed = [(old, new) for old, new in zip(printed, cells, strict=True) if new.agrees and not old.agrees]
     example, with_it = max(changed, key=lambda pair: pair[0].distance)
     return (
@@ -222,7 +220,7 @@ def _explanation(printed: Many[Compared], cells: Many[Compared]) -> str:
     )
 
 
-def _explanation_table(scores: Scores, compared: Mapping[int, Many[Compared]]) -> Table:
+def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> Table:
     rows = [
         (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
         for number, printed in compared.items()
@@ -239,7 +237,6 @@ def _explanation_table(scores: Scores, compared: Mapping[int, Many[Compared]]) -
 
 
 def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) -> Estimate:
-    """Return Group-OMP minus a rival, run by run."""
     found = scores[f"printed-{number}"]["printed"]
     ours, other = (found[row_names(method).get(kind, method)][measure] for method in ("Group-OMP", rival))
     return Estimate.of_difference(ours, other)
@@ -350,8 +347,7 @@ def _text(scores: Scores) -> tuple[str, ...]:
     )
 
 
-APART = 0.16
-"""Distance between two methods, where 1 is the distance between two experiments."""
+APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
 
 
 def _draw(scores: Scores, measure: str, words: str) -> Any:

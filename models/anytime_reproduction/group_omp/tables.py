@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anytime_reproduction.estimates import Estimate, merged
 from anytime_reproduction.experiment import Finding, Result, Results, Run, Setting
 
-BATCHES, BATCH = 10, 10
-"""100 repetitions, as in the Group-OMP paper, ten to a run."""
-
-ERRORS = 3.0
-"""Number of standard errors within which means agree: 95 % intervals would exclude one in twenty of dozens of cells."""
-
-MIN_RUNS = 20
-"""Minimum number of runs for a verdict on published means: with fewer, the errors are too large to disagree."""
+BATCHES, BATCH = 10, 10  # 100 repetitions, as in the Group-OMP paper, ten to a run
+ERRORS = 3.0  # standard errors within which means agree: 95 % intervals would exclude one in twenty of many cells
+MIN_RUNS = 20  # runs needed for a verdict on published means: with fewer, the errors are too large to disagree
 
 
 def batched(setting: Setting, work: Callable[..., Result], names: Iterable[str], *, quick: int) -> list[Run]:
@@ -51,7 +45,6 @@ class Compared:
 
     @property
     def distance(self) -> float:
-        """Return the distance between the means, minus the rounding."""
         return max(abs(self.published.mean - self.ours.mean) - self.rounding, 0.0)
 
     @property
@@ -73,7 +66,7 @@ def agreeing(cells: Iterable[Compared]) -> int:
     return sum(cell.agrees for cell in cells)
 
 
-def means_finding(where: str, cells: Many[Compared], more: str = "", runs: str = "runs") -> Finding:
+def means_finding(where: str, cells: Sequence[Compared], more: str = "", runs: str = "runs") -> Finding:
     """Return a finding on how many published means agree, without a verdict for too few runs."""
     strict, agree, count = sum(c.strict for c in cells), agreeing(cells), cells[0].ours.runs
     return Finding(

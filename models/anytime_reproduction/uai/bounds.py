@@ -20,8 +20,7 @@ from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load
 
 ALPHA = 1e-5
 
-ROUNDING = 1e-9
-"""A bound is violated if F is below it by more than this share of the optimum."""
+ROUNDING = 1e-9  # a bound is violated if F is below it by more than this share of the optimum
 
 METHODS: dict[str, Method] = {"CS-G-FR": "fr", "CS-G-OMP": "omp"}
 
@@ -32,11 +31,8 @@ ProblemName = Literal[
 PROBLEMS: tuple[ProblemName, ...] = get_args(ProblemName)
 
 MAX_GROUPS: dict[ProblemName, int] = {"kddcup99": 18, "boston_housing": 13}
-MAX_OTHERS, MAX_QUICK = 12, 9
-"""Maximum numbers of groups whose sets are enumerated; 18 take a minute."""
-
-ROWS = 2000
-"""Number of rows of the synthetic problems."""
+MAX_OTHERS, MAX_QUICK = 12, 9  # maximum numbers of groups whose sets are enumerated; 18 take a minute
+ROWS = 2000  # number of rows of the synthetic problems
 
 
 def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> tuple[str, Gram, FeatureGroups]:

@@ -41,8 +41,7 @@ CASES = (
     Case("yahoo_sample in fives", "yahoo_sample", 5, 200.0),
 )
 
-QUICK_SECONDS = 5.0
-"""Seconds for the certificate of each of the first two cases in a quick run."""
+QUICK_SECONDS = 5.0  # seconds for the certificate of each of the first two cases in a quick run
 
 
 def certified(setting: Setting, name: SetName, size: int | None, seconds: float) -> Result:

@@ -20,11 +20,8 @@ from anytime_reproduction.experiment import Experiment, Figure, Finding, Result,
 from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import consecutive_groups
 
-SIZES = (8, 16, 32, 64, 128, 256, 512)
-"""Numbers of items D; a quick run has the first three."""
-
-SHARES = (1.0, 2.0, 3.0, 3.25, 3.5, 4.0, 5.0)
-"""Values of C: the competitor's budget is B/C."""
+SIZES = (8, 16, 32, 64, 128, 256, 512)  # numbers of items D; a quick run has the first three
+SHARES = (1.0, 2.0, 3.0, 3.25, 3.5, 4.0, 5.0)  # values of C: the competitor's budget is B/C
 
 
 def eq10(D: int) -> tuple[Float, Index]:
@@ -256,8 +253,7 @@ def _share_table(by_size: dict[int, Result]) -> Table:
     return Table("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
 
 
-FLOOR = 1e-9
-"""Lowest value drawn on a logarithmic axis."""
+FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
 
 
 def _draw_ratios(found: Result) -> Any:

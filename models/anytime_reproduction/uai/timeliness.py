@@ -6,8 +6,7 @@ chooses. It is also measured on a table with many rows, so that a difference is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -25,20 +24,14 @@ PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
 PUBLISHED_2: dict[str, dict[str, float]] = published("Hu et al. 2016, Table 2")
 """Timeliness by method; in Table 2 by group size, "s=5" to "s=20". The paper's Sparse is the shrunken one."""
 
-COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")
-"""Methods in the order of the paper's tables, and those that its tables lack."""
+COLUMNS = (*PUBLISHED_1, "Sparse", "Doubling")  # in the order of the paper's tables, then those that they lack
 
 MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method != "Sparse (shrunken)")
 """Methods that training produces: oracles are not models, and shrunken weights are not stored."""
 
-PUBLISHED_ROWS = 473_134
-"""Training rows of the Yahoo! set in the paper."""
-
-VISIBLE = 5e-5
-"""Differences below this are invisible in the displayed digits."""
-
-ROUNDING = 1e-9
-"""Differences of timeliness below this count as 0."""
+PUBLISHED_ROWS = 473_134  # training rows of the Yahoo! set in the paper
+VISIBLE = 5e-5  # differences below this are invisible in the displayed digits
+ROUNDING = 1e-9  # differences of timeliness below this count as 0
 
 FOLDS = 5
 
@@ -70,7 +63,7 @@ class Claim(NamedTuple):
     def words(self) -> str:
         return f"{self.better} {'>' if self.strictly else '>='} {self.worse}"
 
-    def difference(self, values: Mapping[str, Many[float]]) -> Estimate:
+    def difference(self, values: Mapping[str, Sequence[float]]) -> Estimate:
         return Estimate.of_difference(values[self.better], values[self.worse])
 
     def judged(self, difference: Estimate) -> bool | None:
@@ -130,7 +123,7 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
     return {**_timeliness(runs), "alpha": penalty, "groupings": sorted(compared)}
 
 
-def _timeliness(runs: Many[Many[Comparison]]) -> dict[str, dict[str, list[float]]]:
+def _timeliness(runs: Sequence[Sequence[Comparison]]) -> dict[str, dict[str, list[float]]]:
     """Return the timeliness of each run by side and method, averaged over its comparisons."""
     return {
         side: {
@@ -175,8 +168,7 @@ def _cases(setting: Setting) -> tuple[Case, ...]:
     return CASES[:-1] if setting.quick or setting.data is None else CASES
 
 
-Sides = Mapping[str, Mapping[str, Many[float]]]
-"""Timeliness of each run, by side and method."""
+Sides = Mapping[str, Mapping[str, Sequence[float]]]  # timeliness of each run, by side and method
 
 
 def _section_1(setting: Setting, results: Results) -> Section:

@@ -175,12 +175,10 @@ class _Clocked:
         return self._explained
 
 
-TURNS, QUICK_TURNS, TURNS_OF_ROWS = 15, 3, 2
-"""Number of measurements of each way, in turns; the fastest time of each step counts."""
+TURNS, QUICK_TURNS, TURNS_OF_ROWS = 15, 3, 2  # measurements of each way, in turns; the fastest time of each step counts
 
 ROWS = 20_000
-WORK = 3e11
-"""Limits: training rows, and multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows."""
+WORK = 3e11  # limit of multiplications of literal FR (about rows D^2 J^2 / 12), which may reduce the rows
 
 
 def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Result:
@@ -264,15 +262,11 @@ def _agreement(ours: TimedPath, *literal: TimedPath) -> Result:
     }
 
 
-AGREE = 1e-8
-"""Values of F that differ by at most this are equal."""
-
-SIZES = (2, 5, 10, 15, 20)
-"""Group sizes; at 2 the public sample of Yahoo has as many groups as the full data set has at 5."""
+AGREE = 1e-8  # values of F that differ by at most this are equal
+SIZES = (2, 5, 10, 15, 20)  # of groups; at 2 the sample of Yahoo has as many groups as the full data set has at 5
 
 MADE = (250, 500, 1000, 2000)
-QUICK_MADE = (100, 200)
-"""Numbers of features of the synthetic problems, in groups of ten."""
+QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in groups of ten
 
 
 def _runs(setting: Setting) -> list[Run]:
@@ -352,8 +346,7 @@ def _ours(results: Results, synthetic: Results, with_moments: float) -> Finding:
     )
 
 
-WITHIN = 2.0
-"""A measured ratio agrees with the counted one within this factor."""
+WITHIN = 2.0  # a measured ratio agrees with the counted one within this factor
 
 
 def _paper(results: Results, real: bool) -> Finding:

@@ -11,8 +11,7 @@ from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import not_ready
-from anytime_service.models.catalogue import card, plan, summary
-from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
+from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.sessions.store import SessionStore
 
 router = APIRouter(tags=["models"], responses=problem_responses(500))
@@ -26,7 +25,6 @@ async def _service(request: Request) -> PredictionService:
 
 
 Service = Annotated[PredictionService, Depends(_service)]
-
 
 Budget = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,

@@ -19,14 +19,13 @@ from starlette.types import Scope
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
-from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
 from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, headers_of, read_head
-from anytime_service.http.responses import oip_problem_reply
+from anytime_service.http.responses import Endpoint, in_turn, oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
@@ -49,11 +48,8 @@ from anytime_service.schemas.oip import (
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.values import Array, Pauses
 
-BINARY = "application/octet-stream"
-"""Media type of JSON followed by tensors as bytes."""
-
-JSON_BYTES = "Inference-Header-Content-Length"
-"""Header with the number of bytes of JSON at the start of a body, if tensors follow."""
+BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
+JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
 
 
 class InferBody:
@@ -237,8 +233,7 @@ def _merged(head: PredictionRequest, request: InferRequest, tensors: Sequence[Te
     )
 
 
-MAX_UNADMITTED = 256 * 1024
-"""Largest JSON in bytes in which a request that is not admitted may request the base rate; or else in the query."""
+MAX_UNADMITTED = 256 * 1024  # largest JSON in bytes in which a request that is not admitted may request the base rate
 
 _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer rows or inputs at once"
 """Advice in the error about JSON that is too large."""
@@ -314,7 +309,7 @@ class Metadata(_InferenceEndpoint):
 def oip_routes(handler: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
     routes = [
-        Route("/v2", Metadata(handler, _server), methods=["GET"], name="oip_server"),
+        Route("/v2", Metadata(handler, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
         Route("/v2/health/live", Metadata(handler, _live), methods=["GET"], name="oip_live"),
         Route("/v2/health/ready", Metadata(handler, _ready), methods=["GET"], name="oip_ready"),
     ]
@@ -328,10 +323,6 @@ def oip_routes(handler: PredictionService) -> list[Route]:
             Route(f"{path}/infer", Infer(handler), methods=["POST"], name=infer),
         ]
     return routes
-
-
-def _server(_registry: ModelRegistry, _scope: Scope) -> Reply:
-    return _json(SERVER)
 
 
 def _live(registry: ModelRegistry, _scope: Scope) -> Reply:

@@ -23,7 +23,7 @@ from anytime_service.schemas.oip import (
     InferServerState,
 )
 from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
-from anytime_service.schemas.problem import MEDIA_TYPE, Problem
+from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem
 from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame
 from anytime_service.schemas.values import Values
 
@@ -31,26 +31,12 @@ _KEY = "key"
 _REF = "#/components/schemas/"
 
 PROBLEMS = {
-    400: "Malformed body or message",
-    401: "Missing or invalid API key",
-    403: "Insufficient scope of the API key, or a page of an origin that is not allowed",
-    404: "Unknown model or session",
-    408: "Request timeout",
-    409: "Conflict with the current state",
-    410: "The session has ended",
-    413: "The body is too large",
-    415: "Unsupported content type or encoding",
-    422: "Invalid value; `field` names it",
-    426: "WebSocket required",
-    431: "The head of the request is too large",
-    500: "Server failure",
-    503: "The server is overloaded or at a limit, the session store is unreachable, or no model is loaded; Retry-After "
-    "gives the seconds to wait before a retry",
-}
+    status: "; ".join(dict.fromkeys(kind.title for kind in KINDS.values() if kind.status == status))
+    for status in sorted({kind.status for kind in KINDS.values()})
+} | {500: "Server failure"}
 """Problems that routes document, by status."""
 
-_STRUCTS: dict[type, None] = {}
-"""Structs that the operations refer to; `_ref` adds them."""
+_STRUCTS: dict[type, None] = {}  # structs that the operations refer to; `_ref` adds them
 
 
 def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str, dict[str, Any]]:

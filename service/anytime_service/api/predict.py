@@ -12,14 +12,13 @@ from functools import partial
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import AT_A_TIME, Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
-from anytime_service.http.exchange import Exchange, admission_of
+from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import answer_callbacks
+from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
 from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request, read_row_request
 from anytime_service.schemas.values import AT_ONCE

@@ -8,7 +8,6 @@ from functools import partial
 
 from starlette.types import Scope
 
-from anytime_service.api.endpoint import Endpoint, in_turn
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -23,7 +22,7 @@ from anytime_service.http.options import (
     read_head,
     reply_form,
 )
-from anytime_service.http.responses import answer_callbacks
+from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Form
 from anytime_service.schemas.predict import (

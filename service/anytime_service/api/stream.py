@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, checked_row
-from anytime_service.api.endpoint import AT_A_TIME
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
 from anytime_service.core.service import PredictionService
@@ -24,7 +23,7 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import ABORT, CHARGE, Exchange, SendQueue
+from anytime_service.http.exchange import ABORT, AT_A_TIME, CHARGE, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
@@ -44,14 +43,9 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, Array, array_of
 from anytime_service.telemetry.records import GroupTimings
 
-MAX_OPEN = 1024
-"""Maximum number of open predictions on one connection."""
-
-REMEMBERED = 1024
-"""Number of answered ids, and of refused ids, that a connection remembers in order to recognise late groups."""
-
-REMEMBERED_MS = 10_000.0
-"""Time for which it remembers them; a group that arrives later counts as one of a prediction that was never begun."""
+MAX_OPEN = 1024  # maximum number of open predictions on one connection
+REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
+REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
 
 _log = logging.getLogger("anytime_service")
 

@@ -82,7 +82,7 @@ class AsyncClient:
         max_workers: int = 4,
         ssl: SSLContext | None = None,
     ) -> None:
-        self._endpoint = Endpoint.of(url, api_key=api_key, timeout_s=timeout_s, ssl=ssl)
+        self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl)
         self._late = LatenessRecord()
         self._connection = Connection(self._endpoint)
         self._control = Control(self._endpoint)
@@ -265,7 +265,6 @@ class AsyncClient:
         return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
 
     async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
-        """Return the answer from available groups; None if it does not arrive."""
         try:
             for name, values in groups.items():
                 call.send(name, values)
@@ -482,7 +481,6 @@ class Portal:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        """Stop, and wait until the thread has ended."""
         self.stop()
         if self._process == os.getpid():
             self._thread.join()

@@ -42,10 +42,9 @@ class EventQueue(Generic[Event]):
     """
 
     def __init__(self, until: float) -> None:
-        self._loop = asyncio.get_running_loop()
         self._until = until
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self._waiter: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
         self._set_timer()
 
     @property
@@ -53,9 +52,8 @@ class EventQueue(Generic[Event]):
         return time.perf_counter() >= self._until
 
     def put(self, event: Event) -> None:
-        """Add an event; only from the thread of the event loop."""
         self._events.append(event)
-        self._wake()
+        self._changed.set()
 
     def pop(self, kind: type[Kind]) -> Kind | None:
         """Remove and return the oldest event of type `kind`, also after the deadline; return None without one."""
@@ -70,26 +68,21 @@ class EventQueue(Generic[Event]):
         while not self.expired:
             if self._events:
                 return self._events.popleft()
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            self._changed.clear()
+            await self._changed.wait()
             if not self._events and not self.expired:  # timers of some event loops fire a little early
                 self._timer.cancel()
                 self._set_timer()
         return None
 
     def close(self) -> list[Event]:
-        """Stop the timer, and return the unread events."""
         self._timer.cancel()
         events = list(self._events)
         self._events.clear()
         return events
 
     def _set_timer(self) -> None:
-        self._timer = self._loop.call_later(self._until - time.perf_counter(), self._wake)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)
 
 
 _REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
@@ -155,7 +148,6 @@ class Call:
         self._open(await self._connection.link(self.until))
 
     def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
-        """Send a group; do nothing after `end`."""
         if self._ended:
             return
         self.sent[group] = (values, took_ms)
@@ -240,7 +232,6 @@ class Call:
             self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
 
     def close(self) -> list[object]:
-        """Stop waiting, and return the caller's unread events."""
         if self._channel is not None and self._channel.deadline_ms is None:
             self.end()  # without a deadline the prediction would stay open on the server
         self._closed = self._channel
@@ -258,7 +249,7 @@ class Call:
             # An update is better than the base rate.
             overload=self.options.overload if self._update is None else "refuse",
         )
-        self._channel = link.begin(begin, self._wake)
+        self._channel = link.begin(begin, lambda channel, outcome: self.events.put(_Received(channel, outcome)))
         for group, (values, took_ms) in self.sent.items():
             self._channel.send_group(group, values, took_ms)
         if self._ended:
@@ -314,9 +305,6 @@ class Call:
             elif outcome is not None:
                 return outcome
         return None
-
-    def _wake(self, channel: Channel, outcome: Outcome) -> None:
-        self.events.put(_Received(channel, outcome))
 
 
 def checked_options(

@@ -120,7 +120,6 @@ class KnownModel:
         check_extractors([group.name for group in described.groups], described.featured, extractors)
 
     def base_rate(self, options: BeginFrame) -> Answer:
-        """Return the answer without any group, for the requested number of rows."""
         base, rows = self.base, options.rows or 1
         missing = self.description.order(options.budget)
 
@@ -271,7 +270,6 @@ class _Run:
         self._closed = False
 
     def pump(self, extraction: Extraction) -> None:
-        """Encode groups in a thread, and pass them to the event loop."""
         for arrival in extraction.arrivals(self._call.until):
             encoded = self.encoded(arrival)
             if encoded.error is None:
@@ -294,7 +292,6 @@ class _Run:
             self._loop.call_soon_threadsafe(self._deliver, event)
 
     def close(self) -> None:
-        """Close the call, and report its unread groups as late."""
         self._closed = True
         for event in self._call.close():
             self._deliver(event)

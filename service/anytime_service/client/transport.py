@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import random
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -42,7 +44,6 @@ from anytime_service.client.errors import (
     ReplyError,
 )
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
-from anytime_service.client.throttle import NetworkMargin, Throttle
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -72,18 +73,14 @@ class Endpoint:
     ssl: SSLContext | None
 
     @classmethod
-    def of(
-        cls, url: str, *, api_key: str | None = None, timeout_s: float = 30.0, ssl: SSLContext | None = None
-    ) -> Endpoint:
+    def of(cls, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
         Raise ClientError if the URL has another form, the key has invalid characters, or an option is invalid.
         """
         if not timeout_s > 0:
             raise ClientError(f"timeout_s is {timeout_s!r}; expected a number of seconds > 0")
-        if api_key is not None and (
-            not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key
-        ):
+        if api_key is not None and not re.fullmatch("[!-~]+", api_key):
             raise ClientError(
                 "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
             )
@@ -202,14 +199,93 @@ class Control:
         return self._http
 
 
+K = 1.2  # ratio of requests sent to requests accepted
+FEW = 3.0  # number of refusals below which the client does not throttle
+MEMORY_S = 2.0  # time constant of the counts: a request of this age has the weight exp(-1), about one third
+
+
+class Throttle:
+    """Adaptive throttling by decaying counts of recent requests and acceptances, by the clock `now` in seconds.
+
+    A refusal is cheap for the server but not free, so the client rejects the share
+
+        max(0, (requests - K accepts - FEW) / (requests + 1))
+
+    of its requests itself. The server then receives about K times as many as it accepts, enough for the client to
+    notice when the overload ends (Beyer, Jones, Petoff and Murphy, *Site Reliability Engineering*, 2016, chapter 21).
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.perf_counter, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._now, self._chance = now, chance
+        self._at = now()
+        self._requests = self._accepts = 0.0
+
+    def rejects(self) -> bool:
+        self._fade()
+        share = (self._requests - K * self._accepts - FEW) / (self._requests + 1.0)
+        if share <= 0.0 or self._chance() >= share:
+            return False
+        self._requests += 1.0
+        return True
+
+    def record(self, *, accepted: bool) -> None:
+        """Count a prediction that was sent; it is not accepted if the server refused it because of overload."""
+        self._fade()
+        self._requests += 1.0
+        self._accepts += accepted
+
+    def _fade(self) -> None:
+        now = self._now()
+        decay = math.exp((self._at - now) / MEMORY_S)
+        self._at = now
+        self._requests *= decay
+        self._accepts *= decay
+
+
+MAX_DELAYS = 64  # number of delays in the margin: few enough that two answers suffice to notice a slower network
+SHARE_IN_TIME = 0.98
+MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline of the usual length is feasible
+
+
+class NetworkMargin:
+    """How much earlier than the caller's deadline the server must answer: a quantile of the most recent delays.
+
+    `anytime.inference.runner` tracks its quantile in small steps; a network may change by much more than one step. The
+    delays are those of answers that a deadline interrupted, also of answers that arrived too late.
+    """
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._delays: deque[float] = deque(maxlen=MAX_DELAYS)
+
+    def guess(self, delay_ms: float) -> None:
+        """Set the margin from the delay of an immediate answer, until `add` records the first delay."""
+        if not self._delays:
+            self.ms = min(max(delay_ms, 0.0), MAX_MARGIN_MS)
+
+    def add(self, delay_ms: float) -> None:
+        """Record the delay of an answer: its time of arrival minus the deadline sent to the server."""
+        self._delays.append(min(max(delay_ms, 0.0), MAX_MARGIN_MS))
+        ordered = sorted(self._delays)
+        self.ms = ordered[min(int(SHARE_IN_TIME * len(ordered)), len(ordered) - 1)]
+
+    def server_deadline_ms(self, remaining_ms: float) -> float:
+        """Return the deadline to send to the server: the remaining time minus the margin, at least half of that time.
+
+        With less than half, extractors could compute only few groups.
+        """
+        return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
+
+
 MAX_OPEN = 1024  # largest number of open predictions on one link
 MAX_ABANDONED = 256  # largest number of abandoned predictions whose answers still update the margin
 MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; the link treats a network with more as broken
 
 _log = logging.getLogger("anytime.client")
 
-Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
-"""Outcome of a prediction: its answer, the refusal of one of its frames, or the loss of the link."""
+Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError  # answer, refusal of a frame, or loss of the link
 
 
 @dataclass(eq=False)
@@ -235,7 +311,6 @@ class Channel:
         self.link.send(EndFrame(self.id))
 
     def abandon(self) -> None:
-        """Stop waiting; the answer then only updates the margin."""
         self.wake = None
         self.link.forget(self)
 
@@ -289,7 +364,6 @@ class Link:
         self._sendable.set()
 
     def forget(self, channel: Channel) -> None:
-        """Move an open prediction to the abandoned ones."""
         if self._open.pop(channel.id, None) is None:
             return
         self._abandoned[channel.id] = channel

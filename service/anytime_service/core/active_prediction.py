@@ -30,17 +30,10 @@ from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
-SLACK_MS = 0.2
-"""A deadline timer may fire this much early instead of running one more iteration of the loop."""
-
-LATE_MS = 1.0
-"""A deadline timer that wakes later than this lets the loop read its sockets before it calls back."""
-
-READS = 3
-"""Number of socket reads before a late callback: for the bytes, for a slice of them, for the task that decodes them."""
-
-READING_MS = 2.0
-"""Time after which a late deadline timer calls back even if the loop has read its sockets fewer times."""
+SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
+LATE_MS = 1.0  # a deadline timer that wakes later than this lets the loop read its sockets before it calls back
+READS = 3  # socket reads before a late callback: for the bytes, for a slice of them, for the task that decodes them
+READING_MS = 2.0  # time after which a late deadline timer calls back even if the loop has read its sockets fewer times
 
 
 class DeadlineTimer:

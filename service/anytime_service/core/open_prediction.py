@@ -54,8 +54,7 @@ from anytime_service.errors import FieldError, UnexpectedEventError
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
 
-MAX_CONTRIBUTIONS = 100_000
-"""Most contributions of columns in one answer: to encode them takes as long as the server may be late."""
+MAX_CONTRIBUTIONS = 100_000  # of columns in one answer: to encode them takes as long as the server may be late
 
 
 class State(StrEnum):

@@ -18,14 +18,9 @@ from time import perf_counter
 from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 
-AT_ONCE = 64
-"""Largest number of columns of a set that is solved immediately."""
-
-MAX_WAITING = 64
-"""Largest number of sets that wait for the thread."""
-
-MIN_TIMED_COLUMNS = 256
-"""Smallest number of columns whose time is used to estimate the cubic cost; other work dominates smaller sets."""
+AT_ONCE = 64  # largest number of columns of a set that is solved immediately
+MAX_WAITING = 64  # largest number of sets that wait for the thread
+MIN_TIMED_COLUMNS = 256  # fewest columns whose time estimates the cubic cost; other work dominates smaller sets
 
 _log = logging.getLogger("anytime_service")
 

@@ -220,8 +220,7 @@ def radon(image: Float) -> Float:
 
 
 _ALL = (intensity, projections, frequencies, moments, topology, strokes, patterns, gradients, texture, radon)
-EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}
-"""All groups of the demonstration, by name, in roughly increasing cost; the demo measures the costs."""
+EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}  # in roughly increasing cost
 
 
 def feature_table(images: Float) -> tuple[Float, FeatureGroups]:

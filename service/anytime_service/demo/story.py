@@ -30,15 +30,12 @@ from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
 DEADLINES_MS = (1.0, 3.0, 10.0)
 
-ALPHA = 1e-3
-"""Penalty of the softmax regression; cross-validation takes minutes here and hardly improves it."""
+ALPHA = 1e-3  # penalty of the softmax regression; cross-validation takes minutes here and hardly improves it
 
-WARM_UP, SHOWN, EVALUATED = 50, 3, 200
-"""Number of images for the warm-up, to show individually, and for the figures of accuracy and timeliness."""
+WARM_UP, SHOWN, EVALUATED = 50, 3, 200  # images to warm up, to show individually, and for accuracy and timeliness
 
 
 def run_demo(*, once: bool, port: int) -> None:
-    """Run the demo; unless `once`, the server runs until the user interrupts it."""
     console = Console(highlight=False, soft_wrap=True)
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
@@ -93,7 +90,6 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
 
 
 def _likely(answer: Answer) -> str:
-    """Return the likeliest digits and their probabilities; the classes are 0 to 9."""
     order = np.argsort(answer.probabilities)[::-1][:3]
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 

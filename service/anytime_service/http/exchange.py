@@ -24,26 +24,13 @@ from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 
-LINGER_S = 2.0
-"""Time for which the server reads a body after its response: some clients read nothing until they have sent it all."""
-
-MAX_BYTES = 1024 * 1024
-"""Maximum bytes queued for a client that does not read; above it, the server gives up on the client."""
-
-AT_A_TIME = 16
-"""Number of messages that a send queue sends before the event loop serves other connections."""
-
-ADMITTED = "anytime_service.admitted"
-"""Key in the state of a request's ASGI scope: whether admission control accepts it, if that is already decided."""
-
-STORE_REPLY = "anytime_service.keep"
-"""Key in the state of a request's ASGI scope: a callable that stores the reply for further requests with this head."""
-
-ABORT = "anytime_service.abort"
-"""Extension of a WebSocket's ASGI scope; its `abort` closes the connection without a handshake."""
-
-CHARGE = "anytime_service.charge"
-"""Extension of a WebSocket's ASGI scope; its `charge` sets the memory budget that counts the connection's bytes."""
+LINGER_S = 2.0  # time to read a body after its response: some clients read nothing until they have sent it all
+MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
+AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
+ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
+STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
+ABORT = "anytime_service.abort"  # WebSocket extension: its `abort` closes the connection without a handshake
+CHARGE = "anytime_service.charge"  # WebSocket extension: its `charge` sets the budget that counts its bytes
 
 _log = logging.getLogger("anytime_service")
 

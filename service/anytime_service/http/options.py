@@ -24,8 +24,7 @@ from anytime_service.settings import Settings
 PREDICTION_PARAMETERS = ("budget", "deadline_ms", "explain", "overload", "policy", "ranking")
 """Query parameters of every prediction request."""
 
-PARAMETERS = (*PREDICTION_PARAMETERS, "model", "rows")
-"""Query parameters of `POST /predict`."""
+PARAMETERS = (*PREDICTION_PARAMETERS, "model", "rows")  # query parameters of `POST /predict`
 
 _FORMS: Mapping[str, Form] = {
     "": JSON,

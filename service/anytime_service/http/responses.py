@@ -1,4 +1,4 @@
-"""Answers and errors as HTTP responses. Errors are problem details (RFC 9457); `KINDS` has their HTTP statuses.
+"""Endpoints, and their answers and errors as HTTP responses: problem details (RFC 9457) with the statuses of `KINDS`.
 
 The server sends every error as `application/problem+json` with type, title, status, detail and, if known, the field.
 The type of this service's own problems is a URN; the type of plain HTTP errors is `about:blank`.
@@ -7,9 +7,9 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI
@@ -18,10 +18,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.prediction import Answer
+from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,
@@ -30,13 +32,16 @@ from anytime_service.errors import (
     SessionsUnreachableError,
 )
 from anytime_service.http.exchange import Exchange, Reply
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import Form, encode_answer
 from anytime_service.schemas.oip import infer_problem
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
+from anytime_service.schemas.values import AT_ONCE
 from anytime_service.telemetry.context import CURRENT
 
-MAX_DETAIL, MAX_FIELD = 1000, 200
-"""Maximum characters of `detail` and `field`, which may quote the request."""
+T = TypeVar("T")
+
+MAX_DETAIL, MAX_FIELD = 1000, 200  # maximum characters of `detail` and `field`, which may quote the request
 
 _TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
 """Temporary errors: a retry after a second, or on another replica, may succeed."""
@@ -149,6 +154,55 @@ def answer_callbacks(
         exchange.reply(problem_reply(error))
 
     return send_answer, send_error
+
+
+class Endpoint:
+    """ASGI application that sends errors as problems, reads every request to its end, and drops its predictions.
+
+    For speed it uses no request objects.
+    """
+
+    problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
+    """Returns the response to an error."""
+    bodies: TimeoutQueue[Exchange] | None = None
+    """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
+
+    def __init__(self, handler: PredictionService) -> None:
+        self.handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self.handler
+        account = handler.accounts.of(scope)
+        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
+        opened: list[ActivePrediction] = []
+        try:
+            await self.answer(scope, exchange, opened)
+        except Exception as error:
+            _drop(opened)  # now: the client may go on sending its body for a while
+            exchange.reply(self.problem(error))
+        finally:
+            try:
+                await exchange.finish()
+            finally:
+                exchange.rest = None  # it refers to the exchange
+                _drop(opened)
+
+    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+        """Send the response, or open the prediction that sends it and add it to `opened`."""
+        raise NotImplementedError
+
+
+async def in_turn(handler: PredictionService, convert: Callable[[bytes], Awaitable[T]], content: bytes) -> T:
+    """Convert a body: one long body at a time, and any number of short ones."""
+    if len(content) <= AT_ONCE:
+        return await convert(content)
+    async with handler.converting:
+        return await convert(content)
+
+
+def _drop(opened: list[ActivePrediction]) -> None:
+    for active in opened:
+        active.drop()
 
 
 def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:

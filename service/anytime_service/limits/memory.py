@@ -115,9 +115,6 @@ class Accounts:
         self._keys = keys
         self._all: WeakValueDictionary[bytes, Account] = WeakValueDictionary()
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def of(self, scope: Mapping[str, Any]) -> Account:
         """Return the account of a request or WebSocket, by the key that `AuthenticationMiddleware` identified."""
         return self.of_key(scope.get(KEY))

@@ -118,9 +118,6 @@ class TTLCache(Generic[Item]):
         self._ttl_ms = ttl_ms
         self._items: OrderedDict[str | int, tuple[float, Item]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def __contains__(self, name: object) -> bool:
         return name in self._items
 

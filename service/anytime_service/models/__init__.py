@@ -1,1 +1,1 @@
-"""Models of the server: registry and descriptions."""
+"""Models of the server: their registry."""

@@ -13,8 +13,7 @@ from anytime.inference.prediction import Prediction, load
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 
-SUFFIX = ".safetensors"
-"""File name suffix of model files; the registry ignores other files in a folder."""
+SUFFIX = ".safetensors"  # file name suffix of model files; the registry ignores other files in a folder
 
 _log = logging.getLogger(__name__)
 

@@ -48,8 +48,7 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 }
 """Datatypes of inputs, and the NumPy types of their bytes."""
 
-TEXT = "BYTES"
-"""Datatype of text."""
+TEXT = "BYTES"  # datatype of text
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "clamped", "reason", "policy"),

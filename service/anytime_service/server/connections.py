@@ -26,22 +26,14 @@ from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
-RESERVED = 16
-"""Connections above the limit, which may only request health and metrics; of more, the oldest is closed."""
-
-MAX_CLOSING = 16
-"""Connections that received their last response and are not closed yet; of more, the oldest is aborted."""
-
-SIDE_CONNECTIONS = 64
-"""Connections of the separate port for metrics and probes."""
-
-RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64
-"""File descriptors in addition to those of the served connections; 64 are for everything except connections."""
+RESERVED = 16  # connections above the limit, which may only request health and metrics; of more, the oldest is closed
+MAX_CLOSING = 16  # connections that received their last response and are not closed yet; of more, the oldest is aborted
+SIDE_CONNECTIONS = 64  # connections of the separate port for metrics and probes
+RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 64 are for files, not connections
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
-QUICK_MS = 0.2
-"""Parsing time of a slice in ms up to which slices grow."""
+QUICK_MS = 0.2  # parsing time of a slice in ms up to which slices grow
 
 
 class _Backlog:

@@ -54,14 +54,9 @@ from anytime_service.server.tls import with_close_timeout
 PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
 """Paths that connections above the limit may request."""
 
-MAX_PIPELINED = 128
-"""Largest number of requests of one connection that wait for the response to the previous one."""
-
-MAX_DISCARDED = 1024 * 1024
-"""Bytes to discard after the last response, so that the client has time to read it."""
-
-CHUNK_FRAMING = 20
-"""Bytes around each piece of a chunked body that do not count: a size of 16 hexadecimal digits and two line ends."""
+MAX_PIPELINED = 128  # largest number of requests of one connection that wait for the response to the previous one
+MAX_DISCARDED = 1024 * 1024  # bytes to discard after the last response, so that the client has time to read it
+CHUNK_FRAMING = 20  # bytes around each chunk that do not count: 16 hexadecimal digits and two line ends
 
 _HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
 

@@ -23,8 +23,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 RequestKey = tuple[bytes, ...]
 
-MAX_STORED = 256
-"""Largest number of stored base rates; at the limit all of them are removed."""
+MAX_STORED = 256  # largest number of stored base rates; at the limit all of them are removed
 
 _RELEVANT_HEADERS = frozenset(
     b"accept authorization content-encoding content-type grpc-timeout host origin request-timeout-ms".split()

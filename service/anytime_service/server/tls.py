@@ -21,8 +21,7 @@ from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
 
 CLOSE_TIMEOUT_S = 1.0
-MAX_WAITS = 30
-"""Number of close timeouts that may pass while data are still being sent."""
+MAX_WAITS = 30  # number of close timeouts that may pass while data are still being sent
 
 
 class _CloseTimeout:

@@ -19,7 +19,7 @@ def session_store(handler: PredictionService) -> SessionStore:
     settings = handler.settings
     store: SessionStore
     if settings.session_store == MEMORY:
-        store = MemorySessions(settings.max_sessions, settings.session_ttl_s, handler.held)
+        store = MemorySessions(settings.max_sessions, settings.session_ttl_s)
     else:
         try:
             from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional dependency)
@@ -37,7 +37,6 @@ def session_store(handler: PredictionService) -> SessionStore:
             settings.max_sessions,
             settings.session_ttl_s,
             ModelVersions(lambda: handler.registry, retain_s, settings.max_rows),
-            handler.held,
         )
     handler.signals.sessions.set_function(lambda: len(store))
     handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))

@@ -16,7 +16,7 @@ from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TTLCache
 from anytime_service.sessions.store import AcceptedGroups, Session, gone, unknown
 
@@ -35,7 +35,6 @@ class MemorySession(Session):
     used_ms: float = 0.0
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
-        """Add groups, see `OpenSession.add_groups`; never waits."""
         arrays = checked_groups(self.prediction, values)
         more = self.prediction.more_bytes(arrays)
         if more:  # none for groups that replace others
@@ -46,14 +45,13 @@ class MemorySession(Session):
 
 
 class MemorySessions:
-    """Session store in memory, see `SessionStore`; no method waits. `held` counts the bytes of the values."""
+    """Session store in memory, see `SessionStore`; no method waits."""
 
     kind: Literal["memory", "redis"] = "memory"
     trouble = None
 
-    def __init__(self, limit: int, ttl_s: float, held: MemoryBudget | None = None) -> None:
+    def __init__(self, limit: int, ttl_s: float) -> None:
         self.limit = limit
-        self._no_account = Account(held or MemoryBudget())
         self.ttl_s = ttl_s
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
         self._ended: TTLCache[None] = TTLCache(REMEMBERED, math.inf)
@@ -70,9 +68,8 @@ class MemorySessions:
             self._timer.cancel()
             self._timer = None
 
-    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account) -> str:
         self._expire()
-        account = account or self._no_account
         if account.share_exhausted(account.sessions, self.limit):
             raise account.share_error(account.sessions, self.limit, "sessions")
         if len(self._sessions) >= self.limit:
@@ -87,12 +84,7 @@ class MemorySessions:
         return self._get(name)
 
     @asynccontextmanager
-    async def read(
-        self,
-        name: str,
-        due_ms: float | None = None,  # noqa: ARG002
-        account: Account | None = None,  # noqa: ARG002
-    ) -> AsyncIterator[Session]:
+    async def read(self, name: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
         """Yield a session, which does not expire while a prediction waits for it."""
         yield self._get(name)
 

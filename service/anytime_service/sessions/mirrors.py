@@ -115,7 +115,6 @@ class Mirror:
             self.session.note = BEHIND if behind else None
 
     def end(self, note: str | None = None) -> None:
-        """Answer the waiting predictions: no more groups will arrive."""
         self._ended = True
         if self.session is not None:
             self.session.note = note or self.session.note
@@ -160,36 +159,28 @@ class Mirror:
 class Mirrors:
     """All mirrors of this replica.
 
-    `reread` is called, possibly more than once, with the id of a session that must be read again. `account` counts the
-    bytes of values; None for a separate count without a limit.
+    `reread` is called, possibly more than once, with the id of a session that must be read again; `report`
+    receives damaged data.
     """
 
     def __init__(
-        self,
-        reread: Callable[[str], None],
-        bounds: Callable[[], Bounds],
-        account: MemoryBudget | None = None,
-        report: Callable[[DamagedSessionError], None] = lambda error: _log.warning("%s", error),
+        self, reread: Callable[[str], None], bounds: Callable[[], Bounds], report: Callable[[DamagedSessionError], None]
     ) -> None:
         self.reread = reread
         self.bounds = bounds
         self._report = report
-        self._account = account or MemoryBudget()
         self._all: dict[str, Mirror] = {}
         self.subscribed = False
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     def find(self, name: str) -> Mirror | None:
         return self._all.get(name)
 
     @contextmanager
-    def followed(self, name: str, account: MemoryBudget | None = None) -> Iterator[Mirror]:
+    def followed(self, name: str, account: MemoryBudget) -> Iterator[Mirror]:
         """Yield the mirror of a session, which exists during the block and for as long as a prediction waits."""
         mirror = self._all.get(name)
         if mirror is None:
-            mirror = self._all[name] = Mirror(name, self, account or self._account)
+            mirror = self._all[name] = Mirror(name, self, account)
         mirror.readers += 1
         try:
             yield mirror

@@ -65,7 +65,6 @@ class LogLimit:
         self._passed: TTLCache[float] = TTLCache(MAX_LOGGED, LOG_S * 1000.0)
 
     def passes(self, message: str) -> bool:
-        """Return whether to log a message now."""
         now, last_ms = now_ms(), self._passed.get(message)
         if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
             return False
@@ -189,8 +188,10 @@ class RedisConnection:
                     await connection.send_command("SUBSCRIBE", self._channel)
                     await connection.read_response()
                 await self._check()
-                self._succeeded()
-                failures = 0
+                if self.trouble is not None and self._tried.is_set():
+                    _log.info("the session store is available again at %s", self._address)
+                self.trouble, failures = None, 0
+                self._tried.set()
                 self._on_subscription(True)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._listen(connection))
@@ -226,12 +227,6 @@ class RedisConnection:
             await self._check()
             async with asyncio.timeout(self._timeout_s):
                 await self._received.wait()
-
-    def _succeeded(self) -> None:
-        if self.trouble is not None and self._tried.is_set():
-            _log.info("the session store is available again at %s", self._address)
-        self.trouble = None
-        self._tried.set()
 
     async def _failed(self, error: BaseException, *, once: bool) -> None:
         """Mark the store as unavailable and log it, unless this is the first failure (`once`), which is ignored."""

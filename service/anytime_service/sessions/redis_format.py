@@ -55,11 +55,10 @@ ENDED_KEY = "anytime:ended"
 
 
 def keys_of(name: str) -> tuple[str, str, str, str]:
-    """Return the keys for the scripts that work on one session."""
     return f"anytime:session:{{{name}}}", f"anytime:waiting:{{{name}}}", SESSIONS_KEY, ENDED_KEY
 
 
-_BASE = """
+_COMMON = """
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -90,9 +89,6 @@ local function remember(ended, id, when)
   redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
   redis.call('PEXPIRE', ended, 86400000)
 end
-"""
-
-_SESSION = """
 local session, waiting, sessions, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl = ARGV[1], tonumber(ARGV[2])
 local function missing()
@@ -124,17 +120,11 @@ end
 
 
 def _script(body: str) -> str:
-    return _BASE + body
-
-
-def _session_script(body: str) -> str:
-    return _BASE + _SESSION + body
+    return _COMMON + body
 
 
 CREATE = _script("""
-local session, sessions = KEYS[1], KEYS[3]
-local id, ttl, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local moment = now()
+local most, moment = tonumber(ARGV[3]), now()
 local count = redis.call('ZCOUNT', sessions, '(' .. number(moment), '+inf')
 if count >= most then return {'full', count} end
 local owner, set = ARGV[8], sessions .. ':' .. ARGV[8]
@@ -157,7 +147,7 @@ return {'ok', count + 1}
 """Begin a session, unless the limit of sessions or the key's share is reached. Arguments: id, ttl, limit, format, name,
 version, rows, owner (empty without a key), share."""
 
-DESCRIBE = _session_script("""
+DESCRIBE = _script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'format', 'name', 'version', 'rows')
 if not fits(found, 4, tonumber(ARGV[3])) then return {'damaged'} end
@@ -166,7 +156,7 @@ return {'ok', unpack(found, 1, 4)}
 """)
 """Return format, name, version and rows of a session. Arguments: id, ttl, their largest size in bytes."""
 
-ADD_GROUPS = _session_script("""
+ADD_GROUPS = _script("""
 local rows, fields, bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'revision', 'rows')
@@ -193,7 +183,7 @@ return {'ok', pieces(replaced), pieces(redis.call('HKEYS', session))}
 """Add groups, all or none. Arguments: id, ttl, rows (0 without groups), largest numbers of fields and bytes, and name
 and values of each group."""
 
-READ = _session_script("""
+READ = _script("""
 local found = redis.call('HGETALL', session)
 if #found == 0 then return missing() end
 if not fits(found, 2 * tonumber(ARGV[5]), tonumber(ARGV[6])) then return {'large'} end
@@ -209,7 +199,7 @@ return {'ok', pieces(found)}
 """Return a complete session and register the waiting replica. Arguments: id, ttl, wait in ms (0: no prediction waits),
 replica, largest numbers of fields and bytes."""
 
-DELETE = _session_script("""
+DELETE = _script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
 local those = redis.pcall('HGETALL', waiting)
 publish(those.err and {} or those, 0, #ARGV + 1)

@@ -29,7 +29,7 @@ from anytime_service.errors import (
     OverloadedError,
     UnknownSessionError,
 )
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
@@ -62,9 +62,6 @@ class ModelVersions:
         self._served: dict[tuple[str, str], Model] = {}
         self._retained: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
         self.notice()
-
-    def __len__(self) -> int:
-        return len(self._retained)
 
     def find(self, name: str, version: str) -> Model:
         """Return a model in one version; raise MissingVersionError if this replica does not have it."""
@@ -129,22 +126,11 @@ class RedisSession:
 
 
 class RedisSessions:
-    """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together.
-
-    `held` counts the bytes of the values of mirrored sessions.
-    """
+    """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together."""
 
     kind: Literal["memory", "redis"] = "redis"
 
-    def __init__(
-        self,
-        url: str,
-        timeout_ms: float,
-        limit: int,
-        ttl_s: float,
-        models: ModelVersions,
-        held: MemoryBudget | None = None,
-    ) -> None:
+    def __init__(self, url: str, timeout_ms: float, limit: int, ttl_s: float, models: ModelVersions) -> None:
         self.limit = limit
         self.ttl_s = ttl_s
         self._ttl_ms = max(int(ttl_s * 1000), 1)
@@ -155,7 +141,7 @@ class RedisSessions:
         self._unread: dict[str, None] = {}
         self._has_unread = asyncio.Event()
         self._log_limit = LogLimit()
-        self._mirrors = Mirrors(self._reread, lambda: self.bounds, held, self._report)
+        self._mirrors = Mirrors(self._reread, lambda: self.bounds, self._report)
         self._connection = RedisConnection(
             url,
             timeout_ms,
@@ -178,21 +164,20 @@ class RedisSessions:
         return self._connection.trouble
 
     async def start(self) -> None:
-        """Try to connect; after a failure, retry in the background."""
         await self._connection.start()
 
     async def close(self) -> None:
         await self._connection.close()
 
-    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account) -> str:
         name = secrets.token_urlsafe(16)
-        owner, share = ("", self.limit) if account is None else (account.owner, account.share(self.limit))
+        owner, share = account.owner, account.share(self.limit)
         arguments = (self.limit, redis_format.FORMAT, model.name, model.version, rows or 0, owner, share)
         status, count, *owned = await self._connection.call(
             redis_format.CREATE, redis_format.keys_of(name), (name, self._ttl_ms, *arguments)
         )
         self._count = int(count)
-        if status == b"share" and account is not None:
+        if status == b"share":
             raise account.share_error(int(owned[0]), self.limit, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions, the limit; delete unused sessions")
@@ -209,9 +194,7 @@ class RedisSessions:
         return RedisSession(self, name, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
-    async def read(
-        self, name: str, due_ms: float | None = None, account: Account | None = None
-    ) -> AsyncIterator[Session]:
+    async def read(self, name: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             with self.reporting():
@@ -226,7 +209,6 @@ class RedisSessions:
             yield session
 
     async def delete(self, name: str) -> None:
-        """End a session and answer its open predictions on every replica."""
         with self.reporting():
             await self.run(redis_format.DELETE, name)
         self._known.forget(name)

@@ -53,7 +53,7 @@ class SessionStore(Protocol):
 
     async def close(self) -> None: ...
 
-    async def create(self, model: Model, rows: int | None, account: Account | None = None) -> str:
+    async def create(self, model: Model, rows: int | None, account: Account) -> str:
         """Begin a session for the key of an account and return its id.
 
         Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
@@ -66,9 +66,7 @@ class SessionStore(Protocol):
         ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
-    def read(
-        self, name: str, due_ms: float | None = None, account: Account | None = None
-    ) -> AbstractAsyncContextManager[Session]:
+    def read(self, name: str, due_ms: float | None, account: Account) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
         With `due_ms`, a prediction may wait for more groups until then, by this process's clock. After the block the

@@ -13,15 +13,14 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from anytime._version import __version__
 from anytime.inference.prediction import Answer
@@ -261,17 +260,7 @@ class ModelMetrics:
         self._groups_late.inc(groups)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Collector of some samples of one metric, as the encoders expect it."""
-
-    metric: Metric
-
-    def collect(self) -> list[Metric]:
-        return [self.metric]
-
-
-def _texts(encode: Callable[[Collector], bytes], metrics: Iterable[Metric]) -> Iterator[bytes]:
+def _texts(encode: Callable[[Any], bytes], metrics: Iterable[Metric]) -> Iterator[bytes]:
     """Yield the text of a few samples at a time; only the first text of a family has the HELP and TYPE lines."""
     last = None
     for metric in metrics:
@@ -279,7 +268,7 @@ def _texts(encode: Callable[[Collector], bytes], metrics: Iterable[Metric]) -> I
         samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
         for first in range(0, max(len(samples), 1), _SAMPLES):
             metric.samples = samples[first : first + _SAMPLES]
-            text = encode(_Piece(metric)).removesuffix(_EOF)
+            text = encode(SimpleNamespace(collect=lambda piece=metric: [piece])).removesuffix(_EOF)
             start = 0
             while metric.name == last and text.startswith(b"# ", start):
                 start = text.index(b"\n", start) + 1

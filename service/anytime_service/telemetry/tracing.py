@@ -34,9 +34,7 @@ UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/h
 OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """The framework's configuration without tracing; it also avoids a search for providers in every request."""
 
-
-Origin: TypeAlias = "tuple[Context, tuple[Link, ...]]"
-"""Origin of a prediction's span: the context of its parent, and the spans that it is linked to."""
+Origin: TypeAlias = "tuple[Context, tuple[Link, ...]]"  # of a prediction's span: its parent, and the spans it links to
 
 
 class Tracing:

@@ -6,8 +6,8 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.models.catalogue import plan, summary
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.catalogue import plan, summary
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import BONN, trips

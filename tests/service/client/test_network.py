@@ -32,8 +32,8 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
-from anytime_service.models.catalogue import summary
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.catalogue import summary
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 

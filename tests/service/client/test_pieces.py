@@ -16,9 +16,8 @@ from anytime_service.client.engine import MAX_EVENTS, EventQueue
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import decode_problem, encode_values, seconds_of
 from anytime_service.client.running import KnownModel
-from anytime_service.client.throttle import MAX_MARGIN_MS, NetworkMargin
-from anytime_service.client.transport import Endpoint
-from anytime_service.models.catalogue import summary
+from anytime_service.client.transport import MAX_MARGIN_MS, Endpoint, NetworkMargin
+from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
 from service.serving import LIKELIHOODS, likelihood_model
@@ -35,7 +34,8 @@ from service.serving import LIKELIHOODS, likelihood_model
     ],
 )
 def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
-    assert (Endpoint.of(url).http, Endpoint.of(url).stream) == (http, stream)
+    endpoint = Endpoint.of(url, None, 30.0, None)
+    assert (endpoint.http, endpoint.stream) == (http, stream)
 
 
 def test_the_server_reads_messages_without_their_defaults() -> None:
@@ -115,7 +115,7 @@ def test_a_timer_that_fires_early_is_set_again() -> None:
     async def main() -> None:
         begin = time.perf_counter()
         box: EventQueue[int] = EventQueue(begin + 0.1)
-        asyncio.get_running_loop().call_later(0.02, box._wake)
+        asyncio.get_running_loop().call_later(0.02, box._changed.set)
         assert await box.get() is None
         assert time.perf_counter() >= begin + 0.1
         box.close()

@@ -68,7 +68,7 @@ def test_a_valid_key_works_over_http_and_websocket(guarded: Running) -> None:
 
 def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
     async def reload(key: str) -> None:
-        control = Control(Endpoint.of(guarded.url, api_key=key, timeout_s=10))
+        control = Control(Endpoint.of(guarded.url, key, 10.0, None))
         try:
             await control.request("POST", "/models/brake/reload")
         finally:

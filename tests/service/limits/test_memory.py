@@ -20,7 +20,7 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
@@ -109,13 +109,15 @@ def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(t
 
 def test_an_expired_session_releases_its_bytes(model: Model) -> None:
     async def main() -> None:
-        account = MemoryBudget(1_000)
-        sessions = MemorySessions(10, 0.05, account)
-        session = await sessions.get(await sessions.create(model, None))
+        account = Account(MemoryBudget(1_000))
+        sessions = MemorySessions(10, 0.05)
+        session = await sessions.get(await sessions.create(model, None, account))
         await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
         assert account.bytes == 240
         with pytest.raises(OverloadedError, match="limit of 1000"):
-            await (await sessions.get(await sessions.create(model, None))).add_groups({"hog": [[1.0, 2.0]] * 50})
+            await (await sessions.get(await sessions.create(model, None, account))).add_groups(
+                {"hog": [[1.0, 2.0]] * 50}
+            )
         give_up = monotonic() + 20
         while account.bytes and monotonic() < give_up:
             await asyncio.sleep(0.01)

@@ -21,6 +21,6 @@ def test_the_cache_contains_the_newest_items_that_have_not_expired(came: list[tu
         reported[name] = now, number
         due = [each for each, (at, _) in reported.items() if at >= now - 1000.0][-most:]
         assert [each for each in range(21) if each in kept] == sorted(due)
-        assert len(kept) == len(due)
+        assert len(kept._items) == len(due)
         assert all(kept.get(each) == reported[each][1] for each in due)
         reported = {each: reported[each] for each in due}

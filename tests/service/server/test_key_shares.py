@@ -95,7 +95,7 @@ def test_a_second_key_halves_the_share_of_the_first_and_a_removed_key_keeps_its_
     assert held.bytes == 0
     del account
     gc.collect()
-    assert len(accounts) == 0
+    assert len(accounts._all) == 0
 
 
 class Steps:
@@ -106,7 +106,7 @@ class Steps:
         self.handler = PredictionService(
             ModelRegistry.of([MODEL]), Settings(max_open=6, max_held_bytes=400, max_sessions=4), keys=self.keys
         )
-        self.sessions = MemorySessions(4, 60.0, self.handler.held)
+        self.sessions = MemorySessions(4, 60.0)
         self.accounts = [*map(self.handler.accounts.of_key, self.keys.current), self.handler.accounts.anonymous]
         self.lives: list[Any] = []
         self.names: list[str] = []
@@ -131,7 +131,7 @@ class Steps:
                 group = sorted(VALUES)[which % 3]
                 await (await self.sessions.get(name)).add_groups({group: [VALUES[group]] * (1 + which % 2)})
             elif kind == "wait" and name is not None:
-                async with self.sessions.read(name) as session:
+                async with self.sessions.read(name, None, account) as session:
                     callbacks: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
                     shared = session.prediction
                     joined = self.handler.open(
@@ -200,7 +200,7 @@ def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Predictio
 def used(handler: PredictionService) -> tuple[int, int, int]:
     """What the handler counts: bytes, open predictions, accounts."""
     gc.collect()
-    return handler.held.bytes, len(handler.live), len(handler.accounts)
+    return handler.held.bytes, len(handler.live), len(handler.accounts._all)
 
 
 Opener = Callable[[Running, PredictionService, str, ExitStack], Any]

@@ -14,6 +14,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import memory
 from anytime_service.sessions.memory import MemorySession, MemorySessions
@@ -22,6 +23,7 @@ from service.loops import run
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
+ANYONE = Account(MemoryBudget())
 
 
 class Clock:
@@ -42,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession:
-    return await sessions.get(await sessions.create(MODEL, rows))
+    return await sessions.get(await sessions.create(MODEL, rows, ANYONE))
 
 
 def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
@@ -86,7 +88,7 @@ def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
 def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
     async def main() -> None:
         sessions = MemorySessions(1_000, ttl_s=60)
-        ids = {await sessions.create(MODEL, 1) for _ in range(1_000)}
+        ids = {await sessions.create(MODEL, 1, ANYONE) for _ in range(1_000)}
         assert len(ids) == 1_000
         assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
         await sessions.close()
@@ -99,7 +101,7 @@ def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: 
         sessions = MemorySessions(3, ttl_s=60)
         first, second, third = [await begun(sessions) for _ in range(3)]
         with pytest.raises(OverloadedError, match="there are 3 sessions"):
-            await sessions.create(MODEL, 1)
+            await sessions.create(MODEL, 1, ANYONE)
         await sessions.delete(second.id)
         fourth = await begun(sessions)
         clock.now += 50_000
@@ -120,7 +122,7 @@ def test_the_number_of_remembered_ids_is_bounded(monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        names = [await sessions.create(MODEL, 1) for _ in range(3)]
+        names = [await sessions.create(MODEL, 1, ANYONE) for _ in range(3)]
         for name in names:
             await sessions.delete(name)
         with pytest.raises(UnknownSessionError):
@@ -187,7 +189,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
 def test_closing_ends_the_sweep() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        await sessions.create(MODEL, 1)
+        await sessions.create(MODEL, 1, ANYONE)
         await sessions.close()
         await sessions.close()
         assert sessions._timer is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 
@@ -20,10 +21,11 @@ from service.serving import VALUES, logged, small_model
 MODEL = small_model()
 NAME = "a-session"
 BOUNDS = Bounds.of([MODEL], 10)
+ANYONE = MemoryBudget()
 
 
-def mirrored(again: Callable[[str], None] = lambda _: None, account: MemoryBudget | None = None) -> Mirrors:
-    return Mirrors(again, lambda: BOUNDS, account)
+def mirrored(again: Callable[[str], None] = lambda _: None) -> Mirrors:
+    return Mirrors(again, lambda: BOUNDS, lambda error: logging.getLogger("anytime_service").warning("%s", error))
 
 
 def message(revision: int, groups: dict[str, list[float]]) -> bytes:
@@ -73,7 +75,7 @@ def test_the_order_of_snapshots_and_messages_does_not_change_the_session(
     reads = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=3), label="revisions that are read")
     shown = sorted((data.draw(st.integers(read, last), label="when it is here"), read) for read in reads)
     dropped = data.draw(st.sets(st.integers(1, last)), label="messages that never come")
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         for revision in range(last + 1):
             if revision and revision not in dropped:
                 for _ in range(data.draw(st.integers(1, 2), label="times that it comes")):
@@ -91,7 +93,7 @@ def test_after_a_gap_the_session_is_read_again_and_later_messages_wait() -> None
     unread: list[str] = []
     mirrors = mirrored(unread.append)
     mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         session = mirror.apply(store.snapshot(1), MODEL)
         mirrors.receive(store.message(3))
         assert (unread, session.prediction.received) == ([NAME], ("speed",))
@@ -105,7 +107,7 @@ def test_too_many_pending_messages_make_the_mirror_read_the_session_again() -> N
     store = Posts([("speed", float(number)) for number in range(count)])
     unread: list[str] = []
     mirrors = mirrored(unread.append)
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         for revision in range(1, count + 1):
             mirrors.receive(store.message(revision))
         assert unread == [NAME]
@@ -116,7 +118,7 @@ def test_answers_have_a_note_from_a_lost_subscription_until_the_session_is_read_
     unread: list[str] = []
     mirrors = mirrored(unread.append)
     mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         session = mirror.apply(Posts([]).snapshot(0), MODEL)
         answer = session.prediction.answer()
         assert session.noted(answer).note is None
@@ -133,7 +135,7 @@ def test_a_message_with_the_next_revision_removes_the_note() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     mirrors = mirrored()
     mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         session = mirror.apply(store.snapshot(1), MODEL)
         mirrors.mark_all(subscribed=False)
         mirrors.mark_all(subscribed=True)
@@ -145,7 +147,7 @@ def test_a_message_with_the_next_revision_removes_the_note() -> None:
 
 def test_a_session_that_ends_while_it_is_read_is_gone() -> None:
     mirrors = mirrored()
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         mirrors.receive(message(0, {}))
         with pytest.raises(GoneSessionError):
             mirror.apply(Posts([]).snapshot(0), MODEL)
@@ -154,8 +156,8 @@ def test_a_session_that_ends_while_it_is_read_is_gone() -> None:
 def test_pending_messages_count_in_the_memory_budget_and_are_released() -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     account = MemoryBudget(100)
-    mirrors = mirrored(account=account)
-    with mirrors.followed(NAME) as mirror:
+    mirrors = mirrored()
+    with mirrors.followed(NAME, account) as mirror:
         mirrors.receive(store.message(2))
         assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
         mirror.apply(store.snapshot(1), MODEL)
@@ -169,12 +171,12 @@ def test_pending_messages_count_in_the_memory_budget_and_are_released() -> None:
 
 def test_a_session_without_waiting_predictions_has_no_mirror() -> None:
     mirrors = mirrored()
-    with mirrors.followed(NAME) as mirror:
+    with mirrors.followed(NAME, ANYONE) as mirror:
         mirror.apply(Posts([]).snapshot(0), MODEL)
-        assert len(mirrors) == 1
-    assert len(mirrors) == 0
+        assert len(mirrors._all) == 1
+    assert len(mirrors._all) == 0
     mirrors.receive(message(1, {"speed": [1.0]}))
-    assert len(mirrors) == 0
+    assert len(mirrors._all) == 0
 
 
 def test_a_false_revision_is_dropped_after_one_reading() -> None:
@@ -182,7 +184,7 @@ def test_a_false_revision_is_dropped_after_one_reading() -> None:
     unread: list[str] = []
     mirrors = mirrored(unread.append)
     mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME) as mirror, logged("anytime_service") as records:
+    with mirrors.followed(NAME, ANYONE) as mirror, logged("anytime_service") as records:
         session = mirror.apply(store.snapshot(1), MODEL)
         mirrors.receive(message(1_000, {"lab": [9.0]}))
         assert (unread, mirror.newest) == ([NAME], 1_000)
@@ -198,8 +200,8 @@ def test_pending_messages_stay_within_the_memory_budget(state: str) -> None:
     store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
     unread: list[str] = []
     account = MemoryBudget(100)
-    mirrors = mirrored(unread.append, account)
-    with mirrors.followed(NAME) as mirror:
+    mirrors = mirrored(unread.append)
+    with mirrors.followed(NAME, account) as mirror:
         if state == "after a gap":
             mirror.apply(store.snapshot(0), MODEL)
         mirrors.receive(store.message(2))
@@ -226,7 +228,11 @@ def test_pending_messages_stay_within_the_memory_budget(state: str) -> None:
 def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(content: bytes) -> None:
     mirrors = mirrored()
     mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME) as mirror, mirrors.followed("another") as other, logged("anytime_service") as records:
+    with (
+        mirrors.followed(NAME, ANYONE) as mirror,
+        mirrors.followed("another", ANYONE) as other,
+        logged("anytime_service") as records,
+    ):
         mirror.apply(Posts([]).snapshot(0), MODEL)
         other.apply(Posts([]).snapshot(0), MODEL)
         failures: list[Exception] = []

@@ -27,6 +27,7 @@ from anytime_service.errors import (
     SessionsUnreachableError,
     UnknownSessionError,
 )
+from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
@@ -40,6 +41,7 @@ from service.serving import VALUES, logged, small_model
 MODEL = small_model()
 DATABASE = 3
 MAX_ROWS = 100
+ANYONE = Account(MemoryBudget())
 
 
 class Replica:
@@ -48,13 +50,13 @@ class Replica:
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
         self.handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
         self.models = ModelVersions(lambda: self.handler.registry, retain_s=60, max_rows=MAX_ROWS)
-        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, self.handler.held)
+        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
 
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
-        async with self.store.read(name, begun + deadline_ms) as session:
+        async with self.store.read(name, begun + deadline_ms, self.handler.accounts.anonymous) as session:
             request = PredictionRequest(deadline_ms=deadline_ms)
             live = self.handler.open(
                 request, begun, self.answers.append, self.failures.append, shared=session.prediction
@@ -91,7 +93,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def answered(store: SessionStore, name: str) -> Answer:
-    async with store.read(name) as session:
+    async with store.read(name, None, ANYONE) as session:
         return session.prediction.answer()
 
 
@@ -130,9 +132,9 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
 ) -> None:
     async def main() -> None:
         memory = MemorySessions(10, ttl_s=60)
-        alone = await memory.create(MODEL, rows)
+        alone = await memory.create(MODEL, rows, ANYONE)
         async with replicas() as both:
-            name = await both[0].store.create(MODEL, rows)
+            name = await both[0].store.create(MODEL, rows, ANYONE)
             so_far = await answered(memory, alone)
             waiting = False
             due: Answer | None = None  # the answer that the waiting prediction gets before the end
@@ -152,7 +154,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             (answer,) = both[1].answers
             assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
-            assert not len(both[1].store._mirrors)
+            assert not len(both[1].store._mirrors._all)
         await memory.close()
 
     run(main())
@@ -161,7 +163,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
 def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await post_groups(b.store, name, VALUES)
             await b.store.delete(name)
             for replica in (a, b):
@@ -177,7 +179,7 @@ def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
                         with pytest.raises(UnknownSessionError) as error:
                             await post_groups(replica.store, other, VALUES)
                         assert len(str(error.value)) < 200, attempt
-            assert len(a.store._known) == len(b.store._known) == 0
+            assert len(a.store._known._items) == len(b.store._known._items) == 0
 
     run(main())
 
@@ -187,7 +189,7 @@ def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
 ) -> None:
     async def main() -> None:
         async with replicas(ttl_s=1.2) as (a, b):
-            used, forgotten = await a.store.create(MODEL, 1), await a.store.create(MODEL, 1)
+            used, forgotten = await a.store.create(MODEL, 1, ANYONE), await a.store.create(MODEL, 1, ANYONE)
             for _ in range(4):
                 await asyncio.sleep(0.35)
                 await post_groups(b.store, used, {"speed": [1.0]})
@@ -215,16 +217,16 @@ def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: Callab
     async def main() -> None:
         async with replicas(most=5) as (a, b):
             begun = await asyncio.gather(
-                *((a, b)[i % 2].store.create(MODEL, 1) for i in range(12)), return_exceptions=True
+                *((a, b)[i % 2].store.create(MODEL, 1, ANYONE) for i in range(12)), return_exceptions=True
             )
             names = [each for each in begun if isinstance(each, str)]
             refused = [each for each in begun if isinstance(each, OverloadedError)]
             assert (len(names), len(refused)) == (5, 7)
             assert "there are 5 sessions" in str(refused[0])
             await b.store.delete(names[0])
-            await a.store.create(MODEL, 1)
+            await a.store.create(MODEL, 1, ANYONE)
             with pytest.raises(OverloadedError):
-                await b.store.create(MODEL, 1)
+                await b.store.create(MODEL, 1, ANYONE)
 
     run(main())
 
@@ -233,9 +235,9 @@ def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
             for _ in range(2):
-                await a.store.create(MODEL, 1)
+                await a.store.create(MODEL, 1, ANYONE)
             await asyncio.sleep(0.15)
-            await a.store.create(MODEL, 1)
+            await a.store.create(MODEL, 1, ANYONE)
 
     run(main())
 
@@ -243,7 +245,7 @@ def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
 def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
             before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
             for groups in (
@@ -263,7 +265,7 @@ def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redi
 def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             early = await b.store.get(name)  # when there were no values yet
             await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
             with pytest.raises(FieldError) as error:
@@ -326,7 +328,7 @@ def test_damaged_data_is_an_error_and_never_reaches_an_answer(
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name, other = await a.store.create(MODEL, None), await a.store.create(MODEL, None)
+            name, other = await a.store.create(MODEL, None, ANYONE), await a.store.create(MODEL, None, ANYONE)
             await post_groups(a.store, name, {"speed": [1.0]})
             await b.wait(other)
             shared_redis.execute("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
@@ -342,7 +344,7 @@ def test_damaged_data_is_an_error_and_never_reaches_an_answer(
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
-            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
+            assert (len(a.store._mirrors._all), len(b.store._mirrors._all)) == (0, 1)
             await post_groups(a.store, other, VALUES)
             await until(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
@@ -356,7 +358,7 @@ def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await post_groups(a.store, name, {"speed": [1.0]})
             field, content = DAMAGED[damage](name)
             if field == "g:speed":
@@ -376,7 +378,7 @@ def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], s
     async def main() -> None:
         async with replicas() as (a, b):
             for field in ("format", "name", "version", "rows", "revision", "too many"):
-                name = await a.store.create(MODEL, None)
+                name = await a.store.create(MODEL, None, ANYONE)
                 if field == "too many":
                     junk = [each for number in range(50) for each in (f"g:{number}", "")]
                     shared_redis.execute("HSET", keys_of(name)[0], *junk, database=DATABASE)
@@ -398,7 +400,7 @@ def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             session, waiting = keys_of(name)[:2]
             await b.wait(name)
             if damage == "a key of another kind":
@@ -423,7 +425,7 @@ def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are
 def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             shared_redis.execute("SET", keys_of(name)[0], "something", database=DATABASE)
             for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
                 with pytest.raises(DamagedSessionError):
@@ -438,7 +440,7 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await b.wait(name)
             await post_groups(a.store, name, {"speed": [1.0]})
             await until(lambda: bool(next(iter(b.handler.live)).opened.prediction.received))
@@ -447,7 +449,7 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
             await post_groups(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors), len(b.handler.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors._all), len(b.handler.live)) == ([], 0, 0)
 
     run(main())
 
@@ -455,7 +457,7 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
 def test_a_message_of_another_program_is_ignored(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await b.wait(name)
             shared_redis.execute("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")
             await post_groups(a.store, name, VALUES)
@@ -470,12 +472,12 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            names = [await a.store.create(MODEL, None) for _ in range(10)]
+            names = [await a.store.create(MODEL, None, ANYONE) for _ in range(10)]
             for name in names:
                 await b.wait(name, 20_000.0)
-            idle = await a.store.create(MODEL, None)
+            idle = await a.store.create(MODEL, None, ANYONE)
             await b.wait(idle, 20_000.0)
-            async with b.store.read(idle, now_ms() + 20_000.0) as followed:
+            async with b.store.read(idle, now_ms() + 20_000.0, ANYONE) as followed:
                 pass
             shared_redis.execute("CLIENT", "KILL", "TYPE", "pubsub")
             for name in names:
@@ -485,7 +487,7 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
             assert b.store.trouble is None
             await until(lambda: followed.note is None)  # it was read again too
             await a.store.delete(idle)
-            await until(lambda: not len(b.store._mirrors))
+            await until(lambda: not len(b.store._mirrors._all))
 
     run(main())
 
@@ -495,14 +497,14 @@ def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
 ) -> None:
     async def main() -> None:
         async with replicas(count=3) as (a, b, c):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await b.wait(name)
             waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
             assert waiting == [b.store._replica.encode()]
-            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
+            assert (len(a.store._mirrors._all), len(b.store._mirrors._all), len(c.store._mirrors._all)) == (0, 1, 0)
             await post_groups(c.store, name, VALUES)
             await until(lambda: bool(b.answers))
-            assert len(b.store._mirrors) == 0
+            assert len(b.store._mirrors._all) == 0
 
     run(main())
 
@@ -512,24 +514,24 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            held = a.handler.held
-            name, other = [await b.store.create(MODEL, 1) for _ in range(2)]
+            held = a.handler.accounts.anonymous
+            name, other = [await b.store.create(MODEL, 1, ANYONE) for _ in range(2)]
             for each in (name, other):
                 await post_groups(b.store, each, {"speed": [2.0]})
             await a.wait(name)
             assert held.bytes == 8
             await post_groups(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
-            held.most = 24
+            held.most = a.handler.held.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
-            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
+            assert (held.bytes, len(a.store._mirrors._all)) == (24, 1), "the first prediction still waits"
             await post_groups(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, len(a.store._mirrors), b.handler.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors._all), b.handler.held.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
-            held.most = 32
+            held.most = a.handler.held.most = 32
             await a.wait(name)
             assert (a.answers[0].prefix, held.bytes) == (3, 0)
 
@@ -541,7 +543,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
 
     async def main() -> None:
         async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             b.handler.registry = ModelRegistry.of([newer])
             b.models = b.store._models = ModelVersions(lambda: b.handler.registry, retain_s=60, max_rows=MAX_ROWS)
             for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
@@ -552,7 +554,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
                 "it served that version when the session began"
             )
             assert (await answered(a.store, name)).version == "v1"
-            assert not len(b.store._mirrors)
+            assert not len(b.store._mirrors._all)
 
     run(main())
 
@@ -567,14 +569,14 @@ def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
         registry = ModelRegistry.of([version(number)])
         versions.notice()
         assert versions.find("brake", "v0").version == "v0", "used each time"
-    assert len(versions) == MAX_RETAINED
+    assert len(versions._retained) == MAX_RETAINED
     with pytest.raises(MissingVersionError):
         versions.find("brake", "v1")
     brief = ModelVersions(lambda: registry, retain_s=0.0, max_rows=MAX_ROWS)
     before, registry = registry, ModelRegistry.of([MODEL])
     brief.notice()
     brief.notice()
-    assert len(brief) == 0, str(before)
+    assert len(brief._retained) == 0, str(before)
 
 
 def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,10 +584,10 @@ def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], mo
 
     async def main() -> None:
         async with replicas() as (a, b):
-            names = [await a.store.create(MODEL, None) for _ in range(6)]
+            names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
             for name in names:
                 await post_groups(b.store, name, VALUES)
-            assert len(a.store._known) == len(b.store._known) == 3
+            assert len(a.store._known._items) == len(b.store._known._items) == 3
             assert await post_groups(a.store, names[0], {}) == (3, set())
 
     run(main())
@@ -594,7 +596,7 @@ def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], mo
 def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await asyncio.gather(*(post_groups(a.store, name, VALUES) for _ in range(200)))
             clients = shared_redis.execute("CLIENT", "LIST").decode().splitlines()
             ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
@@ -626,7 +628,7 @@ def connections(redis: RedisServer) -> int:
 def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> None:
     async def main() -> None:
         replica = Replica(shared_redis)
-        name = await replica.store.create(MODEL, 1)
+        name = await replica.store.create(MODEL, 1, ANYONE)
         assert await post_groups(replica.store, name, VALUES) == (3, set())
         await replica.store.close()
         await replica.store.close()
@@ -642,7 +644,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
 ) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, 1)
+            name = await a.store.create(MODEL, 1, ANYONE)
             shared_redis.hang()
             try:
                 begun = now_ms()
@@ -652,7 +654,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
             finally:
                 shared_redis.go_on()
             await until(lambda: a.store.trouble is None)
-            assert not len(a.store._mirrors)
+            assert not len(a.store._mirrors._all)
 
     run(main())
 
@@ -662,7 +664,7 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
 ) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, 1)
+            name = await a.store.create(MODEL, 1, ANYONE)
             await post_groups(a.store, name, {"speed": [1.0]})
             for least_ms in (0.0, 2_000.0):
                 monkeypatch.setattr("anytime_service.sessions.redis_store.MIN_MS", least_ms)
@@ -681,7 +683,7 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
 def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
         async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None)
+            name = await a.store.create(MODEL, None, ANYONE)
             await post_groups(a.store, name, {"speed": [2.0]})
             fields = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
             assert fields == {

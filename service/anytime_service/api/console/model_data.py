@@ -21,14 +21,9 @@ from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
 
-WIDEST = 1000
-"""Maximum number of features that are drawn jointly: the factorisation costs the cube of their number."""
-
-RIDGE = 1e-6
-"""Added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns."""
-
-DIGITS = 2
-"""Decimals after the first digit of a feature's deviation: few enough for a person to read and type."""
+WIDEST = 1000  # maximum number of features that are drawn jointly: the factorisation costs the cube of their number
+RIDGE = 1e-6  # added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns
+DIGITS = 2  # decimals after the first digit of a feature's deviation: few enough for a person to read and type
 
 router = APIRouter(tags=["models"], responses=problem_responses(500))
 

@@ -64,7 +64,6 @@ class Asset:
 
     @classmethod
     def read(cls, path: Path) -> Asset:
-        """Read and compress a file; the largest takes a few tenths of a second."""
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:32]
         return cls(gzip.compress(content, mtime=0), digest, MEDIA_TYPES[path.suffix])
@@ -124,7 +123,6 @@ def console_page(request: Request) -> Response:
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
 def docs_page(request: Request) -> Response:
-    """Send the page that documents the routes of the service."""
     return send(request, page_assets()["docs.html"], PAGE)
 
 
