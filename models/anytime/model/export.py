@@ -44,8 +44,7 @@ import numpy as np
 
 from anytime.errors import ArtifactError
 from anytime.features.bases import Categories, Hinge, Linear, Polynomial
-from anytime.features.expansion import Column
-from anytime.features.pairs import Side
+from anytime.features.expansion import Column, Side
 from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
 
