@@ -58,10 +58,12 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     check_writable(plot, FORMATS)
-    columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
+    columns = ColumnOptions(
+        groups, target, task, "gaussian", query, weights, drop, drop_missing_target, folds, seed, jobs
+    )
     source = open_table_source(data, columns)
     tested = None if test is None else open_test(test, source)
-    fitted = fit(source.moments(folds, seed, jobs), source.columns.groups, training)
+    fitted = fit(source.moments(), source.columns.groups, training)
     held, expansion = None, fitted.expansion
     if tested is not None:
         test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=jobs)
