@@ -209,17 +209,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         predictions = self.staged_predict(X)
         return np.array([self._metric(y, predicted, sample_weight=sample_weight) for predicted in predictions])
 
-    def staged_predict(self, X: Any) -> Iterator[Any]:
-        """Predict by every prefix."""
-        raise NotImplementedError
-
-    def _family(self) -> FamilyName:
-        raise NotImplementedError
-
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
-        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
-        raise NotImplementedError
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
 
@@ -539,6 +528,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         return self._learn(X, y, sample_weight, decay=decay)
 
     def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
+        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
