@@ -36,7 +36,7 @@ from anytime.data.columns import (
 from anytime.errors import TableError, TrainingError
 from anytime.features.bases import Kind
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
+from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sample_of, sample_size
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.groups import FeatureGroups, load_groups
@@ -315,14 +315,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         used = [names[j] for j in self._columns]
         kinds: list[Kind] = ["factor" if f in factors else kind_of(X[f][:1]) if framed else "number" for f in used]
         if needs_sample(groups, kinds, self.basis, self.clamp):
-            chosen = sampled_rows(len(X[names[0]]) if framed else X.shape[0], len(names), seed=_seed(self.random_state))
+            every = {"row": np.arange(len(X[names[0]]) if framed else X.shape[0])}
+            chosen = sample_of([every], sample_size(len(names)), seed=_seed(self.random_state))[0]["row"]
             rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
             columns = [rows[names[j] if framed else j] for j in self._columns]
             sample = dict(zip(groups.features, columns, strict=True))
             for name, values in sample.items():
                 if values.dtype.kind == "f" and np.isinf(values).any():
                     raise TableError(f"X: column {name!r} holds infinite values; expected finite numbers")
-            groups = learned_groups(groups, sample, int(chosen.sum()), self.basis, self.clamp, factors=factors)
+            groups = learned_groups(groups, sample, len(chosen), self.basis, self.clamp, factors=factors)
         self._groups = groups
 
     def _count(self) -> int | None:
@@ -395,8 +396,7 @@ def _named_columns(groups: FeatureGroups, target: Target) -> Iterator[None]:
     try:
         yield
     except UnusableColumnError as error:
-        pairs = (" * ".join(side.column for side in pair) for pair in groups.pairs)
-        named = [f"X: column {name!r}" for name in (*groups.features, *pairs)]
+        named = [f"X: column {name!r}" for name in (*groups.features, *groups.pair_names)]
         named += [f"y: {name!r}" for name in target.responses]
         raise TableError(f"{named[error.column]} {error.why}") from None
 

@@ -168,6 +168,11 @@ class FeatureGroups(BaseModel):
     def __len__(self) -> int:
         return len(self.groups)
 
+    @property
+    def pair_names(self) -> list[str]:
+        """Return the names of the pairs, for messages."""
+        return [" * ".join(side.column for side in pair) for pair in self.pairs]
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the groups, in order."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -102,10 +103,7 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    gaps = np.zeros(batch.rows, dtype=np.bool_)
-    for name in columns:
-        gaps |= _absent(batch.columns[name])
-    return gaps
+    return reduce(or_, (_absent(batch.columns[name]) for name in columns), np.zeros(batch.rows, dtype=np.bool_))
 
 
 def _absent(column: NDArray[Any]) -> Bool:
@@ -222,14 +220,8 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset with the bases of its columns learned from a sample of its rows that have a target.
 
-        With `complete` the groups have the basis of every column.
-
-        Raises
-        ------
-        GroupsError
-            A basis does not fit its column.
-        TableError
-            A column of numbers contains text, or a value is infinite.
+        With `complete` the groups have the basis of every column. Raise GroupsError for a basis that does not fit its
+        column, TableError for text among numbers or an infinite value.
         """
         features = self.groups.features
         first = next(self.table.batches(features, 1))
@@ -365,10 +357,6 @@ class Dataset:
         }
         return checkpoint.begin(identity, self.terms.size, len(self.target.responses))
 
-    def no_moments(self) -> Moments:
-        features = self.terms.size
-        return Moments.empty(features, len(self.target.responses), np.zeros(features))
-
     def summed(
         self,
         blocks: Iterable[Block],
@@ -382,8 +370,7 @@ class Dataset:
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
-            pairs = (" * ".join(side.column for side in pair) for pair in self.groups.pairs)
-            name = (*self.groups.features, *pairs, *self.target.columns)[error.column]
+            name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(

@@ -76,12 +76,8 @@ class ColumnShape:
 def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
     """Return the shapes of the columns of a prefix, all steps by default, the strongest first.
 
-    Columns are compared by the strength in deviations of the responses. `only` names a single column.
-
-    Raises
-    ------
-    ValuesError
-        There is no such prefix, or it has no such column.
+    Columns are compared by the strength in deviations of the responses. `only` names a single column. Raise ValuesError
+    if there is no such prefix, or it has no such column.
     """
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:

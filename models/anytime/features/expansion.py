@@ -261,13 +261,7 @@ class Expansion(Columns):
 
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
-        """Return the expansion that groups with complete bases state.
-
-        Raises
-        ------
-        GroupsError
-            A basis is invalid.
-        """
+        """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
         columns = tuple(_column(name, groups.bases.get(name)) for name in groups.features)
         place = {column.name: index for index, column in enumerate(columns)}
 
@@ -335,13 +329,7 @@ class Expansion(Columns):
 
     @cached_property
     def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features, and then the groups of products.
-
-        Raises
-        ------
-        GroupsError
-            Two terms have the same name.
-        """
+        """Return the groups with their terms as features, then those of products; raise if two terms have one name."""
         if self.is_identity:
             return self.groups
         of_column = {column.name: column.terms for column in self.columns}

@@ -64,13 +64,6 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
     return all(getattr(given, part) is not None for part in parts)
 
 
-def sampled_rows(count: int, columns: int, *, seed: int = 0) -> Bool:
-    """Return the sample (count,) of rows in memory that `sample_of` would choose."""
-    limit = sample_size(columns)
-    keys = np.random.default_rng(seed).random(count)
-    return np.ones(count, dtype=np.bool_) if count <= limit else keys < np.partition(keys, limit)[limit]
-
-
 def sample_size(columns: int) -> int:
     """Return the largest number of rows of a sample."""
     return min(SAMPLE_ROWS, max(1, SAMPLE_VALUES // max(columns, 1)))
@@ -124,16 +117,16 @@ def kind_of(values: NDArray[Any]) -> Kind:
             return "text"
 
 
-def are_mostly(kind: Callable[[str], object], values: NDArray[Any]) -> bool:
+def are_mostly(kind: Callable[[Any], object], values: NDArray[Any]) -> bool:
     """Return whether `kind`, such as `float`, converts at least half of the text of a column."""
     found = observed(values).tolist()
     return bool(found) and sum(converts(kind, text) for text in found) >= len(found) / 2
 
 
-def converts(kind: Callable[[str], object], text: str) -> bool:
+def converts(kind: Callable[[Any], object], value: Any) -> bool:
     try:
-        kind(text)
-    except ValueError:
+        kind(value)
+    except (TypeError, ValueError):
         return False
     return True
 
@@ -158,16 +151,8 @@ def learned_groups(
     """Return the groups with bases learned from a sample where the groups file does not state them.
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
-    `complete` the sample decides, and the groups have the basis of every column.
-
-    Raises
-    ------
-    GroupsError
-        A basis does not fit its column. The message names the column.
-    TableError
-        A column holds dates.
-    TrainingError
-        The option `clamp` is invalid.
+    `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
+    does not fit its column, TableError for a column of dates, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}

@@ -188,7 +188,7 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     size = block.Y.shape[0] if rows is None else len(rows)
     features, responses = block.features, block.Y.shape[1]
     if size == 0:
-        return Moments.empty(features, responses, np.zeros(features))
+        return Moments.empty(features, responses)
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.

@@ -152,8 +152,9 @@ def spans(starts: Sequence[int], limit: int) -> list[tuple[int, int | None]]:
 
 def moments_of_part(part: Part) -> list[Moments]:
     use_one_blas_thread()
-    folds = part.assigner.folds
-    return part.dataset.summed(part.blocks(), folds, n_jobs=1, before=[part.dataset.no_moments()] * folds)
+    data, folds = part.dataset, part.assigner.folds
+    empty = Moments.empty(data.terms.size, len(data.target.responses))
+    return data.summed(part.blocks(), folds, n_jobs=1, before=[empty] * folds)
 
 
 def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
