@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import current_process
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from joblib import cpu_count
@@ -46,7 +45,7 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, MomentStream, UnusableColumnError, dense, fold_moments_of
+from anytime.moments.accumulate import Block, UnusableColumnError, dense, fold_moments_of
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
@@ -54,6 +53,9 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.types import FamilyName, Float, Index, Method, Task
+
+_Stream: TypeAlias = tuple[FoldAssigner, list[Moments]]
+"""The rows of `partial_fit` so far: the assigner of the next rows to folds, and the moments of each fold."""
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
@@ -236,9 +238,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        stream: MomentStream | None = None
-        if decay is not None:
-            stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
+        stream: _Stream | None = None if decay is None else getattr(self, "_stream", None)
         first = stream is None
         y_checks = {}
         if is_regressor(self):
@@ -283,15 +283,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=count, seed=_seed(self.random_state))
         else:
-            if stream is None:
-                self._fold_count = self._count()
-                stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-            expansion = Expansion.of(self._groups).plain
-            n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
-            with _named_columns(self._groups, self._target):
-                stream.add(X, Y, weights, decay=decay, n_jobs=n_jobs, expansion=expansion)
-            self.fit_ = fit(stream.parts, self._groups, options)
+            stream = self._added(Block(X, Y, weights), stream, decay)
+            self.fit_ = fit(stream[1], self._groups, options)
         self._stream = stream
+
+    def _added(self, block: Block, stream: _Stream | None, decay: float) -> _Stream:
+        """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`."""
+        if not 0.0 <= decay <= 1.0:
+            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
+        if stream is None:
+            self._fold_count = self._count()
+            stream = FoldAssigner(self._fold_count or 1, _seed(self.random_state), stratified=False), []
+        assigner, before = stream[0].copy(), stream[1]  # a copy, so that rejected rows consume no folds
+        block = replace(block, folds=assigner.take(block.Y, None))
+        new = _Rows(block, self._target, "gaussian", assigner.folds, self.n_jobs).moments(self._groups)
+        if before:
+            new = [old.decayed(decay).merge(part) for old, part in zip(before, new, strict=True)]
+        return assigner, new
 
     def _options(self) -> Options:
         options = Options(

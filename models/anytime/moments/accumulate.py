@@ -8,7 +8,6 @@ the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ from anytime._files import memory_limit
 from anytime._linalg import single_blas_thread
 from anytime.errors import TableError, TrainingError
 from anytime.features.expansion import Expansion
-from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 
@@ -338,32 +336,3 @@ class _Sums:
             self.shift[: self.features],
             tuple(sorted(self.missing)),
         )
-
-
-class MomentStream:
-    """Moments of the rows seen so far, in each fold; one fold without cross-validation."""
-
-    def __init__(self, folds: int, seed: int) -> None:
-        self._folds = folds
-        self._assigner = FoldAssigner(folds, seed, stratified=False)
-        self.parts: list[Moments] = []
-
-    def add(
-        self,
-        X: Any,
-        Y: Float,
-        weights: Float | None = None,
-        *,
-        decay: float = 1.0,
-        n_jobs: int | None = None,
-        expansion: Expansion | None = None,
-    ) -> None:
-        """Add rows, after multiplying the weight of all earlier rows by `decay`, 0 to 1. Errors change nothing."""
-        if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
-            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds
-        folds = assigner.take(Y, None)
-        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs, expansion=expansion)
-        if self.parts:
-            new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
-        self._assigner, self.parts = assigner, new
