@@ -48,7 +48,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from anytime._linalg import RANK_TOLERANCE, Factor, conjugate_gradients, factorise_penalised
 from anytime.moments.moments import Gram
-from anytime.types import Float, Index
+from anytime.types import Bool, Float, Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Problem:
     S, q, yy : moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
     weights : (k,) weight of each group's norm, positive.
     starts, sizes : (k,) first column and number of columns of each group.
-    members : (k,) indices of these groups among all groups.
+    members : (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
     columns : (d,) indices of these columns among all columns.
     """
 
@@ -71,6 +71,7 @@ class Problem:
     starts: Index
     sizes: Index
     members: Index
+    free: Index
     columns: Index
     _elimination: tuple[int, Index, Factor, Float, Float]
 
@@ -100,6 +101,7 @@ class Problem:
             starts=np.cumsum(sizes) - sizes,
             sizes=sizes,
             members=members,
+            free=np.flatnonzero((weights == 0) & (size > 0)),
             columns=columns,
             _elimination=(len(gram.q), free, factor, z, V),
         )
@@ -242,11 +244,28 @@ Where the penalty is small, a group that should be zero may remain with hardly a
 """
 
 
-class Descent:
-    """Coefficients w (d, P) of one problem and their gradient b = q - S w, reused from one penalty to the next."""
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The optimum w (d, P) at one penalty and its duality gap.
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    `ratios` are |b_g|_F/c_g of each group (k,), and `active` marks the groups that are not zero (k,).
+    """
+
+    mu: float
+    gap: float
+    w: Float
+    ratios: Float
+    active: Bool
+
+
+class Descent:
+    """Solver of one problem at any penalty, to a `target` gap in a maximum number of rounds; for one BLAS thread.
+
+    It moves coefficients w (d, P) and their gradient b = q - S w.
+    """
+
+    def __init__(self, problem: Problem, target: float, rounds: int) -> None:
+        self.problem, self.target, self._rounds = problem, target, rounds
         self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
         ends = problem.starts + problem.sizes
         self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
@@ -254,26 +273,22 @@ class Descent:
         self._bounds = [float(np.linalg.eigvalsh(problem.S[rows, rows])[-1]) for rows in self._slices]
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
-    def start(self, w: Float) -> None:
-        self.w = w.copy()
+    def at(self, mu: float, near: Point | None = None) -> Point:
+        """Return the optimum at one penalty; the descent starts from a nearby point, or from zero."""
+        problem, k = self.problem, mu * self.problem.weights
+        self.w = np.zeros_like(problem.q) if near is None else near.w.copy()
         self._refresh()
-
-    def solve(self, mu: float, target: float, rounds: int) -> float:
-        """Descend until the gap is at most `target`, or for `rounds` rounds; return the gap."""
-        k = mu * self.problem.weights
-        gap = self.problem.gap(self.w, self.b, mu)
-        polishing = 0
-        for _ in range(rounds):
-            if gap <= target:
+        gap, polishing = problem.gap(self.w, self.b, mu), 0
+        for _ in range(self._rounds):
+            if gap <= self.target:
                 if polishing == POLISH or self._is_sharp(k):
                     break
                 polishing += 1
-            norms = self.problem.norms(self.w)
-            self._cycle(np.flatnonzero((norms > 0) | (self.problem.norms(self.b) > k)), k)
+            self._cycle(np.flatnonzero((problem.norms(self.w) > 0) | (problem.norms(self.b) > k)), k)
             self._newton(k)
             self._refresh()
-            gap = self.problem.gap(self.w, self.b, mu)
-        return gap
+            gap = problem.gap(self.w, self.b, mu)
+        return Point(mu, gap, self.w, problem.norms(self.b) / problem.weights, problem.norms(self.w) > 0)
 
     def _is_sharp(self, k: Float) -> bool:
         """Return whether each group satisfies its optimality condition: b_g = k_g u_g, or |b_g| <= k_g at 0."""
