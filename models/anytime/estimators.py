@@ -400,7 +400,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
 @contextmanager
 def _named_columns(groups: FeatureGroups, target: Target) -> Iterator[None]:
-    """Name the column in errors of moments."""
     try:
         yield
     except UnusableColumnError as error:

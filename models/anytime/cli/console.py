@@ -34,7 +34,6 @@ def blank_table(*numbers: str) -> Table:
 
 
 def remark(text: str) -> None:
-    """Print a message that is not a result to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 

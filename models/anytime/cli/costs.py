@@ -191,7 +191,6 @@ def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]
 
 
 def _sequence_parts(sequence: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Yield what is printed of both sequences."""
     if sequence["changes"]:
         for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
             yield title + " ".join("+".join(adds) for adds in steps)

@@ -105,7 +105,6 @@ def _size(model: Model) -> str:
 
 
 def _of_best(model: Model, prefix: int) -> str:
-    """Return a prefix's share of the best possible, rounded down."""
     certificate, shares = model.manifest.certificate, model.certified_shares
     assert certificate is not None  # noqa: S101
     assert shares is not None  # noqa: S101

@@ -98,7 +98,6 @@ def has_floats_only(X: Any) -> bool:
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a DataFrame whose columns have names."""
     return hasattr(X, "columns") and all(isinstance(name, str) for name in X.columns)
 
 
@@ -132,7 +131,6 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
 
 
 def _as_numbers(name: str, values: NDArray[Any], absent: Bool) -> Float:
-    """Return objects as numbers, NaN where absent."""
     numbers = np.full(len(values), np.nan)
     try:
         numbers[~absent] = values[~absent]
@@ -164,7 +162,6 @@ def _is_numeric(dtype: Any) -> bool:
 
 
 def check_no_times(name: str, values: Any) -> None:
-    """Raise for an array or a Series of dates, times or durations."""
     dtype = getattr(values, "dtype", None)
     if getattr(dtype, "kind", "f") in TIMES:
         raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")

@@ -176,7 +176,6 @@ class Rows:
 
     @property
     def row_weights(self) -> Float:
-        """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
 

@@ -100,7 +100,6 @@ def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> tup
 
 
 def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:
-    """Return the expected calibration error of each prefix."""
     found = _collected(model, dataset, lambda outputs, Y: confidence(outputs, class_codes(Y)))
     return tuple(expected_calibration_error(*each[:, np.isfinite(each[0])]) for each in found)
 

@@ -259,6 +259,5 @@ def _at(quantiles: Float) -> Float:
 
 
 def _by_score(values: Float) -> Any:
-    """Return a number of one score, or the list of several."""
     listed = values.tolist()
     return listed[0] if len(listed) == 1 else listed

@@ -223,7 +223,6 @@ def quantiles(values: Float, count: int) -> tuple[float, ...]:
 
 
 def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the different values, ascending."""
     return tuple(sorted(set(values)))
 
 

@@ -45,7 +45,6 @@ class Column:
 
     @cached_property
     def terms(self) -> tuple[str, ...]:
-        """Return the names of the terms."""
         return (*self.basis.names(self.name), *([f"{self.name} is missing"] if self.indicator else []))
 
     @property
@@ -71,7 +70,6 @@ class Columns:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop) of each column."""
         ends = accumulate(len(column.terms) for column in self.columns)
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
@@ -90,7 +88,6 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Return the number of terms."""
         return sum(len(column.terms) for column in self.columns)
 
     def clamped(self, X: Float) -> tuple[Float, Bool | None]:
@@ -148,7 +145,6 @@ class Columns:
 
     @cached_property
     def _bounds(self) -> tuple[Float, Float] | None:
-        """Return the ends of the ranges, (columns, 1) each."""
         if not any(column.range for column in self.columns):
             return None
         ends = np.array([column.range or (-np.inf, np.inf) for column in self.columns])
@@ -186,7 +182,6 @@ class Columns:
 
     @cached_property
     def _indicators(self) -> list[int]:
-        """Return the columns with an indicator of missing values."""
         return [j for j, column in enumerate(self.columns) if column.indicator]
 
 
@@ -280,7 +275,6 @@ class Expansion(Columns):
 
     @property
     def size(self) -> int:
-        """Return the number of terms."""
         return self.column_terms + sum(len(each.terms) for each in self.products)
 
     @cached_property
@@ -290,7 +284,6 @@ class Expansion(Columns):
 
     @cached_property
     def product_spans(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop) of each product."""
         ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
         return tuple(pairwise(ends))
 

@@ -65,7 +65,6 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
 
 
 def sample_size(columns: int) -> int:
-    """Return the largest number of rows of a sample."""
     return min(SAMPLE_ROWS, max(1, SAMPLE_VALUES // max(columns, 1)))
 
 
@@ -132,7 +131,6 @@ def converts(kind: Callable[[Any], object], value: Any) -> bool:
 
 
 def observed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values that are not missing."""
     if values.dtype.kind == "O":
         return values[np.array([value is not None for value in values], dtype=np.bool_)]
     return values[~np.isnan(values)] if values.dtype.kind == "f" else values

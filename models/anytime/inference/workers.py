@@ -78,7 +78,6 @@ def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
 
 
 def packed_input(x: Any) -> bytes:
-    """Return the input pickled; raise ExtractorError if it is not picklable."""
     try:
         return packed(x)
     except Exception as error:  # pickling a foreign object may raise anything
@@ -428,7 +427,6 @@ class Workers:
         return False
 
     def _next(self) -> Extraction | None:
-        """Wait for an extraction; return None when the pool closes."""
         with self._changed:
             self._idle += 1
             try:

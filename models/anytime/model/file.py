@@ -133,7 +133,6 @@ def _manifest(text: str) -> Manifest:
 
 
 def _terms(manifest: Manifest) -> FeatureGroups:
-    """Return the groups with their terms as features."""
     try:
         return Expansion.of(manifest.groups).terms
     except GroupsError as error:

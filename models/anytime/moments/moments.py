@@ -360,16 +360,13 @@ class Gram:
         )
 
     def held_out_moments(self, moments: Moments) -> HeldOutMoments:
-        """Return the second moments of another table in the training units."""
         return HeldOutMoments.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
 
     @property
     def own(self) -> HeldOutMoments:
-        """Return the second moments of the training table itself."""
         return HeldOutMoments(self.S, self.q, self.yy, self.yy, self.weight)
 
 
 def _spread(moments: Moments) -> tuple[Bool, Float]:
-    """Return which columns are constant, and the variance of each column."""
     variance = np.maximum(np.diagonal(moments.scatter) / moments.weight, 0.0)
     return np.sqrt(variance) <= CONSTANT_TOLERANCE * np.abs(moments.mean), variance

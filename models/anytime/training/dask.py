@@ -248,7 +248,6 @@ class ClusterDesign(Design):
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Yield the results of a function of a part's design, in the order of the table."""
         gram = light(self.gram)
         design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
@@ -297,7 +296,6 @@ class ClusterView(View):
         return np.asarray(np.sum(list(self._over(method, *arguments)), axis=0))
 
     def _over(self, method: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Yield the results of a method of the parts' views."""
         return self._design.over(_in_view, self.columns, method, arguments)
 
 
