@@ -65,25 +65,19 @@ def packed(message: object) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
-def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
-    for group, extractor in extractors.items():
-        try:
-            packed(extractor)
-        except Exception as error:  # pickling a foreign callable may raise anything
-            raise ExtractorError(
-                f"the extractor of group {group!r} is not picklable for a process ({summary(error)}); define it "
-                "at the top level of a module, not as a lambda or inside a function, or use worker='thread'"
-            ) from error
-    return packed(dict(extractors))
-
-
-def packed_input(x: Any) -> bytes:
+def packed_for_process(message: object, what: str, remedy: str = "") -> bytes:
     try:
-        return packed(x)
+        return packed(message)
     except Exception as error:  # pickling a foreign object may raise anything
-        raise ExtractorError(
-            f"input of type {type(x).__name__} is not picklable for a process ({summary(error)}); use worker='thread'"
-        ) from error
+        why = f"{what} is not picklable for a process ({summary(error)})"
+        raise ExtractorError(f"{why}; {remedy}use worker='thread'") from error
+
+
+def packed_extractors(extractors: Mapping[str, Callable[[Any], Any]]) -> bytes:
+    remedy = "define it at the top level of a module, not as a lambda or inside a function, or "
+    for group, extractor in extractors.items():
+        packed_for_process(extractor, f"the extractor of group {group!r}", remedy)
+    return packed(dict(extractors))
 
 
 def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
@@ -303,7 +297,8 @@ class Workers:
         self._pack: Callable[[Any], Any]
         if worker == "process":
             packed = packed_extractors(extractors)
-            self._make, self._pack = lambda: ProcessWorker(packed, patience_ms), packed_input
+            self._make = lambda: ProcessWorker(packed, patience_ms)
+            self._pack = lambda x: packed_for_process(x, f"input of type {type(x).__name__}")
         else:
             own = dict(extractors)
             self._make, self._pack = lambda: _ThreadWorker(own), lambda x: x
