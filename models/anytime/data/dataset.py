@@ -244,19 +244,19 @@ class Dataset:
                     numbers(batch, name)  # raises for an infinite value
             yield {name: batch.columns[name][keep] for name in self.groups.features}
 
-    def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
-        return self._rows(self.groups.features, batch_rows, start, stop)
-
     def rows_for(self, numbers: int) -> Iterator[Rows]:
         """Yield the rows in batches small enough for `numbers` numbers per row to fit in little memory."""
         return self.rows(max(1, min(ROWS, BLOCK_VALUES // numbers)))
 
     def tally(self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
         """Return the summary of a range of rows that fold assignment needs; read their targets and queries only."""
-        return assigner.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
+        return assigner.tally((rows.Y, rows.query) for rows in self.rows(start=start, stop=stop, features=()))
 
-    def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
+    def rows(
+        self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Many[str] | None = None
+    ) -> Iterator[Rows]:
+        """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
+        features = self.groups.features if features is None else features
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):

@@ -192,7 +192,7 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
     by_columns = block.expansion is not None or (rows is None and _is_stored_by_columns(block.X))
     centre = _centre(block, _chunks(rows, size, CENTRE_ROWS))
-    sums = _Sums(centre, block.expansion, features, responses, step, "F" if by_columns else "C")
+    sums = _Sums(block, centre, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     return sums.moments()
@@ -232,19 +232,12 @@ class _Sums:
     Missing values are stored as the shift, which is 0 once shifted.
     """
 
-    def __init__(
-        self,
-        shift: Float,
-        expansion: Expansion | None,
-        features: int,
-        responses: int,
-        chunk_rows: int,
-        order: Literal["C", "F"],
-    ) -> None:
-        self.expansion, self.features, self.responses = expansion, features, responses
+    def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
+        self.expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
         self.chunk_rows, self.order = chunk_rows, order
-        own = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
-        self.spans = [*own, *(() if expansion is None else expansion.product_spans)]
+        self.spans = [(j, j + 1) for j in range(self.features)]
+        if self.expansion is not None:
+            self.spans = [*self.expansion.spans, *self.expansion.product_spans]
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
