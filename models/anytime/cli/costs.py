@@ -152,10 +152,10 @@ def _group_costs(
     found: list[_GroupCost] = []
     for group in groups.groups:
         old = None if factor is None else group.cost * factor
-        timings = measured.groups.get(group.name)
-        count = 0 if timings is None or not group.features else timings.count
+        timings = measured.groups.get(group.name) if group.features else None
+        count = 0 if timings is None else timings.count
         why = f"fewer than {least} values were measured" if group.features else "it has no features"
-        if timings is None or not group.features or count < least:
+        if timings is None or count < least:
             found.append(_GroupCost(group.name, old or 0.0, old, count, why=f"unchanged: {why}"))
         else:
             bucket = timings.bucket(quantile) if isinstance(timings, Histogram) and quantile is not None else None

@@ -328,8 +328,7 @@ class Dataset:
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         if checkpoint is None:
             return self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs)
-        row = 0
-        before: list[Moments] | None = None
+        row, before = 0, None
         state = self._resume_state(checkpoint, assigner, seed)
         if state is not None:
             row, before = state.row, state.parts

@@ -13,7 +13,7 @@ from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import NUMERIC, Basis, Hinge, Kind, default_basis, learned, parsed_basis
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis, FeatureGroups
-from anytime.types import Bool
+from anytime.types import Bool, Float
 
 SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
@@ -167,10 +167,13 @@ def learned_groups(
             basis = learned(given, kind, option, values, rows)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, values, clamp)
+        numbers = values.astype(np.float64) if kind in NUMERIC and basis.name != "categories" else np.empty(0)
+        ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
         described = column.described()
-        quantiles = given.quantiles if "quantiles" in given.model_fields_set else _quantiles(basis, kind, values)
+        quantiles = given.quantiles
+        if "quantiles" not in given.model_fields_set and len(numbers):  # the shares of categories are means of terms
+            quantiles = tuple(np.quantile(numbers, np.linspace(0, 1, QUANTILES)).tolist())
         if quantiles is not None:
             described = described.model_copy(update={"quantiles": quantiles})
         missing = given.missing
@@ -181,17 +184,10 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
-def _quantiles(basis: Basis, kind: Kind, values: NDArray[Any]) -> tuple[float, ...] | None:
-    """Return the quantiles of a column of numbers; None for categories, whose shares are the means of their terms."""
-    if kind not in NUMERIC or basis.name == "categories" or not len(values):
-        return None
-    return tuple(np.quantile(values.astype(np.float64), np.linspace(0, 1, QUANTILES)).tolist())
-
-
-def _range(basis: Basis, kind: Kind, values: NDArray[Any], clamp: Clamp) -> tuple[float, float] | None:
+def _range(basis: Basis, numbers: Float, clamp: Clamp) -> tuple[float, float] | None:
     if clamp is None:
         clamp = 0.0 if isinstance(basis, Hinge) else "off"
-    if clamp == "off" or kind not in NUMERIC or basis.name == "categories" or not len(values):
+    if clamp == "off" or not len(numbers):
         return None
-    low, high = np.quantile(values, [clamp, 1.0 - clamp]).tolist()
+    low, high = np.quantile(numbers, [clamp, 1.0 - clamp]).tolist()
     return low, high

@@ -190,16 +190,14 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
-    by_columns = block.expansion is not None or (rows is None and _is_stored_by_columns(block.X))
+    X = block.X
+    stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
+    by_columns = block.expansion is not None or stored_by_columns
     centre = _centre(block, _chunks(rows, size, CENTRE_ROWS))
     sums = _Sums(block, centre, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     return sums.moments()
-
-
-def _is_stored_by_columns(X: Any) -> bool:
-    return isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
