@@ -50,7 +50,8 @@ def pearson_intervals(mean: Float, threshold: float) -> Float:
 
 
 def calibration_error(probabilities: Float, codes: Index, bins: int = 15) -> float:
-    return expected_calibration_error(*confidence(probabilities, codes), bins)
+    likely, right = confidence(probabilities, codes)
+    return expected_calibration_error(likely, right, bins)
 
 
 # Ranks.
