@@ -72,6 +72,11 @@ def listed(names: Iterable[object], limit: int = 5) -> str:
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def clipped(text: str, limit: int = 60) -> str:
+    """Return a text without its end if it is long: the name of a term contains a level of a text column."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def suggestion(name: str, known: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the closest known name, or the known names."""
     close = get_close_matches(name, known, n=1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import current_process
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from joblib import cpu_count
@@ -37,7 +36,7 @@ from anytime.data.columns import (
 from anytime.errors import TableError, TrainingError
 from anytime.features.bases import Kind
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sampled_rows
+from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sample_of, sample_size
 from anytime.folds import FoldAssigner, fold_count, stratified
 from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.groups import FeatureGroups, load_groups
@@ -47,7 +46,7 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, MomentStream, UnusableColumnError, dense, fold_moments_of
+from anytime.moments.accumulate import Block, UnusableColumnError, dense, fold_moments_of
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
@@ -55,6 +54,9 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.types import FamilyName, Float, Index, Method, Task
+
+_Stream: TypeAlias = tuple[FoldAssigner, list[Moments]]
+"""The rows of `partial_fit` so far: the assigner of the next rows to folds, and the moments of each fold."""
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
@@ -210,17 +212,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         predictions = self.staged_predict(X)
         return np.array([self._metric(y, predicted, sample_weight=sample_weight) for predicted in predictions])
 
-    def staged_predict(self, X: Any) -> Iterator[Any]:
-        """Predict by every prefix."""
-        raise NotImplementedError
-
-    def _family(self) -> FamilyName:
-        raise NotImplementedError
-
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
-        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
-        raise NotImplementedError
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
 
@@ -248,9 +239,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        stream: MomentStream | None = None
-        if decay is not None:
-            stream = copy(getattr(self, "_stream", None))  # rows that the fit rejects must not enter the stream
+        stream: _Stream | None = None if decay is None else getattr(self, "_stream", None)
         first = stream is None
         y_checks = {}
         if is_regressor(self):
@@ -297,15 +286,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=count, seed=_seed(self.random_state))
         else:
-            if stream is None:
-                self._fold_count = self._count()
-                stream = MomentStream(self._fold_count or 1, _seed(self.random_state))
-            expansion = Expansion.of(self._groups).plain
-            n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
-            with _named_columns(self._groups, self._target):
-                stream.add(X, Y, weights, decay=decay, n_jobs=n_jobs, expansion=expansion)
-            self.fit_ = fit(stream.parts, self._groups, options)
+            stream = self._added(Block(X, Y, weights), stream, decay)
+            self.fit_ = fit(stream[1], self._groups, options)
         self._stream = stream
+
+    def _added(self, block: Block, stream: _Stream | None, decay: float) -> _Stream:
+        """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`."""
+        if not 0.0 <= decay <= 1.0:
+            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
+        if stream is None:
+            self._fold_count = self._count()
+            stream = FoldAssigner(self._fold_count or 1, _seed(self.random_state), stratified=False), []
+        assigner, before = stream[0].copy(), stream[1]  # a copy, so that rejected rows consume no folds
+        block = replace(block, folds=assigner.take(block.Y, None))
+        new = _Rows(block, self._target, "gaussian", assigner.folds, self.n_jobs).moments(self._groups)
+        if before:
+            new = [old.decayed(decay).merge(part) for old, part in zip(before, new, strict=True)]
+        return assigner, new
 
     def _options(self) -> Options:
         options = Options(
@@ -329,14 +326,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         used = [names[j] for j in self._columns]
         kinds: list[Kind] = ["factor" if f in factors else kind_of(X[f][:1]) if framed else "number" for f in used]
         if needs_sample(groups, kinds, self.basis, self.clamp):
-            chosen = sampled_rows(len(X[names[0]]) if framed else X.shape[0], len(names), seed=_seed(self.random_state))
+            every = {"row": np.arange(len(X[names[0]]) if framed else X.shape[0])}
+            chosen = sample_of([every], sample_size(len(names)), seed=_seed(self.random_state))[0]["row"]
             rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
             columns = [rows[names[j] if framed else j] for j in self._columns]
             sample = dict(zip(groups.features, columns, strict=True))
             for name, values in sample.items():
                 if values.dtype.kind == "f" and np.isinf(values).any():
                     raise TableError(f"X: column {name!r} holds infinite values; expected finite numbers")
-            groups = learned_groups(groups, sample, int(chosen.sum()), self.basis, self.clamp, factors=factors)
+            groups = learned_groups(groups, sample, len(chosen), self.basis, self.clamp, factors=factors)
         self._groups = groups
 
     def _count(self) -> int | None:
@@ -407,12 +405,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
 @contextmanager
 def _named_columns(groups: FeatureGroups, target: Target) -> Iterator[None]:
-    """Name the column in errors of moments."""
     try:
         yield
     except UnusableColumnError as error:
-        pairs = (" * ".join(side.column for side in pair) for pair in groups.pairs)
-        named = [f"X: column {name!r}" for name in (*groups.features, *pairs)]
+        named = [f"X: column {name!r}" for name in (*groups.features, *groups.pair_names)]
         named += [f"y: {name!r}" for name in target.responses]
         raise TableError(f"{named[error.column]} {error.why}") from None
 
@@ -544,6 +540,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         return self._learn(X, y, sample_weight, decay=decay)
 
     def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
+        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))

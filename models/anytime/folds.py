@@ -43,53 +43,6 @@ class FoldStream:
         self.take(remainder)
 
 
-class StratifiedFolds:
-    """Fold numbers stratified by class: each class has its own `FoldStream`, so folds have equal shares of it."""
-
-    def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self._count, self._seed = count, int(rng.integers(2**63))
-        self._streams: dict[Hashable, FoldStream] = {}
-
-    def take(self, labels: Index) -> Index:
-        """Return the folds (rows,) of the next rows, given the codes of their classes."""
-        folds = np.empty(len(labels), dtype=np.intp)
-        for label in np.unique(labels).tolist():
-            rows = np.flatnonzero(labels == label)
-            folds[rows] = self._of(label).take(len(rows))
-        return folds
-
-    def skip(self, counts: Mapping[int, int]) -> None:
-        for label, rows in counts.items():
-            self._of(label).skip(rows)
-
-    def _of(self, label: int) -> FoldStream:
-        if label not in self._streams:  # its own generator, so that the batches do not matter
-            self._streams[label] = FoldStream(self._count, np.random.default_rng([self._seed, label]))
-        return self._streams[label]
-
-
-class GroupedFolds:
-    """Fold numbers by key (a query): rows with one key share a fold, which is drawn when the key first appears."""
-
-    def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self._stream = FoldStream(count, rng)
-        self._fold: dict[Hashable, int] = {}
-
-    def take(self, keys: Iterable[Hashable]) -> Index:
-        return np.array([self._of(key) for key in keys], dtype=np.intp)
-
-    def only(self, keys: Iterable[Hashable]) -> Self:
-        """Return a copy that knows the folds of some keys only; all of them must have one already."""
-        some = copy(self)
-        some._fold = {key: self._fold[key] for key in keys}
-        return some
-
-    def _of(self, key: Hashable) -> int:
-        if key not in self._fold:
-            self._fold[key] = int(self._stream.take(1)[0])
-        return self._fold[key]
-
-
 @dataclass(frozen=True)
 class FoldCounts:
     """Summary of some rows that fold assignment needs to continue after them."""
@@ -111,21 +64,32 @@ def stratified(family: FamilyName) -> bool:
 
 
 class FoldAssigner:
-    """Assignment of consecutive rows to folds: by query, else if `stratified` by class; with one fold, none."""
+    """Assignment of consecutive rows to folds: by query, else if `stratified` by class; with one fold, none.
+
+    Each class has its own stream, so that folds have equal shares of it and batches do not matter. Rows with one query
+    share a fold, which is drawn when the query first appears.
+    """
 
     def __init__(self, folds: int, seed: int, *, stratified: bool) -> None:
         rng = np.random.default_rng(seed)
         self.folds, self.stratified = folds, stratified
-        self._by_row, self._by_query = FoldStream(folds, rng), GroupedFolds(folds, rng)
-        self._by_class = StratifiedFolds(folds, rng)
+        self._seed = int(rng.integers(2**63))
+        self._stream = FoldStream(folds, rng)
+        self._of_class: dict[int, FoldStream] = {}
+        self._of_query: dict[Hashable, int] = {}
 
     def take(self, Y: Float, query: NDArray[Any] | None) -> Index | None:
         """Return the folds (rows,) of the next rows by responses (rows, P) and queries (rows,); None with one fold."""
         if self.folds == 1:
             return None
         if query is not None:
-            return self._by_query.take(query.tolist())
-        return self._by_class.take(class_codes(Y)) if self.stratified else self._by_row.take(len(Y))
+            return np.array([self._fold(key) for key in query.tolist()], dtype=np.intp)
+        if not self.stratified:
+            return self._stream.take(len(Y))
+        codes, folds = class_codes(Y), np.empty(len(Y), dtype=np.intp)
+        for code, rows in Counter(codes.tolist()).items():
+            folds[codes == code] = self._class_stream(code).take(rows)
+        return folds
 
     def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> FoldCounts:
         """Return the summary of some rows, given in parts: responses and queries as in `take`."""
@@ -141,12 +105,12 @@ class FoldAssigner:
     def skip(self, before: FoldCounts) -> None:
         if self.folds == 1:
             return
-        if before.queries:
-            self._by_query.take(before.queries)
-        elif self.stratified:
-            self._by_class.skip(before.classes)
-        else:
-            self._by_row.skip(before.rows)
+        for key in before.queries:
+            self._fold(key)
+        for code, rows in before.classes.items():
+            self._class_stream(code).skip(rows)
+        if not before.queries and not self.stratified:
+            self._stream.skip(before.rows)
 
     def copy(self) -> Self:
         return deepcopy(self)
@@ -156,9 +120,18 @@ class FoldAssigner:
         assigners = []
         for part in parts:
             assigner = copy(self)
-            assigner._by_row, assigner._by_class = deepcopy((self._by_row, self._by_class))
+            assigner._stream, assigner._of_class = deepcopy((self._stream, self._of_class))
             self.skip(part)
-            if self.folds > 1:
-                assigner._by_query = self._by_query.only(part.queries)
+            assigner._of_query = {key: self._of_query[key] for key in part.queries if self.folds > 1}
             assigners.append(assigner)
         return assigners
+
+    def _fold(self, key: Hashable) -> int:
+        if key not in self._of_query:
+            self._of_query[key] = int(self._stream.take(1)[0])
+        return self._of_query[key]
+
+    def _class_stream(self, code: int) -> FoldStream:
+        if code not in self._of_class:
+            self._of_class[code] = FoldStream(self.folds, np.random.default_rng([self._seed, code]))
+        return self._of_class[code]

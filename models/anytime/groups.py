@@ -110,7 +110,7 @@ class ColumnBasis(BaseModel):
 class FeatureGroups(BaseModel):
     """A partition of the features into groups with costs, in the order of the file, and the bases of some features.
 
-    `pairs` are the products that training selected (`anytime.features.pairs`), in the order of their terms.
+    `pairs` are the products that training selected (`anytime.features.screening`), in the order of their terms.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
@@ -171,6 +171,11 @@ class FeatureGroups(BaseModel):
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    @property
+    def pair_names(self) -> list[str]:
+        """Return the names of the pairs, for messages."""
+        return [" * ".join(side.column for side in pair) for pair in self.pairs]
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -18,14 +18,14 @@ from anytime.data.dataset import settle_target, survey_target
 from anytime.data.formats import open_table
 from anytime.errors import TableError, TrainingError
 from anytime.evaluation.evaluate import evaluate
-from anytime.folds import GroupedFolds, StratifiedFolds
+from anytime.folds import FoldAssigner
 from anytime.groups import load_groups
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.training.fit import fit
 from anytime.training.options import Options
-from anytime.types import FamilyName, Float, Task
+from anytime.types import FamilyName, Float, Index, Task
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -193,15 +193,21 @@ def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
     assert all(found is not None and np.isfinite(found).all() for found in errors)
 
 
+def by_class(assigner: FoldAssigner, labels: Index) -> Index:
+    folds = assigner.take(np.eye(3)[labels], None)
+    assert folds is not None
+    return folds
+
+
 def test_stratified_folds_are_balanced_in_each_class_and_do_not_depend_on_batches() -> None:
     rng = np.random.default_rng(0)
     labels = rng.choice(3, size=200, p=[0.7, 0.25, 0.05])
-    whole = StratifiedFolds(4, np.random.default_rng(7)).take(labels)
+    whole = by_class(FoldAssigner(4, 7, stratified=True), labels)
     for label in range(3):
         of_each = np.bincount(whole[labels == label], minlength=4)
         assert of_each.max() - of_each.min() <= 1
-    by_batch = StratifiedFolds(4, np.random.default_rng(7))
-    parts = [by_batch.take(part) for part in np.split(labels, [0, 13, 14, 90])]
+    by_batch = FoldAssigner(4, 7, stratified=True)
+    parts = [by_class(by_batch, part) for part in np.split(labels, [0, 13, 14, 90])]
     for label in range(3):
         of_each = np.bincount(np.concatenate(parts)[labels == label], minlength=4)
         assert of_each.max() - of_each.min() <= 1
@@ -209,9 +215,9 @@ def test_stratified_folds_are_balanced_in_each_class_and_do_not_depend_on_batche
 
 def test_stratified_folds_are_the_same_however_the_table_is_cut_into_batches() -> None:
     labels = np.random.default_rng(0).choice(3, size=200, p=[0.7, 0.25, 0.05])
-    whole = StratifiedFolds(4, np.random.default_rng(7)).take(labels)
-    by_batch = StratifiedFolds(4, np.random.default_rng(7))
-    parts = [by_batch.take(part) for part in np.split(labels, [0, 13, 14, 90])]
+    whole = by_class(FoldAssigner(4, 7, stratified=True), labels)
+    by_batch = FoldAssigner(4, 7, stratified=True)
+    parts = [by_class(by_batch, part) for part in np.split(labels, [0, 13, 14, 90])]
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
@@ -506,5 +512,6 @@ def test_a_class_in_one_query_is_refused_with_folds(desk: Path, capsys: pytest.C
     frame.to_csv("train.csv", index=False)
     options = ["--family", "binomial", "--alpha", "cv", "--folds", "3", "--query", "q"]
     assert "class 'here' is in one fold only" in failed(capsys, *call("kind", *options))
-    folds = GroupedFolds(3, np.random.default_rng(0)).take(frame["q"].tolist())
+    folds = FoldAssigner(3, 0, stratified=False).take(np.zeros((len(frame), 1)), frame["q"].to_numpy())
+    assert folds is not None
     assert len(set(folds[frame["q"] == 4].tolist())) == 1

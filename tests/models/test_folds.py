@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anytime.folds import FoldAssigner, FoldCounts, FoldStream, GroupedFolds
+from anytime.folds import FoldAssigner, FoldCounts, FoldStream
 from anytime.types import Float, Index
 from models.properties import quick
 
@@ -74,10 +74,16 @@ def test_folds_follow_no_pattern_of_the_rows() -> None:
         assert np.abs(table / table.sum(axis=1, keepdims=True) - 0.2).max() < 0.04
 
 
+def by_query(assigner: FoldAssigner, keys: list[Any]) -> Index:
+    folds = assigner.take(np.zeros((len(keys), 1)), np.array(keys, dtype=object))
+    assert folds is not None
+    return folds
+
+
 def grouped(count: int, seed: int, keys: list[str], batches: list[int]) -> Index:
-    folds, found, start = GroupedFolds(count, np.random.default_rng(seed)), [np.empty(0, dtype=np.intp)], 0
+    folds, found, start = FoldAssigner(count, seed, stratified=False), [np.empty(0, dtype=np.intp)], 0
     for rows in [*batches, len(keys)]:
-        found.append(folds.take(keys[start : start + rows]))
+        found.append(by_query(folds, keys[start : start + rows]))
         start += rows
     return np.concatenate(found)
 
@@ -98,7 +104,7 @@ def test_rows_of_one_key_share_a_fold_and_keys_are_balanced(
 
 
 def test_keys_may_be_anything_that_can_be_a_key() -> None:
-    folds = GroupedFolds(2, np.random.default_rng(0)).take([1, "1", (1,), 1, "1", (1,)])
+    folds = by_query(FoldAssigner(2, 0, stratified=False), [1, "1", (1,), 1, "1", (1,)])
     assert folds[:3].tolist() == folds[3:].tolist()
 
 

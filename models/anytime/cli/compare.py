@@ -58,10 +58,12 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     check_writable(plot, FORMATS)
-    columns = ColumnOptions(groups, target, task, "gaussian", query, weights, drop, drop_missing_target)
+    columns = ColumnOptions(
+        groups, target, task, "gaussian", query, weights, drop, drop_missing_target, folds, seed, jobs
+    )
     source = open_table_source(data, columns)
     tested = None if test is None else open_test(test, source)
-    fitted = fit(source.moments(folds, seed, jobs), source.columns.groups, training)
+    fitted = fit(source.moments(), source.columns.groups, training)
     held, expansion = None, fitted.expansion
     if tested is not None:
         test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=jobs)
@@ -83,15 +85,14 @@ def compare(
 
 
 def _table(compared: Comparison) -> Table:
-    sides = {side: curves for side, curves in (("train", compared.train), ("test", compared.test)) if curves}
     table = blank_table()
     table.add_column("method")
-    for side in sides:
+    for side in compared.sides:
         for name in ("timeliness", "step", "final F", "r2"):
             table.add_column(f"{side} {name}", justify="right")
     for name in compared.train:
         values: list[float | None] = []
-        for curves in sides.values():
+        for curves in compared.sides.values():
             curve = curves[name]
             r2 = None if curve.r2 is None else curve.r2[-1]
             values += [curve.timeliness, curve.timeliness_step, curve.explained_variance[-1], r2]
@@ -100,24 +101,14 @@ def _table(compared: Comparison) -> Table:
 
 
 def _values(compared: Comparison, unit: str) -> dict[str, Any]:
-    sides = {"train": compared.train, "test": compared.test}
-    return {
-        "alpha": compared.alpha,
-        "level": compared.level,
-        "stop": compared.stop,
-        "cost_unit": unit,
-        "methods": [
-            {"name": name} | {side: _curve_values(curves[name]) for side, curves in sides.items() if curves}
-            for name in compared.train
-        ],
-    }
+    methods = [
+        {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
+        for name in compared.train
+    ]
+    shared = {"alpha": compared.alpha, "level": compared.level, "stop": compared.stop}
+    return {**shared, "cost_unit": unit, "methods": methods}
 
 
 def _curve_values(curve: MethodCurve) -> dict[str, Any]:
-    return {
-        "timeliness": curve.timeliness,
-        "timeliness_step": curve.timeliness_step,
-        "cost": curve.costs.tolist(),
-        "explained_variance": curve.explained_variance.tolist(),
-        "r2": None if curve.r2 is None else curve.r2.tolist(),
-    }
+    values = dict(vars(curve))
+    return {"cost": values.pop("costs"), **values}

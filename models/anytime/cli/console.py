@@ -10,6 +10,7 @@ from datetime import timedelta
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,20 +35,19 @@ def blank_table(*numbers: str) -> Table:
 
 
 def remark(text: str) -> None:
-    """Print a message that is not a result to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 
 def print_json(value: Any) -> None:
-    """Print a result as JSON; non-finite numbers, which an extreme row can cause, become null."""
+    """Print a result as JSON, arrays as lists; non-finite numbers, which an extreme row can cause, become null."""
     print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_finite(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -13,19 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime._files import check_writable
+from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
-from anytime.cli.options import (
-    GROUPS_OUT,
-    REFIT,
-    AsJson,
-    CostQuantile,
-    Distributions,
-    DropMissing,
-    Jobs,
-    Weights,
-    checked_quantile,
-    workers,
-)
 from anytime.cli.sources import open_retrained
 from anytime.costs.distributions import CostDistributions, Histogram, milliseconds, priced
 from anytime.costs.drift import Drift, drift
@@ -51,12 +40,12 @@ def costs(
         list[str] | None,
         typer.Option(help="Subtract the metrics in this file: one that --keep wrote, or one for each --from."),
     ] = None,
-    cost_quantile: CostQuantile = None,
+    cost_quantile: options.CostQuantile = None,
     least: Annotated[
         int, typer.Option(min=1, help="Change the cost of a group only from this many measured values on.")
     ] = 30,
-    out: Annotated[Path | None, typer.Option(help=GROUPS_OUT)] = None,
-    distributions: Distributions = None,
+    out: Annotated[Path | None, typer.Option(help=options.GROUPS_OUT)] = None,
+    distributions: options.Distributions = None,
     keep: Annotated[Path | None, typer.Option(help="Write the metrics to this file, for a later --since.")] = None,
     budget: Annotated[
         list[float] | None, typer.Option(min=0, help="Compare the sequences at this budget, in ms; repeat for several.")
@@ -67,11 +56,11 @@ def costs(
     tolerance: Annotated[
         float, typer.Option(min=0, help="Tolerate this loss of timeliness, as a share from 0 to 1.")
     ] = 0.01,
-    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
-    weights: Weights = None,
-    drop_missing_target: DropMissing = False,
-    n_jobs: Jobs = None,
-    json: AsJson = False,
+    data: Annotated[Path | None, typer.Option(help=options.REFIT)] = None,
+    weights: options.Weights = None,
+    drop_missing_target: options.DropMissing = False,
+    n_jobs: options.Jobs = None,
+    json: options.AsJson = False,
 ) -> None:
     """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
@@ -80,7 +69,7 @@ def costs(
 
     Example: anytime costs --from http://127.0.0.1:8000 --model model.safetensors --out measured.yaml
     """
-    quantile = checked_quantile(cost_quantile)
+    quantile = options.checked_quantile(cost_quantile)
     check_writable(out, SUFFIXES)
     check_writable(distributions, (".json",))
     loaded = load(model)
@@ -88,7 +77,7 @@ def costs(
     group_costs = _group_costs(loaded.groups, measured, quantile, least)
     groups = priced(loaded.groups, {each.group: each.cost for each in group_costs if each.why is None})
     retrained = open_retrained(
-        loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+        loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=options.workers(n_jobs)
     )
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
@@ -163,10 +152,10 @@ def _group_costs(
     found: list[_GroupCost] = []
     for group in groups.groups:
         old = None if factor is None else group.cost * factor
-        timings = measured.groups.get(group.name)
-        count = 0 if timings is None or not group.features else timings.count
+        timings = measured.groups.get(group.name) if group.features else None
+        count = 0 if timings is None else timings.count
         why = f"fewer than {least} values were measured" if group.features else "it has no features"
-        if timings is None or not group.features or count < least:
+        if timings is None or count < least:
             found.append(_GroupCost(group.name, old or 0.0, old, count, why=f"unchanged: {why}"))
         else:
             bucket = timings.bucket(quantile) if isinstance(timings, Histogram) and quantile is not None else None
@@ -202,7 +191,6 @@ def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]
 
 
 def _sequence_parts(sequence: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Yield what is printed of both sequences."""
     if sequence["changes"]:
         for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
             yield title + " ".join("+".join(adds) for adds in steps)

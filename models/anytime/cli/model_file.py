@@ -164,15 +164,8 @@ def _certificate_values(model: Model) -> dict[str, Any]:
     certificate, shares = model.manifest.certificate, model.certified_shares
     assert certificate is not None  # noqa: S101
     assert shares is not None  # noqa: S101
-    prefixes = [
-        {
-            "prefix": prefix,
-            "cost": float(model.costs[prefix]),
-            "explained_variance": model.expected(prefix).explained_variance,
-            "bound": certificate.bounds[prefix],
-            "share": shares[prefix],
-            "exact": certificate.exact[prefix],
-        }
-        for prefix in range(model.steps + 1)
-    ]
+    names = ("prefix", "cost", "explained_variance", "bound", "share", "exact")
+    explained = (model.expected(prefix).explained_variance for prefix in range(model.steps + 1))
+    columns = (range(model.steps + 1), model.costs.tolist(), explained, certificate.bounds, shares, certificate.exact)
+    prefixes = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return {"version": model.version, "nodes": certificate.nodes, "seconds": certificate.seconds, "prefixes": prefixes}

@@ -66,12 +66,14 @@ def moments(
         weights,
         drop,
         drop_missing_target,
+        folds,
+        seed,
+        jobs,
         basis=options.checked_basis(basis),
         clamp=options.parsed_clamp(clamp),
-        seed=seed,
     )
     with open_backend(backend, scheduler, None) as opened:
-        first, *others = _gathered(data, columns, folds, seed, jobs, opened)
+        first, *others = _gathered(data, columns, opened)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
     result = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
     if len(result.parts) < len(total.parts):
@@ -90,9 +92,7 @@ def moments(
     )
 
 
-def _gathered(
-    data: Sequence[Path], columns: ColumnOptions, folds: int, seed: int, jobs: int, backend: Backend
-) -> list[StoredMoments]:
+def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
     The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
@@ -121,10 +121,10 @@ def _gathered(
             query=settled.query,
             weights=settled.weights,
             groups=settled.groups,
-            folds=folds,
+            folds=columns.folds,
         )
-        parts = tuple(source.moments(folds, seed, jobs))
+        parts = tuple(source.moments())
         # Small tables have fewer parts than folds; pad with empty moments.
         empty = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
-        found.append(StoredMoments(record, parts + (empty,) * (folds - len(parts))))
+        found.append(StoredMoments(record, parts + (empty,) * (columns.folds - len(parts))))
     return found

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime.cli.console import blank_table
-from anytime.errors import listed
+from anytime.errors import clipped, listed
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import buys_no_group, doubling_bound
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
-
-LONGEST_NAME = 60
 
 
 def steps_table(model: Model) -> Table:
@@ -107,7 +105,6 @@ def _size(model: Model) -> str:
 
 
 def _of_best(model: Model, prefix: int) -> str:
-    """Return a prefix's share of the best possible, rounded down."""
     certificate, shares = model.manifest.certificate, model.certified_shares
     assert certificate is not None  # noqa: S101
     assert shares is not None  # noqa: S101
@@ -153,8 +150,8 @@ def summary(model: Model) -> str:
         "missing values imputed by the training mean": origin.imputed,
     }
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(_short, pairs), 20)} ({model.expansion.size - terms} terms)")
-    lines += [f"{what}: {listed(map(_short, names), 20)}" for what, names in features.items() if names]
+        lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
+    lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_guarantee(model)}")
@@ -166,11 +163,6 @@ def summary(model: Model) -> str:
             f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
         )
     return "\n".join(lines)
-
-
-def _short(name: str) -> str:
-    """Return a name without its end if it is long: the name of a term contains a level of a text column."""
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
 def _stop(stopped: Stopped) -> str:

@@ -1,7 +1,7 @@
 """Sources of training data: a table, read in this process or on a cluster, or moments.
 
-`open_source` checks everything that training reads before the first long pass; a source then returns the moments of the
-folds, which `anytime.training.fit.fit` learns from.
+`open_source` checks everything that training reads before the first long pass. A source then returns the moments of the
+folds, which `anytime.training.fit.fit` learns from, and the rows themselves for a likelihood.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def open_backend(
 
 
 class ColumnOptions(NamedTuple):
-    """The options that define the meaning of a table's columns."""
+    """The options that define the meaning of a table's columns, and how its rows are read."""
 
     groups: Path | None
     target: Many[str] | None
@@ -78,13 +78,15 @@ class ColumnOptions(NamedTuple):
     weights: str | None
     drop: Many[str] | None
     drop_missing: bool
+    folds: int
+    seed: int
+    jobs: int
     known: Target | None = None
     """The target, if it is already determined."""
     changes: Changes = Changes()
     """Names groups to leave out or to place first."""
     basis: str | None = None
     clamp: Clamp = None
-    seed: int = 0
     bases: Mapping[str, ColumnBasis] | None = None
     """Bases of the columns, if they are already learned."""
 
@@ -105,7 +107,10 @@ class TableSource:
 
     dataset: Dataset
     rows: int
-    stratified: bool
+    family: FamilyName
+    folds: int
+    seed: int
+    jobs: int
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
@@ -119,47 +124,31 @@ class TableSource:
         data = self.dataset
         return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
-    def moments(self, folds: int, seed: int, jobs: int) -> Many[Moments]:
-        cluster, checkpoint = self.backend
-        folds = fold_count(folds, self.rows)
-        check_memory(self.dataset.terms.size, folds)
+    def moments(self, groups: FeatureGroups | None = None) -> Many[Moments]:
+        """Return the moments of each fold; with other `groups`, of their terms, in this process."""
+        dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
+        cluster, checkpoint = self.backend if groups is None else LOCAL
+        folds, seed, by_class = self.folds, self.seed, stratified(self.family)
+        check_memory(dataset.terms.size, folds)
         with progress(f"reading {self.name}", self.rows) as advance:
             if cluster is not None:
-                return cluster.moments(self.dataset, folds, seed=seed, stratified=self.stratified, progress=advance)
-            return self.dataset.moments(
-                folds, seed=seed, stratified=self.stratified, n_jobs=jobs, progress=advance, checkpoint=checkpoint
+                return cluster.moments(dataset, folds, seed=seed, stratified=by_class, progress=advance)
+            return dataset.moments(
+                folds, seed=seed, stratified=by_class, n_jobs=self.jobs, progress=advance, checkpoint=checkpoint
             )
 
-    def blocks(self, folds: int, seed: int) -> Iterator[Block]:
-        return self.dataset.blocks(FoldAssigner(fold_count(folds, self.rows), seed, stratified=self.stratified))
-
-    def observed(self, folds: int, seed: int, jobs: int) -> Observations:
-        """Return the rows themselves, in the same folds, for a likelihood."""
-        if self.backend.cluster is not None:
-            folds = fold_count(folds, self.rows)
-            return self.backend.cluster.observed(self.dataset, folds, seed=seed, stratified=self.stratified)
-        return Observed(self.blocks(folds, seed), self.dataset.target, jobs)
-
-
-@dataclass(frozen=True)
-class PairedTable:
-    """The rows of a table in this process, for a fit with pairs."""
-
-    source: TableSource
-    family: FamilyName
-    folds: int
-    seed: int
-    jobs: int
-
     def blocks(self) -> Iterator[Block]:
-        return self.source.blocks(self.folds, self.seed)
-
-    def moments(self, groups: FeatureGroups) -> Many[Moments]:
-        paired = replace(self.source, dataset=replace(self.source.dataset, groups=groups), backend=LOCAL)
-        return paired.moments(self.folds, self.seed, self.jobs)
+        return self.dataset.blocks(FoldAssigner(self.folds, self.seed, stratified=stratified(self.family)))
 
     def observed(self) -> Observations | None:
-        return None if self.family == "gaussian" else self.source.observed(self.folds, self.seed, self.jobs)
+        """Return the rows themselves, in the same folds, for a likelihood."""
+        if self.family == "gaussian":
+            return None
+        if self.backend.cluster is not None:
+            return self.backend.cluster.observed(
+                self.dataset, self.folds, seed=self.seed, stratified=stratified(self.family)
+            )
+        return Observed(self.blocks(), self.dataset.target, self.jobs)
 
 
 @dataclass(frozen=True)
@@ -177,10 +166,13 @@ class MomentsSource:
     def remark(self) -> str:
         return f", {self.stored.total.rows} rows in {self.stored.record.folds} folds"
 
-    def moments(self, _folds: int, _seed: int, _jobs: int) -> Many[Moments]:
+    def moments(self) -> Many[Moments]:
         terms = Expansion.of(self.stored.record.groups).plain.terms
         remaining = Expansion.of(self.columns.groups).plain.terms
         return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
+
+    def observed(self) -> None:
+        """Moments are for least squares only."""
 
 
 Source: TypeAlias = TableSource | MomentsSource
@@ -223,8 +215,9 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
         dataset = dataset.with_learned_bases(options.basis, options.clamp, seed=options.seed)
     else:
         dataset = replace(dataset, groups=dataset.groups.with_bases(options.bases))
-    note = _note(survey, target, options.family)
-    return TableSource(dataset, survey.rows - survey.missing, stratified(options.family), note, backend)
+    rows, note = survey.rows - survey.missing, _note(survey, target, options.family)
+    folds = fold_count(options.folds, rows)
+    return TableSource(dataset, rows, options.family, folds, options.seed, options.jobs, note, backend)
 
 
 def _note(survey: Survey, target: Target, family: FamilyName) -> str:
@@ -297,5 +290,5 @@ def open_retrained(
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
     dataset, rows = checked_dataset(Dataset(open_table(data), groups, target, None, weights, drop_missing))
-    source = TableSource(dataset, rows, stratified=False)
-    return Retrained(source.name, source.moments(1, 0, jobs)[0], source.observed(1, 0, jobs))
+    source = TableSource(dataset, rows, manifest.family, folds=1, seed=0, jobs=jobs)
+    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, jobs))

@@ -13,15 +13,7 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.report import evaluation_table, ndcg_line, steps_table, summary
-from anytime.cli.sources import (
-    ColumnOptions,
-    PairedTable,
-    TableSource,
-    open_backend,
-    open_calibration,
-    open_source,
-    open_test,
-)
+from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
@@ -149,10 +141,12 @@ def train(
         weights,
         drop,
         drop_missing_target,
+        folds,
+        seed,
+        jobs,
         changes=changes,
         basis=options.checked_basis(basis),
         clamp=options.parsed_clamp(clamp),
-        seed=seed,
     )
     with open_backend(backend, scheduler, checkpoint) as opened:
         source = open_source(data, columns, opened)
@@ -161,17 +155,13 @@ def train(
         validated = None if validation is None else open_test(validation, source)
         settled = source.columns
         remark(f"task: {settled.target.task}{source.remark}")
-        parts = source.moments(folds, seed, jobs)
-        observed = None
-        if family != "gaussian" and isinstance(source, TableSource):  # moments are for least squares only
-            observed = source.observed(folds, seed, jobs)
+        parts, observed = source.moments(), source.observed()
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = None if validated is None else hold_out(validated, family, n_jobs=jobs)
             fitted = fit(parts, settled.groups, training, observed, hold_out=held)
         if isinstance(source, TableSource) and training.pairs is not None:
             remark("screening pairs of columns")
-            rows = PairedTable(source, family, folds, seed, jobs)
-            fitted = fit_with_pairs(fitted, rows, folds=len(parts), seed=seed, hold_out=held)
+            fitted = fit_with_pairs(fitted, source, folds=len(parts), seed=seed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
         out.stem, settled.target, origin, query=settled.query, keep_moments=not no_moments, left_out=changes.without

@@ -115,7 +115,6 @@ class Samples(BaseModel):
         return np.array(self.samples, dtype=np.float64)
 
     def quantiles(self, q: Float) -> Float:
-        """Return quantiles of the values, for q from 0 to 1 in any shape: each is one of the values."""
         return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
 
 
@@ -241,7 +240,6 @@ class RandomTimes(NamedTuple):
         return np.stack([(self.times <= deadline).sum(axis=1) - 1 for deadline in deadlines], axis=1)
 
     def prefixes(self, deadlines: Float) -> Estimate:
-        """Return the expected number of steps by each deadline, (deadlines,)."""
         return Estimate.of(self.reached(deadlines).astype(np.float64))
 
     def expected(self, values: Float, deadlines: Float) -> Estimate:

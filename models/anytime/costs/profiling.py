@@ -205,7 +205,6 @@ def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Name the group in the error of a failed extractor, which may raise anything."""
     try:
         yield
     except Exception as error:

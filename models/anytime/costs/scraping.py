@@ -7,6 +7,7 @@ an earlier text from a later one gives the counts of the time between them.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
@@ -26,7 +27,7 @@ FAMILY = "anytime_group_seconds"
 MARK = "# metrics of "
 """Start of the comment line before the metrics of each service, in a file with several."""
 
-Tallies = dict[str, dict[str, float]]
+Tallies = dict[tuple[str, str], float]
 """For each group, the number of values at or below each bound (in seconds, as written); and their "sum"."""
 
 
@@ -111,9 +112,9 @@ def tallies(text: str) -> dict[str, Tallies]:
     found: dict[str, Tallies] = {}
     for sample in samples:
         if sample.name in (f"{FAMILY}_bucket", f"{FAMILY}_sum") and {"model", "group"} <= sample.labels.keys():
-            values = found.setdefault(sample.labels["model"], {}).setdefault(sample.labels["group"], {})
+            values = found.setdefault(sample.labels["model"], defaultdict(float))
             key = sample.labels["le"] if sample.name.endswith("_bucket") else "sum"
-            values[key] = values.get(key, 0.0) + sample.value
+            values[sample.labels["group"], key] += sample.value
     return found
 
 
@@ -127,37 +128,31 @@ def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Talli
 
 
 def added(several: Iterable[Tallies]) -> Tallies:
-    total: Tallies = {}
+    total: Tallies = defaultdict(float)
     for timings in several:
-        for group, values in timings.items():
-            sums = total.setdefault(group, {})
-            for key, value in values.items():
-                sums[key] = sums.get(key, 0.0) + value
+        for key, value in timings.items():
+            total[key] += value
     return total
 
 
 def was_reset(later: Tallies, earlier: Tallies) -> bool:
     """Return whether a count decreased between two texts of one service, whose counts only grow."""
     # Sums of seconds have rounding errors; counts do not.
-    return any(
-        later.get(group, {}).get(key, 0.0) < value - 1e-9
-        for group, values in earlier.items()
-        for key, value in values.items()
-    )
+    return any(later.get(key, 0.0) < value - 1e-9 for key, value in earlier.items())
 
 
 def since(later: Tallies, earlier: Tallies) -> Tallies:
     """Return the timings between two texts of one service."""
-    return {
-        group: {key: value - earlier.get(group, {}).get(key, 0.0) for key, value in values.items()}
-        for group, values in later.items()
-    }
+    return {key: value - earlier.get(key, 0.0) for key, value in later.items()}
 
 
-def histograms(timings: Mapping[str, Mapping[str, float]]) -> dict[str, Histogram]:
+def histograms(timings: Tallies) -> dict[str, Histogram]:
     """Return histograms in ms, for groups with values; raise AnytimeError if buckets are missing or not counts."""
     found: dict[str, Histogram] = {}
-    for group, values in timings.items():
+    by_group: dict[str, dict[str, float]] = {}
+    for (group, key), value in timings.items():
+        by_group.setdefault(group, {})[key] = value
+    for group, values in by_group.items():
         keys = sorted(values.keys() - {"sum"}, key=float)
         if not keys or float(keys[-1]) != float("inf") or "sum" not in values:
             raise AnytimeError(f"the histogram of group {group!r} is incomplete; expected buckets up to +Inf and a sum")

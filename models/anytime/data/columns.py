@@ -98,19 +98,14 @@ def has_floats_only(X: Any) -> bool:
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a DataFrame whose columns have names."""
     return hasattr(X, "columns") and all(isinstance(name, str) for name in X.columns)
 
 
 def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArray[Any]], frozenset[str]]:
     """Return the columns of a DataFrame as `Batch` stores them, and the names of the categorical ones.
 
-    Text that is a number in every row is numbers, unless the groups state the basis of the column.
-
-    Raises
-    ------
-    TableError
-        A column has dates, or text among numbers.
+    Text that is a number in every row is numbers, unless the groups state the basis of the column. Raise TableError for
+    a column of dates, or with text among numbers.
     """
     columns, factors = {}, set()
     for name, dtype in zip(X.columns, X.dtypes, strict=True):
@@ -123,14 +118,12 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
         absent = np.asarray(X[name].isna())
         text = values.astype(object)
         text[absent] = None
+        is_text = all(value is None or isinstance(value, str) for value in text) and not absent.all()
+        stated = groups is not None and name in groups.bases
         if hasattr(dtype, "categories"):
             factors.add(name)
             columns[name] = text
-        elif all(value is None or isinstance(value, str) for value in text) and not absent.all():
-            stated = groups is not None and name in groups.bases
-            if are_mostly(float, text) and not stated:
-                columns[name] = _as_numbers(name, values, absent)
-                continue
+        elif is_text and (stated or not are_mostly(float, text)):
             columns[name] = text
         else:
             columns[name] = _as_numbers(name, values, absent)
@@ -138,20 +131,16 @@ def frame_columns(X: Any, groups: FeatureGroups | None) -> tuple[dict[str, NDArr
 
 
 def _as_numbers(name: str, values: NDArray[Any], absent: Bool) -> Float:
-    """Return objects as numbers, NaN where absent."""
     numbers = np.full(len(values), np.nan)
     try:
         numbers[~absent] = values[~absent]
     except (TypeError, ValueError):
-        for row in np.flatnonzero(~absent).tolist():
-            try:
-                numbers[row] = values[row]
-            except (TypeError, ValueError):
-                how = "convert it" + " (a date to days since a fixed date)" * (not isinstance(values[row], str))
-                raise TableError(
-                    f"X: column {name!r} has {values[row]!r} in row {row} (counted from 0); expected numbers, or text "
-                    f"in every row: {how}, or leave the column out"
-                ) from None
+        row = next(row for row in np.flatnonzero(~absent).tolist() if not converts(float, values[row]))
+        how = "convert it" + " (a date to days since a fixed date)" * (not isinstance(values[row], str))
+        raise TableError(
+            f"X: column {name!r} has {values[row]!r} in row {row} (counted from 0); expected numbers, or text in every "
+            f"row: {how}, or leave the column out"
+        ) from None
     return numbers
 
 
@@ -186,7 +175,6 @@ def _is_numeric(dtype: Any) -> bool:
 
 
 def check_no_times(name: str, values: Any) -> None:
-    """Raise for an array or a Series of dates, times or durations."""
     dtype = getattr(values, "dtype", None)
     if getattr(dtype, "kind", "f") in TIMES:
         raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")

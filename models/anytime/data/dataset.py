@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -102,10 +103,7 @@ def _check_finite(table: Table, batch: Batch, name: str) -> None:
 
 
 def _without_target(batch: Batch, columns: Many[str]) -> Bool:
-    gaps = np.zeros(batch.rows, dtype=np.bool_)
-    for name in columns:
-        gaps |= _absent(batch.columns[name])
-    return gaps
+    return reduce(or_, (_absent(batch.columns[name]) for name in columns), np.zeros(batch.rows, dtype=np.bool_))
 
 
 def _absent(column: NDArray[Any]) -> Bool:
@@ -178,7 +176,6 @@ class Rows:
 
     @property
     def row_weights(self) -> Float:
-        """Return the weights (rows,) of the rows, 1 if the table has no weight column."""
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
 
@@ -222,14 +219,8 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset with the bases of its columns learned from a sample of its rows that have a target.
 
-        With `complete` the groups have the basis of every column.
-
-        Raises
-        ------
-        GroupsError
-            A basis does not fit its column.
-        TableError
-            A column of numbers contains text, or a value is infinite.
+        With `complete` the groups have the basis of every column. Raise GroupsError for a basis that does not fit its
+        column, TableError for text among numbers or an infinite value.
         """
         features = self.groups.features
         first = next(self.table.batches(features, 1))
@@ -253,19 +244,19 @@ class Dataset:
                     numbers(batch, name)  # raises for an infinite value
             yield {name: batch.columns[name][keep] for name in self.groups.features}
 
-    def rows(self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
-        return self._rows(self.groups.features, batch_rows, start, stop)
-
     def rows_for(self, numbers: int) -> Iterator[Rows]:
         """Yield the rows in batches small enough for `numbers` numbers per row to fit in little memory."""
         return self.rows(max(1, min(ROWS, BLOCK_VALUES // numbers)))
 
     def tally(self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
         """Return the summary of a range of rows that fold assignment needs; read their targets and queries only."""
-        return assigner.tally((rows.Y, rows.query) for rows in self._rows((), ROWS, start, stop))
+        return assigner.tally((rows.Y, rows.query) for rows in self.rows(start=start, stop=stop, features=()))
 
-    def _rows(self, features: Many[str], batch_rows: int, start: int, stop: int | None) -> Iterator[Rows]:
+    def rows(
+        self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Many[str] | None = None
+    ) -> Iterator[Rows]:
+        """Yield the rows that have a target, batch by batch, from row `start` to before row `stop` of the table."""
+        features = self.groups.features if features is None else features
         extra = [name for name in (*self.target.columns, self.query, self.weights) if name is not None]
         numeric = features if self.weights is None else [*features, self.weights]
         for batch in self.table.batches([*features, *extra], batch_rows, start=start, stop=stop, numeric=numeric):
@@ -337,8 +328,7 @@ class Dataset:
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         if checkpoint is None:
             return self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs)
-        row = 0
-        before: list[Moments] | None = None
+        row, before = 0, None
         state = self._resume_state(checkpoint, assigner, seed)
         if state is not None:
             row, before = state.row, state.parts
@@ -365,10 +355,6 @@ class Dataset:
         }
         return checkpoint.begin(identity, self.terms.size, len(self.target.responses))
 
-    def no_moments(self) -> Moments:
-        features = self.terms.size
-        return Moments.empty(features, len(self.target.responses), np.zeros(features))
-
     def summed(
         self,
         blocks: Iterable[Block],
@@ -382,8 +368,7 @@ class Dataset:
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
-            pairs = (" * ".join(side.column for side in pair) for pair in self.groups.pairs)
-            name = (*self.groups.features, *pairs, *self.target.columns)[error.column]
+            name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
             raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
 
     def blocks(

@@ -16,6 +16,7 @@ import numpy as np
 from anytime.data.dataset import Dataset, Rows, checked_dataset
 from anytime.data.formats import Table
 from anytime.inference.conformal import (
+    confidence,
     conformal_level,
     conformal_rank,
     conformal_threshold,
@@ -63,7 +64,9 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 
 def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
     """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
-    rows, thresholds = _thresholds(model, dataset, coverage)
+    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
+    rows, thresholds = len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
+    del scores  # the next passes need memory
     calibration = Calibration(
         coverage=float(coverage),
         level=conformal_level(rows, coverage),
@@ -96,28 +99,9 @@ def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> tup
     return covered / total, np.divide(size, finite, out=np.zeros_like(size), where=finite > 0)
 
 
-def _thresholds(model: Model, dataset: Dataset, coverage: float) -> tuple[int, tuple[float, ...]]:
-    scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
-    return len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)
-
-
 def _reliability(model: Model, dataset: Dataset) -> tuple[float, ...]:
-    """Return the expected calibration error of each prefix.
-
-    Only confidences are needed: whether the likely class is the true one is a problem of two classes.
-    """
-
-    def confidence(outputs: Float, Y: Float) -> Float:
-        codes = class_codes(Y)
-        chosen = np.ones_like(codes) if outputs.shape[1] == 2 else outputs.argmax(axis=1)
-        return np.array([outputs[np.arange(len(Y)), chosen], codes == chosen])
-
-    errors = []
-    for confident, right in _collected(model, dataset, confidence):
-        known = np.isfinite(confident)
-        two = np.column_stack([1 - confident[known], confident[known]])
-        errors.append(expected_calibration_error(two, right[known].astype(np.intp)))
-    return tuple(errors)
+    found = _collected(model, dataset, lambda outputs, Y: confidence(outputs, class_codes(Y)))
+    return tuple(expected_calibration_error(*each[:, np.isfinite(each[0])]) for each in found)
 
 
 def _collected(model: Model, dataset: Dataset, of: Callable[[Float, Float], Float]) -> list[Float]:

@@ -75,6 +75,11 @@ class Comparison:
     train: dict[str, MethodCurve]
     test: dict[str, MethodCurve]
 
+    @property
+    def sides(self) -> dict[str, dict[str, MethodCurve]]:
+        """Return the curves on each table that is there, "train" and "test"."""
+        return {"train": self.train} | ({"test": self.test} if self.test else {})
+
 
 def compare(
     gram: Gram, groups: FeatureGroups, alpha: float, held: HeldOutMoments | None = None, level: float | None = None

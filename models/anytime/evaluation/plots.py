@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anytime._files import check_writable
-from anytime.errors import AnytimeError, ValuesError, file_error
+from anytime.errors import AnytimeError, ValuesError, clipped, file_error
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.compare import Comparison
 from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
@@ -159,7 +159,8 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         below = figure.add_subplot(cell[1], sharex=axis)
         axis.tick_params(labelbottom=False)
         strength = float(np.linalg.norm(np.atleast_1d(shape.strength)) / np.sqrt(len(scores)))
-        title = _short(shape.name) if shape.name == shape.group else f"{_short(shape.name)} ({_short(shape.group)})"
+        name, group = clipped(shape.name, 24), clipped(shape.group, 24)
+        title = name if shape.name == shape.group else f"{name} ({group})"
         axis.set_title(f"{title}  ±{strength:.3g}", fontsize=9)
         axis.axhline(0.0, color="0.6", linewidth=0.8)
         axis.grid(alpha=0.3)
@@ -216,7 +217,7 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
             marker = "osD^vPX*<>"[j % 10]
             axis.plot(places, values, marker, color="black", markerfacecolor="0.75", markersize=5, label=scores[j])
     below.bar(places, [level.share for _, level in drawn], 0.6, **bar)
-    labels = [_short(name, 14) for name, _ in drawn]
+    labels = [clipped(name, 14) for name, _ in drawn]
     below.set_xticks(places, labels, rotation=30 if sum(map(len, labels)) > 30 else 0, ha="center")
     axis.set_xlim(-0.6, len(drawn) - 0.4)
 
@@ -234,7 +235,3 @@ def _window(shape: ColumnShape) -> tuple[float, float]:
         if late > early:
             low, high = max(low, 2 * early - late), min(high, 2 * late - early)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _short(text: str, most: int = 24) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

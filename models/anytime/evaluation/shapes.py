@@ -76,12 +76,8 @@ class ColumnShape:
 def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
     """Return the shapes of the columns of a prefix, all steps by default, the strongest first.
 
-    Columns are compared by the strength in deviations of the responses. `only` names a single column.
-
-    Raises
-    ------
-    ValuesError
-        There is no such prefix, or it has no such column.
+    Columns are compared by the strength in deviations of the responses. `only` names a single column. Raise ValuesError
+    if there is no such prefix, or it has no such column.
     """
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:
@@ -148,13 +144,15 @@ class _Terms:
 
     def shape(self, group: str, strength: Float) -> ColumnShape:
         levels, other, missing = self._levels()
-        basis = self.column.basis.described().basis or self.column.basis.name
+        basis = self.column.basis
+        all_common = isinstance(basis, Hinge) and sum(level.share for level in levels) > 1 - 1e-9
+        has_levels_only = all_common or self._is_binary or isinstance(basis, Categories)
         return ColumnShape(
             name=self.column.name,
             group=group,
-            basis=basis,
+            basis=basis.described().basis or basis.name,
             strength=_by_score(strength),
-            points=() if self._has_levels_only(levels) else self._points(),
+            points=() if has_levels_only else self._points(),
             levels=levels,
             other=other,
             missing=missing,
@@ -178,11 +176,6 @@ class _Terms:
         m = float(self.mean[0])
         alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.name == "linear"
         return alone and 0 < m < 1 and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
-
-    def _has_levels_only(self, levels: tuple[Level, ...]) -> bool:
-        """Return whether each row has one of the levels, or a category."""
-        common = isinstance(self.column.basis, Hinge) and sum(level.share for level in levels) > 1 - 1e-9
-        return common or self._is_binary or isinstance(self.column.basis, Categories)
 
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
@@ -208,8 +201,9 @@ class _Terms:
         return _by_score(self.contributions(np.array([x]))[0])
 
     def _points(self) -> tuple[Point, ...]:
-        low, high = self._ends()
-        basis, x = self.column.basis, np.array([low, high])
+        basis, ends = self.column.basis, self.column.range
+        low, high = self._quantile_function()[[0, -1]].tolist() if ends is None else ends
+        x = np.array([low, high])
         if isinstance(basis, Hinge):
             x = np.array([low, *(knot for knot in basis.knots if low < knot < high), high])
         elif isinstance(basis, Polynomial):
@@ -217,13 +211,6 @@ class _Terms:
         x = np.unique(x)
         values = [_by_score(each) for each in self.contributions(x, on_line=True)]
         return tuple(map(Point, x.tolist(), values))
-
-    def _ends(self) -> tuple[float, float]:
-        """Return the least and the largest value that are drawn."""
-        if self.column.range is not None:
-            return self.column.range
-        values = self._quantile_function()
-        return float(values[0]), float(values[-1])
 
     def _quantile_function(self) -> Float:
         """Return values at equal steps of probability: the stored quantiles, or what the terms tell of them."""
@@ -263,6 +250,5 @@ def _at(quantiles: Float) -> Float:
 
 
 def _by_score(values: Float) -> Any:
-    """Return a number of one score, or the list of several."""
     listed = values.tolist()
     return listed[0] if len(listed) == 1 else listed

@@ -51,15 +51,8 @@ class Basis(Protocol):
     def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
         """Return the basis of a column; what `given` states is not learned.
 
-        Parameters
-        ----------
-        size : K of `name:K`, or None.
-        values : (observed,) the values of a sample of `rows` rows, without missing ones.
-
-        Raises
-        ------
-        GroupsError
-            What `given` states is invalid; the message does not name the column.
+        `size` is K of `name:K`, or None, and `values` (observed,) are those of a sample of `rows` rows, without missing
+        ones. Raise GroupsError, without the name of the column, if what `given` states is invalid.
         """
 
     def names(self, column: str) -> list[str]:
@@ -232,7 +225,6 @@ def quantiles(values: Float, count: int) -> tuple[float, ...]:
 
 
 def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the different values, ascending."""
     return tuple(sorted(set(values)))
 
 
@@ -286,13 +278,9 @@ class Categories:
     def _codes(self) -> dict[Any, float]:
         return {level: float(code) for code, level in enumerate(self.levels)}
 
-    @property
-    def _unknown(self) -> float:
-        return -1.0 if self.other else math.nan
-
     def coded(self, values: Iterable[Any]) -> Float:
         """Return the index of the level of each value; missing values are None or NaN."""
-        codes, unknown = self._codes, self._unknown
+        codes, unknown = self._codes, -1.0 if self.other else math.nan
         return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
 
     @cached_property
@@ -333,13 +321,7 @@ BASES: Mapping[str, type[Basis]] = {basis.name: basis for basis in (Linear, Hing
 
 
 def parsed_basis(text: str) -> tuple[type[Basis], int | None]:
-    """Return the basis and the K that a text such as "hinge:4" names.
-
-    Raises
-    ------
-    GroupsError
-        There is no such basis, or K is out of range.
-    """
+    """Return the basis and the K that a text such as "hinge:4" names; raise GroupsError if it is invalid."""
     name, colon, size = text.partition(":")
     basis = BASES.get(name)
     if basis is None:
@@ -358,18 +340,10 @@ def default_basis(kind: Kind) -> str:
 
 
 def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[Any], rows: int) -> Basis:
-    """Return the basis of a column.
+    """Return the basis of a column; raise GroupsError, without its name, if the basis does not fit its type.
 
-    Parameters
-    ----------
-    given : what the groups file states of the column.
-    option : the basis of all columns of a fitting type, or None.
-    values : (observed,) values of a sample of `rows` rows, without missing ones.
-
-    Raises
-    ------
-    GroupsError
-        The basis does not fit the column's type; the message does not name the column.
+    `given` is what the groups file states of the column, `option` the basis of all columns of a fitting type, or None,
+    and `values` (observed,) those of a sample of `rows` rows, without missing ones.
     """
     text = given.basis
     if text is None:

@@ -2,8 +2,12 @@
 
 A raw column is a column of numbers; a text column holds the indices of its levels. Each column becomes one or several
 terms, which all belong to the column's group: the terms of its basis, and an indicator of missing values where there is
-one. Values outside the column's range move to the nearest end of it before they are expanded. The products of pairs of
-columns follow the terms of all columns.
+one. Values outside the column's range move to the nearest end of it before they are expanded.
+
+The products of pairs of columns follow the terms of all columns: every factor of the first times every factor of the
+second. The factors of a column of numbers are min(max(x, knot), last knot) - knot for each knot but the last, and those
+of a column of categories are indicators of levels. They are bounded, because products of extreme values would be
+extreme. A value that is missing in either column makes every term of the pair NaN.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +23,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime.errors import GroupsError
-from anytime.features.bases import Basis, Categories, Hinge, Linear, Octiles, parsed_basis
-from anytime.features.pairs import Product, product_groups, products_of
-from anytime.groups import ColumnBasis, FeatureGroups
+from anytime.features.bases import Basis, Categories, Hinge, Linear, Octiles, distinct_names, parsed_basis
+from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, Float, Index
 
 
@@ -42,7 +45,6 @@ class Column:
 
     @cached_property
     def terms(self) -> tuple[str, ...]:
-        """Return the names of the terms."""
         return (*self.basis.names(self.name), *([f"{self.name} is missing"] if self.indicator else []))
 
     @property
@@ -68,7 +70,6 @@ class Columns:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop) of each column."""
         ends = accumulate(len(column.terms) for column in self.columns)
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
@@ -87,7 +88,6 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Return the number of terms."""
         return sum(len(column.terms) for column in self.columns)
 
     def clamped(self, X: Float) -> tuple[Float, Bool | None]:
@@ -162,7 +162,6 @@ class Columns:
 
     @cached_property
     def _bounds(self) -> tuple[Float, Float] | None:
-        """Return the ends of the ranges, (columns, 1) each."""
         if not any(column.range for column in self.columns):
             return None
         ends = np.array([column.range or (-np.inf, np.inf) for column in self.columns])
@@ -209,8 +208,69 @@ class Columns:
 
     @cached_property
     def _indicators(self) -> list[int]:
-        """Return the columns with an indicator of missing values."""
         return [j for j, column in enumerate(self.columns) if column.indicator]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The factors of one column of a pair.
+
+    Attributes
+    ----------
+    column : index of the raw column.
+    numbers : knots, or the indices of levels if the column has `categories`.
+    """
+
+    name: str
+    column: int
+    numbers: tuple[float, ...]
+    categories: Categories | None
+
+    @staticmethod
+    def of(side: PairSide, column: int, basis: Basis) -> Side:
+        if not isinstance(basis, Categories):
+            if side.levels:
+                raise GroupsError(f"column {side.column!r} of a pair has levels; expected knots, as it holds numbers")
+            return Side(side.column, column, side.knots, None)
+        if not side.levels or not set(side.levels) <= set(basis.levels):
+            raise GroupsError(f"column {side.column!r} of a pair has other levels than its basis; expected some of it")
+        return Side(side.column, column, tuple(map(basis.levels.index, side.levels)), basis)
+
+    @property
+    def names(self) -> list[str]:
+        if self.categories is None:
+            return distinct_names(self.name, ">", self.numbers[:-1])
+        return [f"{self.name}={self.categories.levels[int(code)]}" for code in self.numbers]
+
+    @cached_property
+    def _numbers(self) -> Float:
+        return np.array(self.numbers, dtype=np.float64)[:, np.newaxis]
+
+    def factors(self, x: Float) -> Float:
+        """Return the factors (factors, rows) of clamped values (rows,); NaN where missing."""
+        if self.categories is None:
+            return np.asarray(np.clip(x, self._numbers[:-1], self._numbers[-1]) - self._numbers[:-1])
+        if not self.categories.other:
+            x = np.where(x < 0, np.nan, x)
+        return np.asarray((x == self._numbers) + 0.0 * x)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The terms of one pair: every factor of the first column times every factor of the second."""
+
+    sides: tuple[Side, Side]
+
+    @cached_property
+    def terms(self) -> tuple[str, ...]:
+        a, b = self.sides
+        return tuple(f"{one} * {other}" for one, other in product(a.names, b.names))
+
+    def expand(self, x: Float, y: Float, out: Float) -> None:
+        """Write the terms (terms, rows) of the clamped values x and y (rows,) of the two columns."""
+        a, b = self.sides
+        factors = a.factors(x)[:, np.newaxis] * b.factors(y)
+        out[:] = factors.reshape(out.shape)
 
 
 @dataclass(frozen=True)
@@ -222,15 +282,15 @@ class Expansion(Columns):
 
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
-        """Return the expansion that groups with complete bases state.
-
-        Raises
-        ------
-        GroupsError
-            A basis is invalid.
-        """
+        """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
         columns = tuple(_column(name, groups.bases.get(name)) for name in groups.features)
-        found = cls(columns, groups, products=products_of(groups, columns))
+        place = {column.name: index for index, column in enumerate(columns)}
+
+        def side(given: PairSide) -> Side:
+            index = place[given.column]
+            return Side.of(given, index, columns[index].basis)
+
+        found = cls(columns, groups, products=tuple(Product((side(a), side(b))) for a, b in groups.pairs))
         found._check_names()
         return found
 
@@ -241,7 +301,6 @@ class Expansion(Columns):
 
     @property
     def size(self) -> int:
-        """Return the number of terms."""
         return self.column_terms + sum(len(each.terms) for each in self.products)
 
     @cached_property
@@ -251,7 +310,6 @@ class Expansion(Columns):
 
     @cached_property
     def product_spans(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop) of each product."""
         ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
         return tuple(pairwise(ends))
 
@@ -290,13 +348,7 @@ class Expansion(Columns):
 
     @cached_property
     def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features, and then the groups of products.
-
-        Raises
-        ------
-        GroupsError
-            Two terms have the same name.
-        """
+        """Return the groups with their terms as features, then those of products; raise if two terms have one name."""
         if self.is_identity:
             return self.groups
         of_column = {column.name: column.terms for column in self.columns}
@@ -304,12 +356,27 @@ class Expansion(Columns):
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
         )
-        products = product_groups(self.groups, self.products)
         try:
-            return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *products))
+            return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *self._product_groups()))
         except ValidationError as error:
             why = error.errors(include_url=False)[0]["ctx"]["error"]
             raise GroupsError(f"two terms have the same name, so rename a column: {why}") from None
+
+    def _product_groups(self) -> list[ProductGroup]:
+        """Return a group for the products of each one or two groups, in order; its name is that of no other group."""
+        group_of = {name: group.name for group in self.groups.groups for name in group.features}
+        terms: dict[tuple[str, str], list[str]] = {}
+        for each in self.products:
+            a, b = (group_of[side.name] for side in each.sides)
+            terms.setdefault((a, b), []).extend(each.terms)
+        found: list[ProductGroup] = []
+        for (a, b), features in terms.items():
+            name = f"{a} * {b}"
+            while name in {*self.groups.names, *(group.name for group in found)}:
+                name += "'"
+            requires = tuple(dict.fromkeys((a, b)))
+            found.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
+        return found
 
     @property
     def needs_size(self) -> bool:

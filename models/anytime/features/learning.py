@@ -13,7 +13,7 @@ from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import NUMERIC, Basis, Hinge, Kind, default_basis, learned, parsed_basis
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis, FeatureGroups
-from anytime.types import Bool
+from anytime.types import Bool, Float
 
 SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
@@ -64,15 +64,7 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
     return all(getattr(given, part) is not None for part in parts)
 
 
-def sampled_rows(count: int, columns: int, *, seed: int = 0) -> Bool:
-    """Return the sample (count,) of rows in memory that `sample_of` would choose."""
-    limit = sample_size(columns)
-    keys = np.random.default_rng(seed).random(count)
-    return np.ones(count, dtype=np.bool_) if count <= limit else keys < np.partition(keys, limit)[limit]
-
-
 def sample_size(columns: int) -> int:
-    """Return the largest number of rows of a sample."""
     return min(SAMPLE_ROWS, max(1, SAMPLE_VALUES // max(columns, 1)))
 
 
@@ -124,22 +116,21 @@ def kind_of(values: NDArray[Any]) -> Kind:
             return "text"
 
 
-def are_mostly(kind: Callable[[str], object], values: NDArray[Any]) -> bool:
+def are_mostly(kind: Callable[[Any], object], values: NDArray[Any]) -> bool:
     """Return whether `kind`, such as `float`, converts at least half of the text of a column."""
     found = observed(values).tolist()
     return bool(found) and sum(converts(kind, text) for text in found) >= len(found) / 2
 
 
-def converts(kind: Callable[[str], object], text: str) -> bool:
+def converts(kind: Callable[[Any], object], value: Any) -> bool:
     try:
-        kind(text)
-    except ValueError:
+        kind(value)
+    except (TypeError, ValueError):
         return False
     return True
 
 
 def observed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values that are not missing."""
     if values.dtype.kind == "O":
         return values[np.array([value is not None for value in values], dtype=np.bool_)]
     return values[~np.isnan(values)] if values.dtype.kind == "f" else values
@@ -158,16 +149,8 @@ def learned_groups(
     """Return the groups with bases learned from a sample where the groups file does not state them.
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
-    `complete` the sample decides, and the groups have the basis of every column.
-
-    Raises
-    ------
-    GroupsError
-        A basis does not fit its column. The message names the column.
-    TableError
-        A column holds dates.
-    TrainingError
-        The option `clamp` is invalid.
+    `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
+    does not fit its column, TableError for a column of dates, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}
@@ -184,10 +167,13 @@ def learned_groups(
             basis = learned(given, kind, option, values, rows)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, values, clamp)
+        numbers = values.astype(np.float64) if kind in NUMERIC and basis.name != "categories" else np.empty(0)
+        ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
         described = column.described()
-        quantiles = given.quantiles if "quantiles" in given.model_fields_set else _quantiles(basis, kind, values)
+        quantiles = given.quantiles
+        if "quantiles" not in given.model_fields_set and len(numbers):  # the shares of categories are means of terms
+            quantiles = tuple(np.quantile(numbers, np.linspace(0, 1, QUANTILES)).tolist())
         if quantiles is not None:
             described = described.model_copy(update={"quantiles": quantiles})
         missing = given.missing
@@ -198,17 +184,10 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
-def _quantiles(basis: Basis, kind: Kind, values: NDArray[Any]) -> tuple[float, ...] | None:
-    """Return the quantiles of a column of numbers; None for categories, whose shares are the means of their terms."""
-    if kind not in NUMERIC or basis.name == "categories" or not len(values):
-        return None
-    return tuple(np.quantile(values.astype(np.float64), np.linspace(0, 1, QUANTILES)).tolist())
-
-
-def _range(basis: Basis, kind: Kind, values: NDArray[Any], clamp: Clamp) -> tuple[float, float] | None:
+def _range(basis: Basis, numbers: Float, clamp: Clamp) -> tuple[float, float] | None:
     if clamp is None:
         clamp = 0.0 if isinstance(basis, Hinge) else "off"
-    if clamp == "off" or kind not in NUMERIC or basis.name == "categories" or not len(values):
+    if clamp == "off" or not len(numbers):
         return None
-    low, high = np.quantile(values, [clamp, 1.0 - clamp]).tolist()
+    low, high = np.quantile(numbers, [clamp, 1.0 - clamp]).tolist()
     return low, high

@@ -59,7 +59,6 @@ class Screened:
 
 
 def screened_rows(columns: int) -> int:
-    """Return the number of rows of a sample."""
     return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
 
 
@@ -178,6 +177,5 @@ def _side(column: Column, x: Float) -> PairSide:
 
 
 def _frequent(x: Float, count: int) -> Float:
-    """Return the most frequent values, at most `count`."""
     values, counts = np.unique(x[~np.isnan(x)], return_counts=True)
     return np.asarray(values[np.argsort(-counts, kind="stable")][:count])

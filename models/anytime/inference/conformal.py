@@ -78,33 +78,20 @@ def conformal_threshold(scores: Float, coverage: float) -> float:
 
 
 def residual_scores(Y: Float, fitted: Float, scale: Float) -> Float:
-    """Return scores (m,) for regression: max over p of |y_p - fitted_p| / scale_p, which covers all responses jointly.
+    """Return scores (m,) of numbers: max over p of |y_p - fitted_p| / scale_p, which covers all responses jointly.
 
-    `Y` and `fitted` are (m, P); `scale` (P,) is the responses' training standard deviations, which are positive.
+    `Y` and `fitted` are (m, P). `scale` is positive: (P,) training standard deviations, or the square roots of expected
+    counts (m, 1), with which the scores are the Pearson residuals of a Poisson.
     """
     return np.asarray((np.abs(Y - fitted) / scale).max(axis=1))
 
 
-def _around(centre: Float, radius: Float) -> Float:
-    """Return the ends centre -+ radius on a new last axis, widened by `ROUNDING`; callers check for overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = radius + ROUNDING * (np.abs(centre) + radius)
-        return np.stack([centre - wide, centre + wide], axis=-1)
-
-
 def residual_intervals(fitted: Float, threshold: float, scale: Float) -> Float:
-    """Return boxes (rows, P, 2) of lower and upper ends: fitted_p -+ threshold scale_p, for `fitted` (rows, P)."""
-    return _around(fitted, threshold * scale)
-
-
-def pearson_scores(y: Float, mean: Float) -> Float:
-    """Return scores (m,) for counts: |y - mean| / sqrt(mean), the Pearson residual of a Poisson; mean (m,) > 0."""
-    return np.abs(y - mean) / np.sqrt(mean)
-
-
-def pearson_intervals(mean: Float, threshold: float) -> Float:
-    """Return intervals (rows, 2) of counts: [max(0, mean - threshold sqrt(mean)), mean + threshold sqrt(mean)]."""
-    return np.maximum(_around(mean, threshold * np.sqrt(mean)), 0.0)
+    """Return boxes (rows, P, 2) of lower and upper ends, fitted_p -+ threshold scale_p; callers check for overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        radius = threshold * scale
+        wide = radius + ROUNDING * (np.abs(fitted) + radius)
+        return np.stack([fitted - wide, fitted + wide], axis=-1)
 
 
 def class_scores(probabilities: Float, codes: Index) -> Float:
@@ -127,21 +114,27 @@ def label_sets(members: Bool, labels: Sequence[Label]) -> list[list[Label]]:
     return [list(compress(labels, row)) for row in members.tolist()]
 
 
-def expected_calibration_error(probabilities: Float, codes: Index, bins: int = 15) -> float:
+def confidence(probabilities: Float, codes: Index) -> Float:
+    """Return the probability of the most likely class (of two classes, of the second), and whether it is the true one.
+
+    `probabilities` is (rows, classes), `codes` (rows,) the index of the true class, and the result (2, rows).
+    """
+    chosen = np.ones_like(codes) if probabilities.shape[1] == 2 else probabilities.argmax(axis=1)
+    return np.array([probabilities[np.arange(len(codes)), chosen], codes == chosen])
+
+
+def expected_calibration_error(confidence: Float, right: Float, bins: int = 15) -> float:
     """Return the mean over bins, weighted by rows, of |accuracy - mean confidence| (Guo et al. 2017, section 2).
 
-    Confidence is the probability of the most likely class (of two classes, of the second), and accuracy the share of
-    rows where that class is the true one. Bins have equal mass, not equal width: some bins of equal width would hold
-    too few rows. `probabilities` is (rows, classes); `codes` (rows,) is the index of each row's true class.
+    Accuracy is the mean of `right` (rows,). Bins have equal mass, not equal width: some bins of equal width would have
+    too few rows.
     """
-    rows, classes = probabilities.shape
-    chosen = np.ones(rows, dtype=np.intp) if classes == 2 else probabilities.argmax(axis=1)
-    confidence = probabilities[np.arange(rows), chosen]
+    rows = len(confidence)
     _, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
     # Equal confidences share the bin of their middle rank, so that the order of the rows has no effect.
     middle = 2 * np.cumsum(counts) - counts
     bin_of = (middle * bins // (2 * rows))[tied]
-    return float(np.abs(np.bincount(bin_of, weights=(codes == chosen) - confidence)).sum() / rows)
+    return float(np.abs(np.bincount(bin_of, weights=right - confidence)).sum() / rows)
 
 
 def model_outputs(model: Model, scores: Float) -> Float:
@@ -161,17 +154,16 @@ def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:
             case "regression":
                 return residual_scores(Y, predicted, model.prefixes.response_scale)
             case "count":
-                return pearson_scores(Y[:, 0], predicted[:, 0])
+                return residual_scores(Y, predicted, np.sqrt(predicted))
             case _:
                 return class_scores(predicted, class_codes(Y))
 
 
 def covering_intervals(model: Model, predicted: Float, threshold: float) -> Float:
     """Return lower and upper ends (rows, P, 2), for numbers and counts; callers check for overflow."""
-    with np.errstate(over="ignore"):
-        if model.manifest.task == "count":
-            return pearson_intervals(predicted, threshold)
-        return residual_intervals(predicted, threshold, model.prefixes.response_scale)
+    if model.manifest.task == "count":
+        return np.maximum(residual_intervals(predicted, threshold, np.sqrt(predicted)), 0.0)
+    return residual_intervals(predicted, threshold, model.prefixes.response_scale)
 
 
 def coverings(model: Model, predicted: Float, Y: Float, threshold: float) -> tuple[Bool, Float]:

@@ -44,8 +44,7 @@ import numpy as np
 
 from anytime.errors import ArtifactError
 from anytime.features.bases import Categories, Hinge, Linear, Polynomial
-from anytime.features.expansion import Column
-from anytime.features.pairs import Side
+from anytime.features.expansion import Column, Side
 from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
 
@@ -133,7 +132,6 @@ def _terms(column: Column) -> list[Term]:
 
 
 def _features(place: GroupPosition) -> list[dict[str, Any]]:
-    """Return the features of a group in the document's form."""
     found: list[dict[str, Any]] = []
     for column, (start, stop) in zip(place.expansion.columns, place.expansion.spans, strict=True):
         means = place.mean[start:stop].tolist()
@@ -243,7 +241,6 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
 
 
 def _c_terms(places: list[GroupPosition], size: int) -> dict[str, str | int]:
-    """Return the tables of the terms of columns in C."""
     columns = [column for place in places for column in place.expansion.columns]
     spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
     bases = [column.basis for column in columns]

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[Any]]
 
+SHARED_ARRAYS = ("mean", "scale", "intercept", "response_scale", "columns", "ends")
+"""Arrays named after the attributes of `PrefixModels`."""
+
 INTEGER_ARRAYS = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
 """Integer arrays; the others are floats."""
 
@@ -44,15 +47,7 @@ def write_model(
 
     Raise ArtifactError if the file is not writable, or a number is not finite.
     """
-    arrays: Arrays = {
-        "mean": prefixes.mean,
-        "scale": prefixes.scale,
-        "intercept": prefixes.intercept,
-        "response_scale": prefixes.response_scale,
-        "columns": prefixes.columns,
-        "ends": prefixes.ends,
-        "coef": prefixes.packed,
-    }
+    arrays: Arrays = {name: getattr(prefixes, name) for name in SHARED_ARRAYS} | {"coef": prefixes.packed}
     if prefixes.own_intercepts is not None:
         arrays["intercepts"] = prefixes.own_intercepts
     if curvatures is not None:
@@ -88,23 +83,17 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
                 raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
         raise ArtifactError(f"{str(path)!r} {error}") from None
+    arrays |= {name: arrays[name].astype(np.intp) for name in arrays.keys() & INTEGER_ARRAYS}
+    shared = {name: arrays[name] for name in SHARED_ARRAYS}
+    expansion = Expansion.of(manifest.groups)
     prefixes = PrefixModels(
-        mean=arrays["mean"],
-        scale=arrays["scale"],
-        intercept=arrays["intercept"],
-        response_scale=arrays["response_scale"],
-        columns=arrays["columns"].astype(np.intp),
-        ends=arrays["ends"].astype(np.intp),
-        packed=arrays["coef"],
-        own_intercepts=arrays.get("intercepts"),
-        expansion=Expansion.of(manifest.groups),
+        **shared, packed=arrays["coef"], own_intercepts=arrays.get("intercepts"), expansion=expansion
     )
     curvatures = None
     if "curvature.prefixes" in arrays:
         from anytime.glm.search import QuadraticModels  # noqa: PLC0415  (most models need no search)
 
-        stored = arrays["curvature.prefixes"].astype(np.intp)
-        curvatures = QuadraticModels(stored, arrays["curvature.h"], arrays["curvature.r"])
+        curvatures = QuadraticModels(*(arrays[f"curvature.{name}"] for name in ("prefixes", "h", "r")))
     return manifest, prefixes, moments, curvatures
 
 
@@ -144,7 +133,6 @@ def _manifest(text: str) -> Manifest:
 
 
 def _terms(manifest: Manifest) -> FeatureGroups:
-    """Return the groups with their terms as features."""
     try:
         return Expansion.of(manifest.groups).terms
     except GroupsError as error:

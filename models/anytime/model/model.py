@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.features.expansion import Columns, Expansion
-from anytime.features.pairs import Product
+from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, steps_with_products

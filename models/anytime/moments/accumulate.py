@@ -8,7 +8,6 @@ the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ from anytime._files import memory_limit
 from anytime._linalg import single_blas_thread
 from anytime.errors import TableError, TrainingError
 from anytime.features.expansion import Expansion
-from anytime.folds import FoldAssigner
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
 
@@ -188,20 +186,18 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     size = block.Y.shape[0] if rows is None else len(rows)
     features, responses = block.features, block.Y.shape[1]
     if size == 0:
-        return Moments.empty(features, responses, np.zeros(features))
+        return Moments.empty(features, responses)
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
-    by_columns = block.expansion is not None or (rows is None and _is_stored_by_columns(block.X))
+    X = block.X
+    stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
+    by_columns = block.expansion is not None or stored_by_columns
     centre = _centre(block, _chunks(rows, size, CENTRE_ROWS))
-    sums = _Sums(centre, block.expansion, features, responses, step, "F" if by_columns else "C")
+    sums = _Sums(block, centre, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     return sums.moments()
-
-
-def _is_stored_by_columns(X: Any) -> bool:
-    return isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
@@ -234,19 +230,12 @@ class _Sums:
     Missing values are stored as the shift, which is 0 once shifted.
     """
 
-    def __init__(
-        self,
-        shift: Float,
-        expansion: Expansion | None,
-        features: int,
-        responses: int,
-        chunk_rows: int,
-        order: Literal["C", "F"],
-    ) -> None:
-        self.expansion, self.features, self.responses = expansion, features, responses
+    def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
+        self.expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
         self.chunk_rows, self.order = chunk_rows, order
-        own = [(j, j + 1) for j in range(features)] if expansion is None else expansion.spans
-        self.spans = [*own, *(() if expansion is None else expansion.product_spans)]
+        self.spans = [(j, j + 1) for j in range(self.features)]
+        if self.expansion is not None:
+            self.spans = [*self.expansion.spans, *self.expansion.product_spans]
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
@@ -338,32 +327,3 @@ class _Sums:
             self.shift[: self.features],
             tuple(sorted(self.missing)),
         )
-
-
-class MomentStream:
-    """Moments of the rows seen so far, in each fold; one fold without cross-validation."""
-
-    def __init__(self, folds: int, seed: int) -> None:
-        self._folds = folds
-        self._assigner = FoldAssigner(folds, seed, stratified=False)
-        self.parts: list[Moments] = []
-
-    def add(
-        self,
-        X: Any,
-        Y: Float,
-        weights: Float | None = None,
-        *,
-        decay: float = 1.0,
-        n_jobs: int | None = None,
-        expansion: Expansion | None = None,
-    ) -> None:
-        """Add rows, after multiplying the weight of all earlier rows by `decay`, 0 to 1. Errors change nothing."""
-        if not (math.isfinite(decay) and 0.0 <= decay <= 1.0):
-            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        assigner = self._assigner.copy()  # a copy, so that rejected rows consume no folds
-        folds = assigner.take(Y, None)
-        new = fold_moments_of(X, Y, weights, folds, self._folds, n_jobs=n_jobs, expansion=expansion)
-        if self.parts:
-            new = [old.decayed(decay).merge(part) for old, part in zip(self.parts, new, strict=True)]
-        self._assigner, self.parts = assigner, new

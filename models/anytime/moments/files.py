@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anytime._files import Arrays, FileKind, has_kind, read, write
-from anytime.errors import ArtifactError, TableError
+from anytime.errors import ArtifactError, TableError, clipped
 from anytime.features.expansion import Expansion
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.moments.moments import Moments
@@ -223,8 +223,7 @@ def _basis(given: ColumnBasis | None) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(list(value)) if isinstance(value, tuple) else repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return clipped(repr(list(value)) if isinstance(value, tuple) else repr(value), 200)
 
 
 def _record(text: str) -> MomentsRecord:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -58,9 +59,13 @@ class Moments:
     missing: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def empty(features: int, responses: int, fill: Float) -> Moments:
-        width = features + responses
+    def empty(features: int, responses: int, fill: Float | None = None) -> Moments:
+        width, fill = features + responses, np.zeros(features) if fill is None else fill
         return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
+
+    def _at(self, at: Index, **changes: Any) -> Moments:
+        """Return the moments of some columns of [X, Y, U], with other changes."""
+        return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], **changes)
 
     @staticmethod
     def merged(parts: Iterable[Moments]) -> Moments:
@@ -167,11 +172,8 @@ class Moments:
         """Return the moments without the indicators of features that are no longer missing in any row."""
         width = self.features + self.responses
         gaps = np.flatnonzero(np.abs(self.mean[width:]) > CANCELLATION_TOLERANCE)
-        if len(gaps) == len(self.missing):
-            return self
-        at = np.concatenate([np.arange(width), width + gaps])
-        missing = tuple(self.missing[k] for k in gaps)
-        return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], missing=missing)
+        at, missing = np.concatenate([np.arange(width), width + gaps]), tuple(self.missing[k] for k in gaps)
+        return self._at(at, missing=missing)
 
     @property
     def _unseen(self) -> Bool:
@@ -211,14 +213,8 @@ class Moments:
         )
         added = np.searchsorted(stops, [start for start, _ in both.missing], side="right")
         missing = tuple((start + k, stop + k) for (start, stop), k in zip(both.missing, added.tolist(), strict=True))
-        return replace(
-            both,
-            features=self.features + len(columns),
-            mean=both.mean[at],
-            scatter=both.scatter[np.ix_(at, at)],
-            fill=np.insert(self.fill, stops, 0.0),
-            missing=missing,
-        )
+        features, fill = self.features + len(columns), np.insert(self.fill, stops, 0.0)
+        return both._at(at, features=features, fill=fill, missing=missing)
 
     def restricted(self, columns: Index) -> Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
@@ -228,14 +224,8 @@ class Moments:
         spans = [(int(a), int(b)) for a, b in np.searchsorted(columns, np.reshape(self.missing, (-1, 2)))]
         retained = [k for k, (start, stop) in enumerate(spans) if start < stop]
         at = np.concatenate([columns, np.arange(self.features, width), width + np.array(retained, dtype=np.intp)])
-        return replace(
-            self,
-            features=len(columns),
-            mean=self.mean[at],
-            scatter=self.scatter[np.ix_(at, at)],
-            fill=self.fill[columns],
-            missing=tuple(spans[k] for k in retained),
-        )
+        missing = tuple(spans[k] for k in retained)
+        return self._at(at, features=len(columns), fill=self.fill[columns], missing=missing)
 
     def imputed(self) -> Moments:
         """Return the moments after replacing each missing value by its feature's mean, without indicators."""
@@ -370,16 +360,13 @@ class Gram:
         )
 
     def held_out_moments(self, moments: Moments) -> HeldOutMoments:
-        """Return the second moments of another table in the training units."""
         return HeldOutMoments.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
 
     @property
     def own(self) -> HeldOutMoments:
-        """Return the second moments of the training table itself."""
         return HeldOutMoments(self.S, self.q, self.yy, self.yy, self.weight)
 
 
 def _spread(moments: Moments) -> tuple[Bool, Float]:
-    """Return which columns are constant, and the variance of each column."""
     variance = np.maximum(np.diagonal(moments.scatter) / moments.weight, 0.0)
     return np.sqrt(variance) <= CONSTANT_TOLERANCE * np.abs(moments.mean), variance

@@ -1,4 +1,4 @@
-"""The Group Lasso at one penalty: its penalised groups, duality gap, exact block updates and Newton steps.
+"""The Group Lasso at one penalty: its penalised groups, duality gap, block updates and Newton steps.
 
 *Objective.* The residual is r = y - X w; rows are divided by the root of n, so that S = X'X, q = X'y and b = X'r =
 q - S w. With k_g = mu c_g,
@@ -21,24 +21,15 @@ s = min(1, min_g k_g/|b_g|), and by <r, y> = |r|^2 + <b, w>,
 No term is negative, so nothing cancels: the gap is accurate to its last digits, from moments only. It bounds
 P(w) - min P.
 
-*Block update.* One group's exact optimum given the others,
-
-    minimise  1/2 tr(w'S w) - tr(z'w) + k |w|_F,
-
-is 0 where |z|_F <= k. Otherwise, with rho = |w|_F, w = (S + k/rho I)^-1 z. In the eigenvectors of S, with s_i the
-eigenvalues and a_i the squared norms of the rows of V'z, rho is the root of the *secular equation*
-
-    h(rho) = sum_i a_i/(s_i rho + k)^2 = 1.
-
-h^-1/2 - 1 is concave and increasing: Newton steps from below stay below and rise to the root, and a step from above
-lands below. It is nearly straight, and exactly so where all s_i are equal: three or four steps give full precision.
+*Block update.* A proximal gradient step of one group given the others: with L the largest eigenvalue of S_gg and
+z = w_g + b_g/L, the group moves to z (1 - k_g/(L |z|))_+. From 0 it stays at 0 exactly where that is optimal.
 
 *Newton step.* Where no group is zero the objective is smooth. With r the negative gradient and u_g = vec(w_g)/|w_g|,
 solve H d = r for
 
     H = I_P (x) S_AA + blockdiag(kappa_g (I - u_g u_g')),   kappa_g = k_g/|w_g|.
 
-An exact line search follows: along a line the objective is convex, with kinks where groups pass through zero.
+A line search follows: along a line the objective is convex, with kinks where groups pass through zero.
 
 *Descent.* Block coordinate descent finds the groups that are zero, but where columns are nearly collinear it needs
 thousands of cycles for the last digits. Therefore cycles and Newton steps alternate: a handful of each suffices from
@@ -49,7 +40,7 @@ visits the groups that are not zero or violate |b_g| <= k_g, and every duality g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +60,7 @@ class Problem:
     S, q, yy : moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
     weights : (k,) weight of each group's norm, positive.
     starts, sizes : (k,) first column and number of columns of each group.
-    members : (k,) indices of these groups among all groups.
+    members : (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
     columns : (d,) indices of these columns among all columns.
     """
 
@@ -80,6 +71,7 @@ class Problem:
     starts: Index
     sizes: Index
     members: Index
+    free: Index
     columns: Index
     _elimination: tuple[int, Index, Factor, Float, Float]
 
@@ -109,6 +101,7 @@ class Problem:
             starts=np.cumsum(sizes) - sizes,
             sizes=sizes,
             members=members,
+            free=np.flatnonzero((weights == 0) & (size > 0)),
             columns=columns,
             _elimination=(len(gram.q), free, factor, z, V),
         )
@@ -141,53 +134,8 @@ class Problem:
         return np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
 
 
-STEPS = 100
-"""Maximum number of Newton's monotone steps, more than they ever need from the lower bound."""
-
-
-class BlockUpdate:
-    """The eigenvectors of one group's covariance S (d, d).
-
-    All are included, however small the eigenvalue: the penalty bounds them, and the Newton steps include them, too.
-    """
-
-    def __init__(self, S: Float) -> None:
-        self.S = np.ascontiguousarray(S)
-        values, vectors = np.linalg.eigh(S)
-        self.values, self.vectors = np.maximum(values, 0.0), vectors
-
-    def optimum(self, z: Float, k: float, rho: float) -> Float:
-        """Return the optimum (d, P), for k > 0; `rho`, a guess of its norm, saves steps."""
-        if len(z) == 1:
-            length = math.sqrt(float(np.vdot(z, z)))
-            return z * ((length - k) / (length * float(self.S[0, 0]))) if length > k else np.zeros_like(z)
-        along = self.vectors.T @ z
-        a = np.einsum("dp,dp->d", along, along)
-        length = math.sqrt(float(a.sum()))
-        if length <= k:
-            return np.zeros_like(z)
-        rho = self._norm(a, k, max(rho, (length - k) / float(self.values[-1])))
-        return np.asarray(self.vectors @ (along / (self.values + k / rho)[:, np.newaxis]))
-
-    def _norm(self, a: Float, k: float, rho: float) -> float:
-        """Return the root of the secular equation; the iteration ends when a Newton step no longer rises."""
-        s = self.values
-        floor = (math.sqrt(float(a.sum())) - k) / float(s[-1])
-        for step in range(STEPS):
-            inverse = 1.0 / (s * rho + k)
-            terms = a * inverse * inverse
-            h = float(terms.sum())
-            slope = float(terms @ (s * inverse))  # -h'/2
-            # (h^-1/2 - 1) / (h^-3/2 slope)
-            moved = max(rho + (h * math.sqrt(h) - h) / slope, floor)
-            if abs(moved - rho) <= 4e-16 * rho or (moved <= rho and step > 0):
-                return moved
-            rho = moved
-        return rho
-
-
-STRAIGHT = 1e-14
-"""A group that passes 0 at less than the root of this share of its norm passes exactly through 0."""
+KINK = 1e-7
+"""A group that a step shrinks below this share of its norm passes zero, where the objective has a kink."""
 
 FALLEN = 0.5
 """The full step is accepted if the slope there is, in size, at most this share of the initial slope."""
@@ -199,57 +147,20 @@ BISECTIONS = 40
 """Halvings of the step; the next step corrects the remaining 1e-12."""
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """The objective's slope at t, with |w_g + t d_g|^2 = f (t - t_g)^2 + c, without cancellation; it jumps where c = 0.
-
-    Attributes
-    ----------
-    linear, curvature : <b, d> and <d, S d>.
-    pull, nearest, f, c : (groups,) k_g f, t_g, f and c of the moving groups that are not zero; else 0.
-    """
-
-    linear: float
-    curvature: float
-    pull: Float
-    nearest: Float
-    f: Float
-    c: Float
-
-    @staticmethod
-    def of(linear: float, curvature: float, k: Float, ww: Float, wd: Float, dd: Float) -> Line:
-        """Return the line from the groups' penalties k and inner products |w_g|^2, <w_g, d_g>, |d_g|^2."""
-        moving = (dd > 0) & (ww > 0)
-        nearest = np.where(moving, -wd / np.where(moving, dd, 1.0), 0.0)
-        c = np.where(moving, ww + nearest * wd, 0.0)
-        c[c <= STRAIGHT * ww] = 0.0
-        f = np.where(moving, dd, 0.0)
-        return Line(linear, curvature, k * f, nearest, f, c)
-
-    def slope(self, t: float) -> float:
-        """Return the derivative at t; at a kink the middle of its jump."""
-        past = t - self.nearest
-        norms = np.sqrt(self.f * past * past + self.c)
-        return self.curvature * t - self.linear + float(np.sum(self.pull * past / np.where(norms > 0, norms, 1.0)))
-
-    def step(self) -> tuple[float, Bool]:
-        """Return a step that lowers the objective, and the groups (groups,) that it takes to their kink, if any.
-
-        The step is 1 if the slope has fallen enough there, else the point where the slope is zero or jumps over zero.
-        """
-        nowhere, before = np.zeros(len(self.f), dtype=np.bool_), self.slope(0.0)
-        if before >= 0:
-            return 0.0, nowhere
-        if abs(self.slope(1.0)) <= -FALLEN * before:
-            return 1.0, nowhere
-        low, high = 0.0, 1.0
-        while self.slope(high) < 0 and high < FARTHEST:
-            low, high = high, 2.0 * high
-        for _ in range(BISECTIONS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.slope(middle) < 0 else (low, middle)
-        kinks = (self.f > 0) & (self.c == 0) & (low <= self.nearest) & (self.nearest <= high)
-        return (float(self.nearest[kinks][0]) if kinks.any() else low), kinks
+def line_search(slope: Callable[[float], float]) -> float:
+    """Return a step that lowers a convex function, given its slope: 1 if that has fallen enough there, or its root."""
+    before = slope(0.0)
+    if before >= 0:
+        return 0.0
+    if abs(slope(1.0)) <= -FALLEN * before:
+        return 1.0
+    low, high = 0.0, 1.0
+    while slope(high) < 0 and high < FARTHEST:
+        low, high = high, 2.0 * high
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return low
 
 
 DIRECT = 1000
@@ -264,7 +175,6 @@ DIRECTION_TOLERANCE = 1e-6
 """Tolerance of conjugate gradients; six digits suffice for the full speed of Newton's method."""
 
 MAX_CONJUGATE_STEPS = 200
-"""Maximum number of conjugate-gradient steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,38 +244,51 @@ Where the penalty is small, a group that should be zero may remain with hardly a
 """
 
 
-class Descent:
-    """Coefficients w (d, P) of one problem and their gradient b = q - S w, reused from one penalty to the next."""
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The optimum w (d, P) at one penalty and its duality gap.
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    `ratios` are |b_g|_F/c_g of each group (k,), and `active` marks the groups that are not zero (k,).
+    """
+
+    mu: float
+    gap: float
+    w: Float
+    ratios: Float
+    active: Bool
+
+
+class Descent:
+    """Solver of one problem at any penalty, to a `target` gap in a maximum number of rounds; for one BLAS thread.
+
+    It moves coefficients w (d, P) and their gradient b = q - S w.
+    """
+
+    def __init__(self, problem: Problem, target: float, rounds: int) -> None:
+        self.problem, self.target, self._rounds = problem, target, rounds
         self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
         ends = problem.starts + problem.sizes
         self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
         self._columns = [problem.S[:, rows] for rows in self._slices]
-        self._blocks = [BlockUpdate(problem.S[rows, rows]) for rows in self._slices]
+        self._bounds = [float(np.linalg.eigvalsh(problem.S[rows, rows])[-1]) for rows in self._slices]
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
-    def start(self, w: Float) -> None:
-        self.w = w.copy()
+    def at(self, mu: float, near: Point | None = None) -> Point:
+        """Return the optimum at one penalty; the descent starts from a nearby point, or from zero."""
+        problem, k = self.problem, mu * self.problem.weights
+        self.w = np.zeros_like(problem.q) if near is None else near.w.copy()
         self._refresh()
-
-    def solve(self, mu: float, target: float, rounds: int) -> float:
-        """Descend until the gap is at most `target`, or for `rounds` rounds; return the gap."""
-        k = mu * self.problem.weights
-        gap = self.problem.gap(self.w, self.b, mu)
-        polishing = 0
-        for _ in range(rounds):
-            if gap <= target:
+        gap, polishing = problem.gap(self.w, self.b, mu), 0
+        for _ in range(self._rounds):
+            if gap <= self.target:
                 if polishing == POLISH or self._is_sharp(k):
                     break
                 polishing += 1
-            norms = self.problem.norms(self.w)
-            self._cycle(np.flatnonzero((norms > 0) | (self.problem.norms(self.b) > k)), k, norms)
+            self._cycle(np.flatnonzero((problem.norms(self.w) > 0) | (problem.norms(self.b) > k)), k)
             self._newton(k)
             self._refresh()
-            gap = self.problem.gap(self.w, self.b, mu)
-        return gap
+            gap = problem.gap(self.w, self.b, mu)
+        return Point(mu, gap, self.w, problem.norms(self.b) / problem.weights, problem.norms(self.w) > 0)
 
     def _is_sharp(self, k: Float) -> bool:
         """Return whether each group satisfies its optimality condition: b_g = k_g u_g, or |b_g| <= k_g at 0."""
@@ -379,12 +302,14 @@ class Descent:
         nonzero = np.flatnonzero(self.w.any(axis=1))
         self.b = self.problem.q - self.problem.S[:, nonzero] @ self.w[nonzero]
 
-    def _cycle(self, groups: Index, k: Float, norms: Float) -> None:
-        """Move each of some groups once to its optimum given the others."""
+    def _cycle(self, groups: Index, k: Float) -> None:
+        """Move each of some groups by a proximal gradient step, given the others."""
         w, b = self.w, self.b
         for g in groups.tolist():
-            rows, block = self._slices[g], self._blocks[g]
-            after = block.optimum(b[rows] + block.S @ w[rows], float(k[g]), float(norms[g]))
+            rows, bound = self._slices[g], self._bounds[g]
+            z = w[rows] + b[rows] / bound
+            length = math.sqrt(float(np.vdot(z, z)))
+            after = z * max(1.0 - k[g] / (bound * length), 0.0) if length > 0 else z
             b -= self._columns[g] @ (after - w[rows])
             w[rows] = after
 
@@ -405,15 +330,18 @@ class Descent:
                 return
             d, Sd = np.zeros_like(self.w), columns @ direction
             d[rows] = direction
-            line = Line.of(
-                float(np.sum(self.b * d)),
-                float(np.sum(d * Sd)),
-                k,
-                *(problem.sums(product) for product in (self.w * self.w, self.w * d, d * d)),
-            )
-            step, kinks = line.step()
+            linear, curvature = float(np.sum(self.b * d)), float(np.sum(d * Sd))
+
+            def slope(t: float, linear: float = linear, curvature: float = curvature, d: Float = d) -> float:
+                after = self.w + t * d
+                length = problem.norms(after)
+                pulls = problem.sums(after * d) / np.where(length > 0, length, 1.0)
+                return curvature * t - linear + float(k @ pulls)
+
+            step = line_search(slope)
             self.w += step * d
-            self.w[kinks[self._owner]] = 0.0
             self.b -= step * Sd
+            kinks = (norms > 0) & (problem.norms(self.w) <= KINK * norms)
+            self.w[kinks[self._owner]] = 0.0
             if not kinks.any():
                 return

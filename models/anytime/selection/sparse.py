@@ -41,7 +41,7 @@ from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection.greedy import best
-from anytime.selection.group_lasso import Descent, Problem
+from anytime.selection.group_lasso import Descent, Point, Problem
 from anytime.types import Bool, FamilyName, Float, Method
 
 COUNT = 100
@@ -108,73 +108,44 @@ def group_lasso_path(
     rounds : maximum number of rounds at one penalty; `GroupLassoPath.reached` marks where they sufficed.
     """
     with single_blas_thread():
-        tracer = Tracer(gram, slices, weights, tolerance, rounds)
-        grid = tracer.grid(count, smallest) if mu is None else np.array(mu, dtype=np.float64)
+        descent = _descent(gram, slices, weights, tolerance, rounds)
+        grid = _grid(descent.problem, count, smallest) if mu is None else np.array(mu, dtype=np.float64)
         if mu is not None and not (len(grid) and np.isfinite(grid).all() and (grid > 0).all()):
             raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
-        return tracer.path(tracer.trace(grid))
+        return _path(descent, _trace(descent, grid), len(slices))
 
 
-@dataclass(frozen=True, eq=False)
-class Point:
-    """The optimum w (d, P) at one penalty, for the penalised groups that have columns (`Problem`).
-
-    `ratios` are |b_g|_F/c_g of each group (k,), and `active` marks the groups that are not zero (k,).
-    """
-
-    mu: float
-    gap: float
-    w: Float
-    ratios: Float
-    active: Bool
+def _descent(
+    gram: Gram, slices: Sequence[slice], weights: Float, tolerance: float = TOLERANCE, rounds: int = ROUNDS
+) -> Descent:
+    if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
+    return Descent(Problem.of(gram, slices, weights), tolerance * 0.5 * float(gram.yy.sum()), rounds)
 
 
-class Tracer:
-    """Solver of one problem at any penalty, from any point. Use it with one BLAS thread."""
+def _grid(problem: Problem, count: int = COUNT, smallest: float = SMALLEST) -> Float:
+    first = problem.largest()
+    return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
 
-    def __init__(
-        self, gram: Gram, slices: Sequence[slice], weights: Float, tolerance: float = TOLERANCE, rounds: int = ROUNDS
-    ) -> None:
-        if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
-        self.problem = Problem.of(gram, slices, weights)
-        self._slices = slices
-        self._free = [s.stop > s.start and weight == 0 for s, weight in zip(slices, weights, strict=True)]
-        self.target = tolerance * 0.5 * float(gram.yy.sum())
-        self._rounds = rounds
-        self._descent = Descent(self.problem)
 
-    def grid(self, count: int = COUNT, smallest: float = SMALLEST) -> Float:
-        """Return decreasing penalties; the first is the smallest at which all penalised groups are zero."""
-        first = self.problem.largest()
-        return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
+def _trace(descent: Descent, grid: Float) -> list[Point]:
+    points: list[Point] = []
+    for mu in grid.tolist():
+        points.append(descent.at(mu, points[-1] if points else None))
+    return points
 
-    def trace(self, grid: Float) -> list[Point]:
-        points: list[Point] = []
-        for mu in grid.tolist():
-            points.append(self.at(mu, points[-1] if points else None))
-        return points
 
-    def at(self, mu: float, near: Point | None = None) -> Point:
-        """Return the optimum at one penalty; the search starts from a nearby point, or from zero."""
-        descent, problem = self._descent, self.problem
-        descent.start(np.zeros_like(problem.q) if near is None else near.w)
-        gap = descent.solve(mu, self.target, self._rounds)
-        ratios = problem.norms(descent.b) / problem.weights
-        return Point(mu, gap, descent.w.copy(), ratios, problem.norms(descent.w) > 0)
-
-    def path(self, points: Sequence[Point]) -> GroupLassoPath:
-        active = np.zeros((len(points), len(self._slices)), dtype=np.bool_)
-        active[:, self._free] = True
-        for k, point in enumerate(points):
-            active[k, self.problem.members] = point.active
-        return GroupLassoPath(
-            mu=np.array([point.mu for point in points]),
-            coef=np.stack([self.problem.all_columns(point.w) for point in points]),
-            gaps=np.array([point.gap for point in points]),
-            active=active,
-            target=self.target,
-        )
+def _path(descent: Descent, points: Sequence[Point], groups: int) -> GroupLassoPath:
+    active = np.zeros((len(points), groups), dtype=np.bool_)
+    active[:, descent.problem.free] = True
+    active[:, descent.problem.members] = [point.active for point in points]
+    return GroupLassoPath(
+        mu=np.array([point.mu for point in points]),
+        coef=np.stack([descent.problem.all_columns(point.w) for point in points]),
+        gaps=np.array([point.gap for point in points]),
+        active=active,
+        target=descent.target,
+    )
 
 
 HALVINGS = 6
@@ -220,13 +191,13 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
     else:
         weights = np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
     with single_blas_thread():
-        tracer = Tracer(gram, groups.slices, weights)
-        points = tracer.trace(tracer.grid())
-        entering = _Entering(tracer, weights)
+        descent = _descent(gram, groups.slices, weights)
+        points = _trace(descent, _grid(descent.problem))
+        entering = _Entering(descent, weights)
         for before, after in pairwise(points):
             entering.between(before, after, HALVINGS)
         entering.rest(points[-1])
-        path = tracer.path(points)
+        path = _path(descent, points, len(groups))
     worst = max([*points, *entering.between_grid], key=lambda point: point.gap)
     if worst.gap > SUFFICIENT * 0.5 * float(gram.yy.sum()):
         raise TrainingError(
@@ -239,16 +210,16 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
 class _Entering:
     """Groups in the order in which they enter, as the path is followed."""
 
-    def __init__(self, tracer: Tracer, weights: Float) -> None:
-        self._tracer, self._weights = tracer, weights
+    def __init__(self, descent: Descent, weights: Float) -> None:
+        self._descent, self._weights = descent, weights
         self.between_grid: list[Point] = []
-        self._entered = np.zeros(len(tracer.problem.members), dtype=np.bool_)
+        self._entered = np.zeros(len(descent.problem.members), dtype=np.bool_)
         self.order: list[int] = np.flatnonzero(weights == 0).tolist()
 
     def between(self, before: Point, after: Point, halvings: int) -> None:
         new = after.active & ~self._entered
         if new.sum() > 1 and halvings > 0:
-            middle = self._tracer.at(math.sqrt(before.mu * after.mu), before)
+            middle = self._descent.at(math.sqrt(before.mu * after.mu), before)
             self.between_grid.append(middle)
             self.between(before, middle, halvings - 1)
             self.between(middle, after, halvings - 1)
@@ -265,8 +236,8 @@ class _Entering:
         remaining = np.flatnonzero(new)
         self._entered[remaining] = True
         while len(remaining):
-            chosen = best(at.ratios, self._tracer.problem.weights, remaining)
-            self.order.append(int(self._tracer.problem.members[chosen]))
+            chosen = best(at.ratios, self._descent.problem.weights, remaining)
+            self.order.append(int(self._descent.problem.members[chosen]))
             remaining = remaining[remaining != chosen]
 
 

@@ -64,7 +64,6 @@ class SelectionState:
             self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
 
     def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)
-        """Return the conditional blocks of stacked groups; empty if they are not stored."""
         return np.empty(0)
 
     def conditional(self, rows: Index | slice) -> Float:

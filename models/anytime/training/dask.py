@@ -152,8 +152,9 @@ def spans(starts: Sequence[int], limit: int) -> list[tuple[int, int | None]]:
 
 def moments_of_part(part: Part) -> list[Moments]:
     use_one_blas_thread()
-    folds = part.assigner.folds
-    return part.dataset.summed(part.blocks(), folds, n_jobs=1, before=[part.dataset.no_moments()] * folds)
+    data, folds = part.dataset, part.assigner.folds
+    empty = Moments.empty(data.terms.size, len(data.target.responses))
+    return data.summed(part.blocks(), folds, n_jobs=1, before=[empty] * folds)
 
 
 def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
@@ -247,7 +248,6 @@ class ClusterDesign(Design):
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Yield the results of a function of a part's design, in the order of the table."""
         gram = light(self.gram)
         design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, self.dtype, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
@@ -296,7 +296,6 @@ class ClusterView(View):
         return np.asarray(np.sum(list(self._over(method, *arguments)), axis=0))
 
     def _over(self, method: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Yield the results of a method of the parts' views."""
         return self.design.over(_in_view, self.columns, method, arguments)
 
 

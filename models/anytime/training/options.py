@@ -65,7 +65,6 @@ class Options:
         return [groups.position(name) for name in self.first]
 
     def check(self) -> None:
-        """Raise TrainingError for options that are invalid or conflict."""
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:

@@ -54,7 +54,6 @@ class PairedRows(Protocol):
 
 
 def check_folds(options: Options, folds: int) -> None:
-    """Raise TrainingError if "auto" has too few folds."""
     if options.pairs == "auto" and folds < MIN_FOLDS:
         raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
@@ -105,7 +104,6 @@ class _Sample:
 
 
 def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sample:
-    """Return a uniform sample of the rows of positive weight in the first folds."""
 
     def batches() -> Iterator[dict[str, NDArray[Any]]]:
         for block in blocks:

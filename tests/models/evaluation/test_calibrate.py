@@ -25,6 +25,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.calibrate import calibrate, calibrated, held_out, measured
 from anytime.evaluation.evaluate import evaluate
 from anytime.inference.conformal import (
+    confidence,
     conformal_level,
     conformal_rank,
     conformal_threshold,
@@ -272,7 +273,9 @@ def test_reliability_is_the_calibration_error_of_each_prefix(name: str, tmp_path
     for prefix in range(model.steps + 1):
         likely = class_probabilities(model.prefixes.predict(X, prefix), model.manifest.family)
         assert found is not None
-        assert found[prefix] == pytest.approx(expected_calibration_error(likely, class_codes(rows.Y)), abs=1e-9)
+        assert found[prefix] == pytest.approx(
+            expected_calibration_error(*confidence(likely, class_codes(rows.Y))), abs=1e-9
+        )
 
 
 def test_an_uncalibrated_model_has_no_coverage(tmp_path: Path) -> None:

@@ -21,13 +21,12 @@ from anytime.inference.conformal import (
     ROUNDING,
     class_members,
     class_scores,
+    confidence,
     conformal_level,
     conformal_rank,
     conformal_threshold,
     expected_calibration_error,
     label_sets,
-    pearson_intervals,
-    pearson_scores,
     residual_intervals,
     residual_scores,
 )
@@ -39,6 +38,20 @@ decimals = st.integers(1, 6).flatmap(
     lambda digits: st.integers(1, 10**digits - 1).map(lambda n: Fraction(n, 10**digits))
 )
 """Coverages as one writes them."""
+
+
+def pearson_scores(y: Float, mean: Float) -> Float:
+    return residual_scores(y[:, np.newaxis], mean[:, np.newaxis], np.sqrt(mean[:, np.newaxis]))
+
+
+def pearson_intervals(mean: Float, threshold: float) -> Float:
+    """Intervals (rows, 2) of counts, which are never negative."""
+    return np.maximum(residual_intervals(mean, threshold, np.sqrt(mean)), 0.0)
+
+
+def calibration_error(probabilities: Float, codes: Index, bins: int = 15) -> float:
+    likely, right = confidence(probabilities, codes)
+    return expected_calibration_error(likely, right, bins)
 
 
 # Ranks.
@@ -468,40 +481,40 @@ def test_the_calibration_error_is_the_literal_one(count: int, bins: int) -> None
     probabilities = rng.dirichlet(np.ones(count), size=60 * bins)
     codes = rng.integers(count, size=60 * bins)
     expected = literal_error(probabilities, codes, bins)
-    assert expected_calibration_error(probabilities, codes, bins) == pytest.approx(expected, rel=1e-12)
+    assert calibration_error(probabilities, codes, bins) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_calibration_error_by_hand() -> None:
     # Two bins of the more likely class: right in 1 of 2 at a mean of 0.5, and in 1 of 2 at a mean of 0.8.
     probabilities = np.array([[0.4, 0.3, 0.3], [0.2, 0.2, 0.6], [0.1, 0.7, 0.2], [0.9, 0.1, 0.0]])
-    assert expected_calibration_error(probabilities, np.array([0, 1, 1, 1]), 2) == pytest.approx(0.5 * 0.0 + 0.5 * 0.3)
-    assert expected_calibration_error(probabilities, np.array([0, 1, 1, 1]), 1) == pytest.approx(0.65 - 0.5)
+    assert calibration_error(probabilities, np.array([0, 1, 1, 1]), 2) == pytest.approx(0.5 * 0.0 + 0.5 * 0.3)
+    assert calibration_error(probabilities, np.array([0, 1, 1, 1]), 1) == pytest.approx(0.65 - 0.5)
 
 
 def test_of_two_classes_it_is_about_the_second() -> None:
     # The second is predicted too often in both bins; the most likely class, 0.75 everywhere, is right in 3 of 4.
     second, codes = np.array([0.25, 0.25, 0.75, 0.75]), np.array([0, 0, 1, 0])
-    assert expected_calibration_error(np.column_stack([1 - second, second]), codes) == 0.25
-    assert expected_calibration_error(np.column_stack([1 - second, second, np.zeros(4)]), codes) == 0.0
+    assert calibration_error(np.column_stack([1 - second, second]), codes) == 0.25
+    assert calibration_error(np.column_stack([1 - second, second, np.zeros(4)]), codes) == 0.0
 
 
 @pytest.mark.parametrize(("likely", "right"), [(0.25, 10), (0.5, 20), (0.75, 30), (1.0, 40)])
 def test_a_constant_that_comes_true_as_often_as_told_has_no_error(likely: float, right: int) -> None:
     codes = np.repeat([1, 0], [right, 40 - right])
-    assert expected_calibration_error(np.tile([1 - likely, likely], (40, 1)), codes) == 0.0
+    assert calibration_error(np.tile([1 - likely, likely], (40, 1)), codes) == 0.0
     if likely > 0.4:
         three = np.tile([(1 - likely) / 2, likely, (1 - likely) / 2], (40, 1))
-        assert expected_calibration_error(three, codes) == 0.0
+        assert calibration_error(three, codes) == 0.0
 
 
 def test_the_base_rate_has_no_error_on_its_own_rows() -> None:
     codes = np.repeat([0, 1, 2], [31, 15, 7])
     shares = np.bincount(codes) / len(codes)
-    assert expected_calibration_error(np.tile(shares, (53, 1)), codes) == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(np.tile(shares, (53, 1)), codes) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_certainty_that_is_always_wrong_has_all_error() -> None:
-    assert expected_calibration_error(np.tile([0.0, 1.0, 0.0], (7, 1)), np.zeros(7, dtype=np.intp)) == 1.0
+    assert calibration_error(np.tile([0.0, 1.0, 0.0], (7, 1)), np.zeros(7, dtype=np.intp)) == 1.0
 
 
 def test_probabilities_that_classes_are_drawn_from_have_little_error_and_sharpened_ones_have_more() -> None:
@@ -509,8 +522,8 @@ def test_probabilities_that_classes_are_drawn_from_have_little_error_and_sharpen
     probabilities = rng.dirichlet(np.ones(4), size=20_000)
     codes = (probabilities.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
     sharp = probabilities**3 / (probabilities**3).sum(axis=1, keepdims=True)
-    assert expected_calibration_error(probabilities, codes) < 0.02
-    assert expected_calibration_error(sharp, codes) > 0.15
+    assert calibration_error(probabilities, codes) < 0.02
+    assert calibration_error(sharp, codes) > 0.15
 
 
 @quick()
@@ -523,8 +536,8 @@ def test_ties_share_a_bin_whatever_the_order_of_the_rows(second: Float, bins: in
     codes = np.array([rng.randrange(2) for _ in second], dtype=np.intp)
     order = np.array(rng.sample(range(len(second)), len(second)))
     probabilities = np.column_stack([1 - second, second])
-    error = expected_calibration_error(probabilities, codes, bins)
-    assert expected_calibration_error(probabilities[order], codes[order], bins) == error
+    error = calibration_error(probabilities, codes, bins)
+    assert calibration_error(probabilities[order], codes[order], bins) == error
     assert 0.0 <= error <= 1.0
 
 
@@ -533,13 +546,13 @@ def test_ties_share_a_bin_whatever_the_order_of_the_rows(second: Float, bins: in
 )
 def test_ties_across_an_edge_go_where_their_middle_is(second: list[float], codes: list[int]) -> None:
     probabilities = np.column_stack([1 - np.array(second), second])
-    assert expected_calibration_error(probabilities, np.array(codes), 2) == (0.25 + 0.75) / 4
+    assert calibration_error(probabilities, np.array(codes), 2) == (0.25 + 0.75) / 4
 
 
 def test_many_bins_for_few_values_are_a_bin_for_each() -> None:
     second = np.repeat([0.25, 0.5, 0.75], 20)
     codes = np.tile([0, 1], 30)
-    error = expected_calibration_error(np.column_stack([1 - second, second]), codes)
+    error = calibration_error(np.column_stack([1 - second, second]), codes)
     assert error == (0.25 + 0.0 + 0.25) / 3
 
 

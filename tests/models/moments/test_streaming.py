@@ -133,7 +133,7 @@ def test_what_is_refused_takes_no_folds_from_the_rows_after_it() -> None:
     streams = [AnytimeRegressor(GROUPS, alpha="cv", cv=3, random_state=0).partial_fit(X[:100], y[:100]) for _ in "ab"]
     disturbed, calm = streams
     with pytest.raises(ValueError, match="infin"):
-        disturbed._stream.add(broken, y[:50, np.newaxis])
+        disturbed.partial_fit(broken, y[:50])
     disturbed.set_params(epsilon=1e6)
     with pytest.raises(TrainingError, match="epsilon"):
         disturbed.partial_fit(X[:50], y[:50])

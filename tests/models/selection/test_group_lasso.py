@@ -18,7 +18,7 @@ from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import group_lasso
-from anytime.selection.sparse import GroupLassoPath, Tracer, group_lasso_path
+from anytime.selection.sparse import GroupLassoPath, _descent, group_lasso_path
 from anytime.types import Float
 from models import literal
 from models.literal_group_lasso import literal_group_lasso, paper_objective, violation
@@ -102,10 +102,10 @@ def test_the_optimum_is_that_of_proximal_gradients_on_the_rows(case: Case, share
 @quick(max_examples=40)
 @given(cases(), st.integers(0, 2**32 - 1), st.floats(0.01, 1.5))
 def test_the_gap_bounds_what_is_missing_to_the_optimum(case: Case, seed: int, share: float) -> None:
-    tracer = Tracer(case.gram, case.slices, case.weights)
-    problem, rng = tracer.problem, np.random.default_rng(seed)
+    descent = _descent(case.gram, case.slices, case.weights)
+    problem, rng = descent.problem, np.random.default_rng(seed)
     mu = share * problem.largest() or 1.0
-    best = case.objective(mu, problem.all_columns(tracer.at(mu).w))
+    best = case.objective(mu, problem.all_columns(descent.at(mu).w))
     w = rng.normal(size=problem.q.shape) * rng.choice([0.0, 0.01, 1.0])
     missing = case.objective(mu, problem.all_columns(w)) - best
     assert problem.gap(w, problem.q - problem.S @ w, mu) >= missing - 1e-11

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anytime.data.formats.arrow import ArrowTable, ColumnKind
@@ -29,29 +29,22 @@ if TYPE_CHECKING:
 class Evidence:
     """The kinds of cells seen so far in a column; independent of how the column was split into pieces."""
 
-    integers: bool = False
-    decimals: bool = False
-    booleans: bool = False
-    words: bool = False
+    kinds: set[ColumnKind] = field(default_factory=set)
     gaps: bool = False
     first_text: Text | None = None
 
     @property
-    def text(self) -> bool:
-        return self.words or (self.booleans and (self.integers or self.decimals))
-
-    @property
     def kind(self) -> ColumnKind:
-        if self.text:
+        if ColumnKind.TEXT in self.kinds or self.kinds > {ColumnKind.BOOL}:
             return ColumnKind.TEXT
-        if self.booleans:
+        if self.kinds == {ColumnKind.BOOL}:
             return ColumnKind.BOOL
-        return ColumnKind.INT if self.integers and not self.decimals and not self.gaps else ColumnKind.FLOAT
+        return ColumnKind.INT if self.kinds == {ColumnKind.INT} and not self.gaps else ColumnKind.FLOAT
 
     def add(self, cells: pa.Array, start: int) -> None:
         """Add a piece of a column; `start` is the row of its first cell."""
         pa, pc = required("pyarrow"), required("pyarrow.compute")
-        if self.text:
+        if self.kind is ColumnKind.TEXT:
             return
         self.gaps |= cells.null_count > 0
         floats = _converted_or_none(cells, pa.float64())
@@ -62,16 +55,13 @@ class Evidence:
             present = _trimmed(cells).drop_null()
             self.gaps |= len(present) < len(cells)
             words = pc.is_in(pc.utf8_lower(present), value_set=pa.array(["true", "false"]))
-            are_booleans = bool(pc.all(words).as_py())
-            self.booleans |= are_booleans
-            self.words |= not are_booleans
+            self.kinds.add(ColumnKind.BOOL if pc.all(words).as_py() else ColumnKind.TEXT)
             return
         self.gaps |= floats.null_count > 0
-        if not self.decimals and floats.null_count < len(floats):
+        if ColumnKind.FLOAT not in self.kinds and floats.null_count < len(floats):
             # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
             are_integers = _converted_or_none(cells, pa.int64()) is not None
-            self.integers |= are_integers
-            self.decimals |= not are_integers
+            self.kinds.add(ColumnKind.INT if are_integers else ColumnKind.FLOAT)
 
 
 def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:

@@ -176,7 +176,6 @@ def _read_header(file: IO[bytes]) -> _Header:
 
 
 def _pieces(archive: zipfile.ZipFile, array: str, header: _Header, rows: int) -> Generator[NDArray[Any]]:
-    """Read an array, `rows` rows at a time."""
     with archive.open(f"{array}.npy") as file:
         if header.fortran and len(header.shape) > 1:
             values = npy.read_array(file, allow_pickle=False)

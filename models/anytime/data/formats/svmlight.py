@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from anytime.data.formats.table import Batch, Table, damaged, required
 from anytime.errors import TableError
-from anytime.types import Float
 
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
@@ -46,7 +45,9 @@ class SvmlightTable(Table):
         # One column per feature present, whatever the indices: the memory of a slice grows with the width.
         self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
         self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
-        self._labels: dict[str, NDArray[Any]] = {"target": _as_integers(target)}
+        # Beyond 2^53, float64 skips integers.
+        integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
+        self._labels: dict[str, NDArray[Any]] = {"target": target.astype(np.int64) if integral else target}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
         self._columns = {**self._labels, **self._places}
@@ -66,9 +67,3 @@ class SvmlightTable(Table):
                 start,
                 {name: self._labels[name][part] if name in self._labels else found.get(name, zeros) for name in names},
             )
-
-
-def _as_integers(target: Float) -> NDArray[Any]:
-    """Return targets as integers if none has a fraction, up to 2^53, beyond which float64 skips integers."""
-    integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
-    return target.astype(np.int64) if integral else target
