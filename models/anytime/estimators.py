@@ -38,7 +38,6 @@ from anytime.features.bases import Kind
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sample_of, sample_size
 from anytime.folds import FoldAssigner, fold_count, stratified
-from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.prediction import LoadedModel
@@ -456,6 +455,9 @@ def _folds_of(tests: list[Any], rows: int) -> Index:
     return folds
 
 
+LONG_PASS = 2**20  # number of values in a pass from which all cores help
+
+
 def _threads(n_jobs: int | None, values: int) -> int | None:
     """Return joblib's `n_jobs` for a pass over so many values: all cores if it is None and the pass is long.
 
@@ -463,7 +465,7 @@ def _threads(n_jobs: int | None, values: int) -> int | None:
     """
     backend, stated = get_active_backend()
     runs_alone = backend.nesting_level == 0 and not current_process().daemon
-    if n_jobs is None and stated is None and runs_alone and values >= MIN_PARALLEL_VALUES:
+    if n_jobs is None and stated is None and runs_alone and values >= LONG_PASS:
         return int(cpu_count())
     return n_jobs
 

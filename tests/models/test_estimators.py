@@ -25,7 +25,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor, estimators
 from anytime.errors import GroupsError, TableError, TrainingError, ValuesError
-from anytime.glm.row_blocks import MIN_PARALLEL_VALUES
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import fold_moments_of
 from anytime.types import Float
@@ -511,7 +510,7 @@ def test_long_passes_use_all_cores_unless_joblib_says_otherwise(monkeypatch: pyt
 
     monkeypatch.setattr(estimators, "fold_moments_of", recorded)
     monkeypatch.setattr(estimators, "cpu_count", lambda: 3)
-    long = np.random.default_rng(0).normal(size=(MIN_PARALLEL_VALUES // 8, 8))
+    long = np.random.default_rng(0).normal(size=(estimators.LONG_PASS // 8, 8))
     X, y = long[:100], long[:, 0]
 
     def fit() -> None:

@@ -88,11 +88,6 @@ class Design(ABC):
         return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
     @property
-    def fit_threads(self) -> int:
-        """Return the number of threads for fits on several folds."""
-        return 1
-
-    @property
     @abstractmethod
     def totals(self) -> Totals:
         """Return the sums over all rows."""

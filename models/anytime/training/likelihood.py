@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -154,40 +152,36 @@ def _fold_errors(
     errors = np.empty((len(alphas), len(ends), len(folds)))
     rises = RISEN if len(folds) > 1 else len(alphas)
     best, begin, differences = len(rising) - 1, base, [np.zeros_like(base.theta) for _ in folds]
-    with ThreadPoolExecutor(design.fit_threads) as pool:
-        run = pool.map if design.fit_threads > 1 else map
-        for prefix, end in enumerate(ends):
-            used = columns[:end]
-            if end == 0:
-                errors[:, prefix] = [
-                    fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
-                ]
-                continue
-            view = design.view(used)
-            found: dict[int, Float] = {}  # by the penalty's rank
-            begin = replace(begin, near=None) if optima is None else optima[prefix]
-            for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
-                fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
-                last, risen = begin, 0
-                for rank in ranks:
-                    alpha = float(alphas[rising[rank]])
-                    start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
-                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                    found[rank] = np.fromiter(
-                        run(partial(_FoldFits.deviance, alpha=alpha, whole=last), fits), np.float64
-                    )
-                    if rank == best:
-                        begin, differences = last, [fit.difference for fit in fits]
-                    measured = Errors(np.stack(list(found.values()), axis=1), weights)
-                    least = int(measured.mean.argmin())
-                    risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
-                    if risen >= rises and (
-                        rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
-                    ):
-                        break
-            for rank, place in enumerate(rising):
-                errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
-            best = list(found)[least]
+    for prefix, end in enumerate(ends):
+        used = columns[:end]
+        if end == 0:
+            errors[:, prefix] = [
+                fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
+            ]
+            continue
+        view = design.view(used)
+        found: dict[int, Float] = {}  # by the penalty's rank
+        begin = replace(begin, near=None) if optima is None else optima[prefix]
+        for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
+            fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
+            last, risen = begin, 0
+            for rank in ranks:
+                alpha = float(alphas[rising[rank]])
+                start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
+                last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
+                found[rank] = np.array([fit.deviance(alpha, last) for fit in fits])
+                if rank == best:
+                    begin, differences = last, [fit.difference for fit in fits]
+                measured = Errors(np.stack(list(found.values()), axis=1), weights)
+                least = int(measured.mean.argmin())
+                risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
+                if risen >= rises and (
+                    rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
+                ):
+                    break
+        for rank, place in enumerate(rising):
+            errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
+        best = list(found)[least]
     return Errors(errors.transpose(2, 0, 1), weights)
 
 
