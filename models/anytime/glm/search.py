@@ -64,7 +64,7 @@ class QuadraticModel:
         return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
 
     def restricted(self, columns: Index) -> QuadraticModel:
-        """Return the same problem for some of the columns; the fit must be zero in the others."""
+        """Return the same problem for some of the columns, ascending; the fit must be zero in the others."""
         at = np.concatenate([[0], columns + 1])
         return self if len(at) == len(self.r) else QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
 
@@ -75,9 +75,9 @@ class QuadraticModel:
 
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""
-        own = self.restricted(columns)
-        ridge = np.where(np.arange(len(own.r)) < 1, 0.0, alpha)
-        return factorise_penalised(own.H, ridge).solve(own.r[:, np.newaxis])
+        at = np.concatenate([[0], columns + 1])
+        ridge = np.where(at == 0, 0.0, alpha)
+        return factorise_penalised(self.H[np.ix_(at, at)], ridge).solve(self.r[at, np.newaxis])
 
     def gram(self, like: Gram) -> Gram:
         """Return the same problem given the intercept, as normal equations of D columns and one response."""

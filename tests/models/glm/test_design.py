@@ -422,3 +422,6 @@ def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> Non
         H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows]
     )
     np.testing.assert_allclose(curvature.newton(columns, 0.1).ravel(), wanted, rtol=1e-9, atol=1e-12)
+    # All columns in another order are not the columns in theirs.
+    turned, straight = curvature.newton(np.arange(D)[::-1], 0.1), curvature.newton(np.arange(D), 0.1)
+    np.testing.assert_allclose(turned[1:][::-1], straight[1:], rtol=1e-9, atol=1e-12)
