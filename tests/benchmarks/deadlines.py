@@ -46,8 +46,14 @@ LOADED, PAIRS, LOADED_LATER_MS = 0.7, 5, 0.5
 """A server at this share of its capacity is this much later than timers in a process of their own, in the median."""
 
 GROWTH_MIB = 64.0
-MAX_LOAD_LATE_MS, ATTEMPTS = 2.0, 3
-"""A load that was itself later than this at the 99th percentile measured the machine's pauses, and is repeated."""
+MAX_LOAD_LATE_MS = 1.0
+"""A load that was itself later than this at the 99th percentile measured the machine's pauses.
+
+On a quiet machine it is .1 to .3 ms late.
+"""
+
+MAJORITY, MAX_RUNS = 3, 10
+"""A row over a limit is repeated until three runs agree, paused ones not counted: pauses come and go, a fault stays."""
 
 STALLED = 0.005
 """Share of answers that stalls of the machine may excuse."""
@@ -77,6 +83,11 @@ class Result(NamedTuple):
     def wrong(self) -> bool:
         """Whether an answer has a fault that no stall explains."""
         return bool(self.faults.keys() - {"stalled"})
+
+    @property
+    def paused(self) -> bool:
+        """Whether the machine paused, so that the load itself was late."""
+        return self.load > MAX_LOAD_LATE_MS
 
     @property
     def punctual(self) -> bool:
@@ -120,17 +131,21 @@ class Soak:
         policy: Policy = "prefix",
         stretch: float = 1.0,
     ) -> Result:
-        """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
-        for _ in range(ATTEMPTS):
-            predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
-            result = self.stream_once(name, make, predictions, rate)
-            if result.kept or result.wrong or result.load <= MAX_LOAD_LATE_MS:
-                break
-        return self._add(result)
+        """Load one binding, repeatedly if a limit is exceeded."""
+        return self._majority(lambda: self.stream_once(name, make, count, rate, policy=policy, stretch=stretch))
 
     def stream_once(
-        self, name: str, make: Callable[[Load, int], Binding], predictions: Sequence[LoadPrediction], rate: float
+        self,
+        name: str,
+        make: Callable[[Load, int], Binding],
+        count: int,
+        rate: float,
+        *,
+        policy: Policy = "prefix",
+        stretch: float = 1.0,
     ) -> Result:
+        """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
+        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
         load = Load()
         binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
         server_stats(self.child)
@@ -146,14 +161,30 @@ class Soak:
         return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
 
     def aiohttp(self, count: int, rate: float) -> Result:
+        return self._majority(lambda: self.aiohttp_once(count, rate))
+
+    def aiohttp_once(self, count: int, rate: float) -> Result:
         predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share))))
         server_stats(self.child)
         cpu, start = self.child.cpu_us, time.perf_counter()
         bare, late = stream_by_aiohttp(self.child.port, predictions, self.rng, rate)
         busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        return self._add(self._result("POST by aiohttp", predictions, bare, late, busy))
+        return self._result("POST by aiohttp", predictions, bare, late, busy)
 
-    def _add(self, result: Result) -> Result:
+    def _majority(self, run: Callable[[], Result]) -> Result:
+        """Add the result of the first run if it kept every promise or is wrong, else one with the majority."""
+        verdicts: Counter[bool] = Counter()
+        for number in range(MAX_RUNS):
+            result = run()
+            if result.kept or not result.paused:
+                verdicts[result.kept] += 1
+            if result.wrong or (number == 0 and result.kept) or MAJORITY in verdicts.values():
+                break
+        else:
+            print(f"    the machine paused too often: no {MAJORITY} of {MAX_RUNS} runs agree")
+            self.punctual = False
+        if verdicts.total() > 1:
+            print(f"    over in {verdicts[False]} of {verdicts.total()} runs")
         self.results.append(result)
         return result
 
@@ -243,12 +274,18 @@ def run(soak: Soak, idle: Child, only: str) -> bool:
 
 def loaded(soak: Soak, idle: Child, rate: float) -> None:
     """Alternate a load with bare timers in a server without predictions, on the same core."""
-    later = []
-    for _ in range(PAIRS):
-        predictions = list(plan_predictions(soak.model, soak.rng, max(1, int(20_000 * soak.share))))
-        result = soak.stream_once(f"{rate:.0f}/s, {LOADED:.0%} of capacity", Stream, predictions, rate)
+    later: list[float] = []
+    for _ in range(MAX_RUNS):
+        result = soak.stream_once(f"{rate:.0f}/s, {LOADED:.0%} of capacity", Stream, 20_000, rate)
         soak.punctual = soak.punctual and not result.wrong
-        later.append(result.sent - p99(bare_lateness(idle, soak.rng)))
+        if not result.paused:
+            later.append(result.sent - p99(bare_lateness(idle, soak.rng)))
+        if len(later) == PAIRS:
+            break
+    if len(later) < MAJORITY:
+        print(f"    the machine paused too often: {len(later)} of {MAX_RUNS} runs count")
+        soak.punctual = False
+        return
     median = statistics.median(later)
     print(f"    later than timers of an idle server by {median:.2f} ms (median; limit {LOADED_LATER_MS})")
     soak.punctual = soak.punctual and median <= SLACK * LOADED_LATER_MS
