@@ -164,6 +164,8 @@ class Prediction:
         """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
         if isinstance(values, CheckedRow) and values.layout.expansion is not None:
             places = values.layout.places
+            if self._received.keys().isdisjoint(places):
+                return 8 * len(values.layout.mean)
             return sum([8 * (each.stop - each.start) for name, each in places.items() if not self.has(name)])
         return sum([self._more_bytes(group, each) for group, each in values.items()])
 

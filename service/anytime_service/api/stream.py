@@ -40,9 +40,10 @@ from anytime_service.schemas.stream import (
     peek,
     read_frame,
 )
-from anytime_service.schemas.values import AT_ONCE, Array, array_of
+from anytime_service.schemas.values import AT_ONCE, Array, Pauses, array_of
 from anytime_service.telemetry.records import GroupTimings
 
+LONG = 4  # a long message counts as this many
 MAX_OPEN = 1024  # maximum number of open predictions on one connection
 REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
 REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
@@ -147,11 +148,13 @@ class _Connection:
                 form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
                 if len(content) > AT_ONCE:
                     await self.handle_long(form, content)
+                    count += LONG
                 else:
                     self.handle(form, content)
-                count += 1
-                if count % AT_A_TIME == 0:  # `receive` does not yield while messages are buffered
+                    count += 1
+                if count >= AT_A_TIME:  # `receive` does not yield while messages are buffered
                     await asyncio.sleep(0)
+                    count = 0
         except asyncio.CancelledError:
             if not self.given_up:
                 raise
@@ -190,11 +193,12 @@ class _Connection:
         frame: Frame | None = None
         try:
             async with self.handler.converting:
+                pauses = Pauses()
                 frame = read_frame(form, content, self.handler.settings.max_json_bytes)
-                await asyncio.sleep(0)
+                await pauses.pause()
                 active = self.open.get(frame.id)
                 if active is not None and isinstance(frame, GroupFrame) and isinstance(frame.values, msgspec.Raw):
-                    array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows)
+                    array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows, pauses)
                     if self.open.get(frame.id) is active and not self.dismissed:
                         active.group(frame.group, {frame.group: array}, frame.took_ms)
                         return
@@ -206,8 +210,6 @@ class _Connection:
     def _handle(self, form: Form, frame: Frame, begun: float) -> None:
         if isinstance(frame, BeginFrame):
             self._begin(form, frame, begun)
-        elif frame.id in self.refused:
-            pass  # the client sent this before it received the refusal
         elif isinstance(frame, EndFrame):
             self._end(frame)
         else:
@@ -271,6 +273,8 @@ class _Connection:
         active = self.open.get(frame.id)
         if active is None:
             timings = self._known(frame.id, "group")
+            if timings is None:
+                return
             if frame.values or frame.took_ms is None:
                 timings.received_late(frame.group, now_ms(), frame.took_ms)
             else:  # the client has received the answer and reports only how long the group took
@@ -292,9 +296,10 @@ class _Connection:
         else:
             active.end()
 
-    def _known(self, name: str | int, event: str) -> GroupTimings:
+    def _known(self, name: str | int, event: str) -> GroupTimings | None:
+        """Return the timings of an answered prediction; None if the client had not received its refusal yet."""
         timings = self.answered.get(name)
-        if timings is None:
+        if timings is None and name not in self.refused:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
         return timings
 

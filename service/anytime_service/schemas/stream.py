@@ -128,15 +128,17 @@ def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
     return frame
 
 
-async def array_of_long(form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int) -> Array:
-    """Return the values of a long message as an array; yield to the event loop in between.
+async def array_of_long(
+    form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int, pauses: Pauses
+) -> Array:
+    """Return the values of a long message as an array, with pauses.
 
     Raise MalformedBodyError or FieldError if a value is not a number, rows differ in length, or there are too many.
     """
     dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
     decoder = _VALUES[form.name]
     try:
-        return await read_values(form, decoder, model, frame.group, frame.values, max_rows, Pauses(), dtype)
+        return await read_values(form, decoder, model, frame.group, frame.values, max_rows, pauses, dtype)
     except msgspec.ValidationError as error:
         raise malformed(error, frame.group) from error
 
