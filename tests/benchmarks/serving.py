@@ -48,22 +48,25 @@ SENT = 10
 """Groups sent per prediction, half of those in the model."""
 
 
-class Measure(NamedTuple):
-    """Median microseconds of processor time per message, of the service and of its floor."""
-
-    name: str
-    ours: float
-    floor: float | None
-    limit: float | None = None
-
-
 Timed = Callable[[], float]
 
 
-def interleave(ours: Timed, floor: Timed, rounds: int) -> tuple[float, float]:
-    """Interleave two measurements, so that noise affects both, and return medians; the first turn is a warm-up."""
-    pairs = [(ours(), floor()) for _ in range(rounds + 1)][1:]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+class Measure(NamedTuple):
+    """Microseconds of processor time per message of the service and of its floor, measured in turns."""
+
+    name: str
+    pairs: Sequence[tuple[float, float]]
+    limit: float | None = None
+
+    @property
+    def row(self) -> Row:
+        """The median of the pairs' ratios: a machine that becomes slower changes both halves of a pair."""
+        return Row(self.name, statistics.median(ours / floor for ours, floor in self.pairs), self.limit)
+
+
+def interleave(ours: Timed, floor: Timed, rounds: int) -> list[tuple[float, float]]:
+    """Return measurements in turns; the first turn is a warm-up."""
+    return [(ours(), floor()) for _ in range(rounds + 1)][1:]
 
 
 def spread(clients: Sequence[WebSocketClient], frames: Sequence[Sequence[bytes]], gap_s: float) -> None:
@@ -217,10 +220,10 @@ def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[
     stream = Stream(model, service, floors)
     found: list[Measure] = []
     for rhythm, gap_s in (("one at a time", 1e-4), ("saturated", 0.0)):
-        ours, echo = interleave(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
-        found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", ours, echo, 1.6))
-        ours, echo = interleave(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
-        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", ours, echo, WHOLE[rhythm]))
+        pairs = interleave(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
+        found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", pairs, 1.6))
+        pairs = interleave(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
+        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", pairs, WHOLE[rhythm]))
     stream.close()
     return found
 
@@ -228,9 +231,9 @@ def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[
 def packed(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
     """Measure messages of many rows, packed."""
     stream = Stream(model, service, floors, packed=True)
-    ours, echo = interleave(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
+    pairs = interleave(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
     stream.close()
-    return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", ours, echo, 2.0)]
+    return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", pairs, 2.0)]
 
 
 def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
@@ -250,12 +253,12 @@ def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measu
         (f"POST /predict, {SENT} groups / bare route", PREDICT, [post("/predict", every)] * CONNECTIONS),
     ):
         ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
-        found.append(Measure(name, *interleave(ours, bare, rounds), limit))
+        found.append(Measure(name, interleave(ours, bare, rounds), limit))
     explained, plain = (
         Requests(service, [post(path, every)] * CONNECTIONS, 200) for path in ("/predict?explain=true", "/predict")
     )
     name = f"POST /predict, {SENT} groups, explain=true / without"
-    found.append(Measure(name, *interleave(explained, plain, rounds), 1.5))
+    found.append(Measure(name, interleave(explained, plain, rounds), 1.5))
     return found
 
 
@@ -264,10 +267,10 @@ def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, round
     found: list[Measure] = []
     for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
         bent, straight = (Stream(model, service, floors, packed=many) for service in (with_hinges, linear))
-        ours, floor = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
+        pairs = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
         bent.close()
         straight.close()
-        found.append(Measure(f"WebSocket group, {name}, with hinges / without", ours, floor, limit))
+        found.append(Measure(f"WebSocket group, {name}, with hinges / without", pairs, limit))
     return found
 
 
@@ -283,8 +286,7 @@ def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measu
         peer_requests = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
         return [
             Measure(
-                "for scale: MLServer, a sum of 100 numbers / our POST /predict",
-                *interleave(peer_requests, ours, rounds),
+                "for scale: MLServer, a sum of 100 numbers / our POST /predict", interleave(peer_requests, ours, rounds)
             )
         ]
 
@@ -305,13 +307,10 @@ def report(measures: Sequence[Measure]) -> bool:
     print(f"{'processor time of the server':<64}{'us':>8}{'floor':>8}{'ratio':>8}{'limit':>8}")
     passed = True
     for measure in measures:
-        line = f"{measure.name:<64}{measure.ours:8.1f}"
-        if measure.floor is not None:
-            ratio = measure.ours / measure.floor
-            line += f"{measure.floor:8.1f}{ratio:8.2f}"
-            row = Row(measure.name, ratio, measure.limit)
-            passed = passed and row.kept
-            line += verdict(row)
+        row = measure.row
+        ours, floor = map(statistics.median, zip(*measure.pairs, strict=True))
+        line = f"{row.name:<64}{ours:8.1f}{floor:8.1f}{row.ratio:8.2f}{verdict(row)}"
+        passed = passed and row.kept
         print(line)
     return passed
 

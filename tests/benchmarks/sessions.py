@@ -70,8 +70,8 @@ def costs(model: Model, redis: Child, memory: Child, rounds: int) -> list[Measur
         request(child, post(f"/sessions/{full}/groups", every))
         gets.append(Requests(child, [get(f"/sessions/{full}/predict")] * CONNECTIONS, 50))
     return [
-        Measure(f"POST a group of {WIDTH} numbers, Redis / memory", *interleave(posts[0], posts[1], rounds)),
-        Measure(f"GET of {GROUPS} groups, Redis / memory", *interleave(gets[0], gets[1], rounds)),
+        Measure(f"POST a group of {WIDTH} numbers, Redis / memory", interleave(posts[0], posts[1], rounds)),
+        Measure(f"GET of {GROUPS} groups, Redis / memory", interleave(gets[0], gets[1], rounds)),
     ]
 
 
