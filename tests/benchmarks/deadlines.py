@@ -130,35 +130,31 @@ class Soak:
         *,
         policy: Policy = "prefix",
         stretch: float = 1.0,
+        once: bool = False,
     ) -> Result:
-        """Load one binding, repeatedly if a limit is exceeded."""
-        return self._majority(lambda: self.stream_once(name, make, count, rate, policy=policy, stretch=stretch))
+        """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second.
 
-    def stream_once(
-        self,
-        name: str,
-        make: Callable[[Load, int], Binding],
-        count: int,
-        rate: float,
-        *,
-        policy: Policy = "prefix",
-        stretch: float = 1.0,
-    ) -> Result:
-        """Load one binding with `rate` predictions per second, next to as many bare timers, at most 200 per second."""
-        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share)), policy, stretch))
-        load = Load()
-        binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-        server_stats(self.child)
-        cpu, start = self.child.cpu_us, time.perf_counter()
-        begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
-        last = predictions[-1]
-        timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
-        load.run(lambda: all(each.answers for each in predictions), 15.0)
-        load.run(lambda: False, 0.1)  # a second answer to a prediction would be received now
-        busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        binding.close()
-        timers.close()
-        return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
+        Without `once`, repeat it if a limit is exceeded.
+        """
+
+        def run() -> Result:
+            share = max(1, int(count * self.share))
+            predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
+            load = Load()
+            binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
+            server_stats(self.child)
+            cpu, start = self.child.cpu_us, time.perf_counter()
+            begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+            last = predictions[-1]
+            timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
+            load.run(lambda: all(each.answers for each in predictions), 15.0)
+            load.run(lambda: False, 0.1)  # a second answer to a prediction would be received now
+            busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
+            binding.close()
+            timers.close()
+            return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
+
+        return run() if once else self._majority(run)
 
     def aiohttp(self, count: int, rate: float) -> Result:
         return self._majority(lambda: self.aiohttp_once(count, rate))
@@ -276,7 +272,7 @@ def loaded(soak: Soak, idle: Child, rate: float) -> None:
     """Alternate a load with bare timers in a server without predictions, on the same core."""
     later: list[float] = []
     for _ in range(MAX_RUNS):
-        result = soak.stream_once(f"{rate:.0f}/s, {LOADED:.0%} of capacity", Stream, 20_000, rate)
+        result = soak.stream(f"{rate:.0f}/s, {LOADED:.0%} of capacity", Stream, 20_000, rate, once=True)
         soak.punctual = soak.punctual and not result.wrong
         if not result.paused:
             later.append(result.sent - p99(bare_lateness(idle, soak.rng)))

@@ -43,7 +43,7 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, Array, Pauses, array_of
 from anytime_service.telemetry.records import GroupTimings
 
-LONG = 4  # a long message counts as this many
+LONG_WEIGHT = 4  # a long message counts as this many of the messages `AT_A_TIME`
 MAX_OPEN = 1024  # maximum number of open predictions on one connection
 REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
 REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
@@ -148,7 +148,7 @@ class _Connection:
                 form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
                 if len(content) > AT_ONCE:
                     await self.handle_long(form, content)
-                    count += LONG
+                    count += LONG_WEIGHT
                 else:
                     self.handle(form, content)
                     count += 1
