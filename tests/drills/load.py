@@ -26,15 +26,13 @@ import numpy as np
 from anytime.model.model import Model
 from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.models import saved_model
+from benchmarks.load.predictions import MAX_STALLED, STALLED
 from drills.capacity import saturate
 from drills.steady_load import Sample, SteadyLoad, percentiles
 
 SHARE = 0.7
 LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
-
-STALLED = 0.005
-"""Share of answers that stalls of the machine may excuse."""
 
 WARM_S = 180.0
 STEPS = 3
@@ -110,11 +108,11 @@ def write(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
-    broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != "stalled"]
+    broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != STALLED]
     if not steady.answered or not steady.samples:
         return [*broken, "nothing was answered" if not steady.answered else "nothing was sampled"]
-    if steady.found["stalled"] > STALLED * steady.answered:
-        broken.append(f"stalls of the machine delayed {steady.found['stalled']} answers, inconclusive")
+    if steady.found[STALLED] > MAX_STALLED * steady.answered:
+        broken.append(f"stalls of the machine delayed {steady.found[STALLED]} answers, inconclusive")
     for what, late, bare in (
         ("sent", steady.sent_ms, steady.sent_bare_ms),
         ("received", [ms for values in steady.received_ms.values() for ms in values], steady.received_bare_ms),

@@ -22,7 +22,7 @@ from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, Stre
 from benchmarks.load.child import Child
 from benchmarks.load.engine import Load
 from benchmarks.load.instrumented import ServerStats
-from benchmarks.load.predictions import LoadPrediction, faults, plan_predictions
+from benchmarks.load.predictions import STALLED, LoadPrediction, faults, plan_predictions
 from drills.machine import footprint
 
 __all__ = ["MIX", "Counts", "Kind", "Sample", "SteadyLoad"]
@@ -94,7 +94,7 @@ class SteadyLoad:
     samples : one every few seconds.
     sent_ms, sent_bare_ms, received_bare_ms : lateness of all answers and bare timers.
     received_ms : at the client, by kind.
-    found : faults and their counts; "stalled" is a stall of the machine.
+    found : faults and their counts; `STALLED` is a stall of the machine.
     """
 
     def __init__(self, model: Model, child: Child, rate: float) -> None:
@@ -225,7 +225,7 @@ class SteadyLoad:
         for prediction in predictions:
             for fault in faults(self._model, prediction, stalls):
                 self.found[fault] += 1
-                errors += fault != "stalled"
+                errors += fault != STALLED
             time.sleep(0.001)
         return errors
 

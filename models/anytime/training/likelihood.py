@@ -1,9 +1,9 @@
 """Training of a generalised linear model from the rows: order, penalties and the optimum of every prefix.
 
-The choices are those of least squares, on deviances instead of squares. An order is learned at every fourth penalty of
-the grid, from the largest down, until the area rises twice in a row. The order whose curve of cross-validated deviance
-has the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. A fit starts from
-that of the next larger penalty, or of the prefix before.
+The choices are those of least squares, on deviances instead of squares. Orders are learned at every fourth penalty of
+the grid, from the middle towards smaller areas under the curve of cross-validated deviance, until the area rises. The
+order with the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. A fit starts
+from that of the penalty before, or of the prefix before.
 """
 
 from __future__ import annotations
@@ -227,7 +227,6 @@ def fit_likelihood(
             design, folds, sequence.columns, sequence.ends, alphas, sequence.optima
         ),
         every=ORDERED,
-        rises=2,
         horizon=options.horizon(groups),
     )
     optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)

@@ -26,7 +26,7 @@ from anytime.model.prefixes import PrefixModels, staircase
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import Sequence
 from anytime.training.options import Options
-from anytime.types import Float, Index
+from anytime.types import Bool, Float, Index
 
 S = TypeVar("S", bound=Sequence)
 T = TypeVar("T")
@@ -158,7 +158,6 @@ def cross_validated(
     *,
     errors: Callable[[S, Many[float]], Errors] | None = None,
     every: int = 1,
-    rises: int | None = None,
     horizon: float | None = None,
 ) -> Choice[S]:
     """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
@@ -167,9 +166,7 @@ def cross_validated(
     """
     order = orders(problem)
     if folds:
-        choice = choose(
-            folds, options.grid, order, one_se=options.one_se, errors=errors, every=every, rises=rises, horizon=horizon
-        )
+        choice = choose(folds, options.grid, order, one_se=options.one_se, errors=errors, every=every, horizon=horizon)
     else:
         alpha = options.grid[0]
         sequence = order(alpha)
@@ -194,7 +191,6 @@ def choose(
     one_se: bool,
     errors: Callable[[S, Many[float]], Errors] | None = None,
     every: int = 1,
-    rises: int | None = None,
     horizon: float | None = None,
 ) -> Choice[S]:
     """Choose the penalties from a grid (ascending); with one value, compute its errors.
@@ -204,8 +200,9 @@ def choose(
     order : learns the sequence at a penalty, on all folds together.
     one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
     errors : returns the errors of all prefixes of a sequence at some penalties; `prefix_errors` by default.
-    every, rises : where orders are expensive, learn one at every `every`-th penalty only, from the largest down, and
-        stop after the area has risen `rises` times in a row.
+    every : above 1, where orders are expensive, learn one at every `every`-th penalty only: at the middle one, then at
+        larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not within
+        one standard error of it.
     horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
         with the error of its last prefix. By default each order counts up to its end.
     """
@@ -228,25 +225,26 @@ def choose(
 
     sequences: dict[int, S] = {}
     areas: dict[int, Float] = {}
-    for i in reversed(range(0, len(grid), every)):
-        sequences[i] = order(grid[i])
-        areas[i] = _area(sequences[i], errors_of(sequences[i], [i])[:, 0], horizon)
-        if rises is not None and _risen(areas, weights) >= rises:
-            break
-    candidates = sorted(sequences)
-    area = Errors(np.stack([areas[i] for i in candidates], axis=1), weights)
-    best = candidates[int(_pick(area, one_se))]
+    places = range(0, len(grid), every)
+    middle = len(places) // 2
+    for side in (places[middle:], places[middle::-1]) if every > 1 else (places,):
+        for i in side:
+            if i not in areas:
+                sequences[i] = order(grid[i])
+                areas[i] = _area(sequences[i], errors_of(sequences[i], [i])[:, 0], horizon)
+            if every > 1 and not _within(_stacked(areas, weights), one_se)[sorted(areas).index(i)]:
+                break
+    candidates = sorted(areas)
+    best = candidates[int(_pick(_stacked(areas, weights), one_se))]
     all_errors = Errors(errors_of(sequences[best], range(len(grid))), weights)
     own = _pick(all_errors, one_se)
     mean = _finite(all_errors.mean[own, np.arange(len(own))])
     return Choice(grid[best], sequences[best], np.asarray(grid)[own], mean)
 
 
-def _risen(areas: dict[int, Float], weights: Float) -> int:
-    """Return the current number of consecutive rises of the mean area."""
-    means = [float(np.average(area, weights=weights)) for area in areas.values()]
-    falls = [k for k in range(1, len(means)) if means[k] <= means[k - 1]]
-    return len(means) - 1 - max(falls, default=0)
+def _stacked(areas: dict[int, Float], weights: Float) -> Errors:
+    """Return the areas (K,) of some penalties, in ascending order of the penalties."""
+    return Errors(np.stack([areas[i] for i in sorted(areas)], axis=1), weights)
 
 
 def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
@@ -260,13 +258,17 @@ def _area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
 
 def _pick(errors: Errors, one_se: bool) -> Index:
     """Return the index of the best penalty on the first axis of the mean, or of the largest within a standard error."""
-    mean = errors.mean
-    best = mean.argmin(axis=0)
     if not one_se:
-        return np.asarray(best)
-    limit = np.take_along_axis(mean + errors.standard_error, np.expand_dims(best, 0), axis=0)
-    within = mean <= limit
-    return np.asarray(len(mean) - 1 - within[::-1].argmax(axis=0))
+        return np.asarray(errors.mean.argmin(axis=0))
+    within = _within(errors, one_se)
+    return np.asarray(len(within) - 1 - within[::-1].argmax(axis=0))
+
+
+def _within(errors: Errors, one_se: bool) -> Bool:
+    """Return which means are the least of the first axis, or within one standard error of it."""
+    mean = errors.mean
+    limits = mean + errors.standard_error if one_se else mean
+    return np.asarray(mean <= np.take_along_axis(limits, np.expand_dims(mean.argmin(axis=0), 0), axis=0))
 
 
 def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], sequence: Sequence, alphas: Float) -> Float:

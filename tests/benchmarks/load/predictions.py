@@ -15,9 +15,23 @@ from anytime.types import Policy
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
 
-__all__ = ["DEADLINES_MS", "LoadPrediction", "faults", "plan_predictions", "recovery_periods"]
+__all__ = [
+    "DEADLINES_MS",
+    "MAX_STALLED",
+    "REFUSED",
+    "STALLED",
+    "LoadPrediction",
+    "faults",
+    "plan_predictions",
+    "recovery_periods",
+]
 
 DEADLINES_MS = (5.0, 20.0)
+STALLED = "stalled"
+MAX_STALLED = 0.005
+"""Share of answers that stalls of the machine may excuse."""
+
+REFUSED = "refused as overload"
 USED_AFTER_MS = 4.5
 """A group sent this long before an answer must be in it: one turn of the loop reads the group, the next adds it to the
 prediction, and turns of up to 2.2 ms are not recorded as stalls."""
@@ -101,7 +115,7 @@ def recovery_periods(stalls: Sequence[tuple[float, float]]) -> Iterator[tuple[fl
 
 
 def faults(model: Model, prediction: LoadPrediction, stalls: Sequence[tuple[float, float]]) -> list[str]:
-    """Return what is wrong with the answer; faults explained by a stall are "stalled"."""
+    """Return what is wrong with the answer; faults explained by a stall are `STALLED`."""
     if len(prediction.answers) != 1:
         return [f"{len(prediction.answers)} answers"]
     received, answer = prediction.answers[0]
@@ -111,8 +125,8 @@ def faults(model: Model, prediction: LoadPrediction, stalls: Sequence[tuple[floa
             begin < received * 1000.0 and prediction.started * 1000.0 < until
             for begin, until in recovery_periods(stalls)
         )
-        if problem.get("type") == OVERLOADED and stalled:
-            return ["stalled"]
+        if problem.get("type") == OVERLOADED:
+            return [STALLED if stalled else REFUSED]
         return [f"no answer: {problem.get('status')} {problem.get('detail')}"]
     found = []
     reference = Prediction(model, 1)
@@ -133,7 +147,7 @@ def faults(model: Model, prediction: LoadPrediction, stalls: Sequence[tuple[floa
             begin < answered_ms + NEAR_MS and end > answered_ms - USED_AFTER_MS - NEAR_MS for begin, end in stalls
         )
         found.append(
-            "stalled"
+            STALLED
             if in_stall
             else f"prefix {answer['prefix']}, but {expected_prefix} were sent {USED_AFTER_MS} ms before"
         )

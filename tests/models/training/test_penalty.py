@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -327,3 +328,29 @@ def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_the
     for k, alpha in enumerate(choice.alphas):
         assert choice.errors is not None
         assert choice.errors[k] == pytest.approx(problem.errors(choice.sequence, float(alpha)).mean[k], rel=1e-9)
+
+
+@pytest.mark.parametrize("one_se", [False, True], ids=["least error", "one standard error"])
+@pytest.mark.parametrize("least", range(20))
+def test_expensive_orders_are_learned_from_the_middle_of_the_grid_towards_the_best(least: int, one_se: bool) -> None:
+    rng = np.random.default_rng(0)
+    problem = Problem(rng.normal(size=(60, 4)), rng.normal(size=(60, 1)), None, np.arange(60) % 3, 3, requiring())
+    grid, folds, sequence = tuple(range(20)), split(problem.parts()), problem.order(1.0)
+    between = 20.0 * np.sqrt(3.0) * np.array([[-1.0], [0.0], [1.0]])  # the standard error is 20
+    learned: list[float] = []
+
+    def order(alpha: float) -> Sequence:
+        learned.append(alpha)
+        return sequence
+
+    def errors(known: Sequence, alphas: Iterable[float]) -> Errors:
+        by_alpha = between + np.square(np.array(list(alphas)) - least)
+        return Errors(np.repeat(by_alpha[:, :, np.newaxis], len(known.steps) + 1, axis=2), np.ones(3))
+
+    exhaustive = choose(folds, grid[::4], order, one_se=one_se, errors=errors)
+    learned.clear()
+    choice = choose(folds, grid, order, one_se=one_se, errors=errors, every=4)
+    assert choice.alpha == exhaustive.alpha
+    assert learned[0] == 8
+    assert len(learned) <= (5 if one_se else 4)
+    assert choice.alphas[0] == (min(least + 4, 19) if one_se else least)

@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
+from benchmarks.deadlines import Result
 from benchmarks.load.child import Child
+from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
 from drills.disk import small_disk
@@ -151,6 +153,25 @@ def test_the_judge_of_a_steady_load_detects_faults(model: Model) -> None:
         assert len(judge(steady_load(model, **changed), 180.0)) == 1, changed
     assert judge(steady_load(model, samples=[]), 180.0)
     assert judge(steady_load(model, answered=0), 180.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "load_ms", "kept", "wrong"),
+    [
+        ({}, 0.2, True, False),
+        ({STALLED: 5}, 0.2, True, False),
+        ({STALLED: 6}, 0.2, False, False),
+        ({REFUSED: 1}, 0.2, False, True),
+        ({REFUSED: 1}, 4.0, False, False),
+        ({REFUSED: 1, "2 answers": 1}, 4.0, False, True),
+    ],
+)
+def test_a_load_that_came_too_late_does_not_count_refusals(
+    found: dict[str, int], load_ms: float, kept: bool, wrong: bool
+) -> None:
+    late = dict.fromkeys(("sent", "sent_bare", "received", "received_bare", "busy", "stall", "gc"), 0.0)
+    result = Result(name="load", predictions=1000, load=load_ms, faults=Counter(found), **late)
+    assert (result.kept, result.wrong) == (kept, wrong)
 
 
 def test_growth_during_warm_up_is_not_a_leak(model: Model) -> None:
