@@ -87,6 +87,10 @@ class Design(ABC):
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
+    def fold_threads(self, width: int) -> int | None:  # noqa: ARG002
+        """Return the number of threads that share out fits of that many columns on the folds; None is 1."""
+        return 1
+
     @property
     @abstractmethod
     def totals(self) -> Totals:

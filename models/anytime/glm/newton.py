@@ -79,6 +79,11 @@ FORCING = 0.3
 mfeat: a tolerance that falls with the gradient takes 1.5 to 2.5 times as many products)."""
 
 
+def forms_hessian(width: int, predictors: int) -> bool:
+    """Return whether a fit of coefficients (width, predictors) forms second derivatives."""
+    return width * predictors <= (DENSE_ONE if predictors == 1 else DENSE_MANY)
+
+
 def in_units(solver: Solver, units: Float) -> Solver:
     """Return the solver for similar rows whose columns have other standard deviations, those of unit 0 excluded.
 
@@ -164,7 +169,7 @@ def _descent(
     theta = start.copy()
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
-    dense = theta.size <= (DENSE_ONE if theta.shape[1] == 1 else DENSE_MANY)
+    dense = forms_hessian(*theta.shape)
     if near is not None:
         solver = _factored_solver(near, ridge, theta.shape[1])
     preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)

@@ -27,6 +27,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from anytime.errors import TableError, file_error
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design, DType, Evaluation, Predictors, Totals, View
+from anytime.glm.newton import forms_hessian
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
@@ -201,6 +202,15 @@ class BlockDesign(Design):
         responses = np.sum([row_block.Y.sum(axis=0) for row_block in self.row_blocks], axis=0)
         return Totals(sum(len(row_block.Y) for row_block in self.row_blocks), responses, saturated)
 
+    def fold_threads(self, width: int) -> int | None:
+        """Return `n_jobs` where a fit is products of large matrices, and too few rows for threads in each pass.
+
+        On digits of mfeat, training takes 15.8 s instead of 20.4 with two threads; elsewhere they would wait for each
+        other (see `MIN_PARALLEL_VALUES`).
+        """
+        few = self.totals.rows * width < MIN_PARALLEL_VALUES
+        return self.n_jobs if few and not forms_hessian(width, self.predictors) else 1
+
     def view(self, columns: Index) -> BlockView:
         return BlockView(self, columns)
 
@@ -327,7 +337,7 @@ class BlockView(View):
                 row_blocks[number].release()
 
         values = sum(len(row_block.Y) for row_block in row_blocks) * self.width
-        yield from _in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
+        yield from in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
     def _chunks(self, row_block: RowBlock, part: slice) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
@@ -406,7 +416,7 @@ class BlockView(View):
         if not alone or size > MAX_PARALLEL_SIZE or len(eta) * size < MIN_PARALLEL_PRODUCTS:
             return of_part(slice(0, len(eta)))
         parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
-        return reduce(iadd, _in_threads(of_part, parts, self.design.n_jobs))
+        return reduce(iadd, in_threads(of_part, parts, self.design.n_jobs))
 
     def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
@@ -414,7 +424,7 @@ class BlockView(View):
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
 
 
-def _in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
+def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
     """Yield the results in order."""
     if len(items) == 1 or effective_n_jobs(n_jobs) == 1:
         return map(task, items)

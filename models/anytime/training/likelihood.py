@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
-from anytime.glm.row_blocks import BlockDesign, row_blocks_of
+from anytime.glm.row_blocks import BlockDesign, in_threads, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
     QuadraticModel,
@@ -159,7 +160,7 @@ def _fold_errors(
                 fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
             ]
             continue
-        view = design.view(used)
+        view, threads = design.view(used), design.fold_threads(int(end) + 1)
         found: dict[int, Float] = {}  # by the penalty's rank
         begin = replace(begin, near=None) if optima is None else optima[prefix]
         for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
@@ -169,7 +170,8 @@ def _fold_errors(
                 alpha = float(alphas[rising[rank]])
                 start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
                 last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                found[rank] = np.array([fit.deviance(alpha, last) for fit in fits])
+                deviances = in_threads(methodcaller("deviance", alpha, last), fits, threads)
+                found[rank] = np.array(list(deviances))
                 if rank == best:
                     begin, differences = last, [fit.difference for fit in fits]
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)

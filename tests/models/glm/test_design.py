@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,14 @@ from scipy import sparse
 from scipy.special import xlogy
 
 from anytime.errors import TableError
-from anytime.glm import row_blocks as design_module
-from anytime.glm import row_blocks as slabs_module
-from anytime.glm import search as likelihood
+from anytime.glm import newton, row_blocks, search
 from anytime.glm.families import FAMILIES, deviances
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
-from anytime.training import likelihood as generalised_module
+from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
@@ -33,8 +32,8 @@ from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, 
 def design_of(case: Case, **options: Any) -> BlockDesign:
     moments = moments_of(case.X, case.Y, case.weights)
     gram = Gram.of(moments)
-    slabs = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), row_blocks=slabs)
+    parts = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
+    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), row_blocks=parts)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
@@ -81,7 +80,7 @@ def weighted(family: Family) -> Case:
 def test_loss_score_and_hessian_are_those_of_the_rows(
     family: Family, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(design_module, "CHUNK_VALUES", chunk)
+    monkeypatch.setattr(row_blocks, "CHUNK_VALUES", chunk)
     case = weighted("poisson" if family == "gaussian" else family)
     case = Case(family, case.X, case.Y, case.weights, case.groups, 0.0)
     design = design_of(case)
@@ -178,8 +177,18 @@ def test_threads_do_not_change_a_bit(
     case = weighted(family)
     folds = np.arange(300) % 3
     if "alpha" not in how:  # every pass in threads, small as it is, which is slow
-        monkeypatch.setattr(design_module, "MIN_PARALLEL_VALUES", 0)
+        monkeypatch.setattr(row_blocks, "MIN_PARALLEL_VALUES", 0)
     one, other = (fitted(case, cut(case, 150, folds), folds, jobs, **how) for jobs in (1, n_jobs))
+    check_same(one, other)
+    np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
+
+
+def test_threads_that_share_out_the_folds_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newton, "DENSE_MANY", 0)  # conjugate gradients, for which threads are worth their price
+    case = weighted("multinomial")
+    folds = np.arange(300) % 3
+    assert replace(design_of(case), n_jobs=2).fold_threads(5) == 2
+    one, other = (fitted(case, cut(case, 150, folds), folds, jobs, alpha="cv") for jobs in (1, 2))
     check_same(one, other)
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
 
@@ -193,7 +202,7 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     for a, b in zip(here.row_blocks, there.row_blocks, strict=True):
         np.testing.assert_array_equal(a.Z, b.Z)
         np.testing.assert_array_equal(a.Y, b.Y)
-    found = [likelihood.likelihood_sequence(design, case.groups, "fr", 1e-4) for design in (here, there)]
+    found = [search.likelihood_sequence(design, case.groups, "fr", 1e-4) for design in (here, there)]
     assert [s.adds for s in found[0].steps] == [s.adds for s in found[1].steps]
     for mine, other in zip(found[0].optima, found[1].optima, strict=True):
         # In memory the first steps have single precision, so the last ones differ within the stopping criterion.
@@ -201,14 +210,14 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
 
 
 def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slabs_module, "ROWS", 32)
+    monkeypatch.setattr(row_blocks, "ROWS", 32)
     case = weighted("binomial")
     design = design_of(case, held_bytes=4 * 32 * 8 * 10)
-    kinds = [slab.mapped is not None for slab in design.row_blocks]
+    kinds = [part.mapped is not None for part in design.row_blocks]
     assert kinds == sorted(kinds)
     assert 0 < sum(kinds) < len(kinds)
     np.testing.assert_array_equal(
-        np.hstack([slab.Z for slab in design.row_blocks]), np.hstack([slab.Z for slab in design_of(case).row_blocks])
+        np.hstack([part.Z for part in design.row_blocks]), np.hstack([part.Z for part in design_of(case).row_blocks])
     )
 
 
@@ -259,7 +268,7 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
 @pytest.fixture
 def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit folds as exactly as models, so that what they measure can be compared to many digits."""
-    monkeypatch.setattr(generalised_module, "ROUGH", EXACT)
+    monkeypatch.setattr(likelihood, "ROUGH", EXACT)
 
 
 def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int, alpha: float) -> float:
@@ -319,7 +328,7 @@ def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, mo
     case = weighted(family)
     folds = np.arange(300) % 3
     rough = fitted(case, cut(case, 300, folds), folds)
-    monkeypatch.setattr(generalised_module, "ROUGH", EXACT)
+    monkeypatch.setattr(likelihood, "ROUGH", EXACT)
     exact = fitted(case, cut(case, 300, folds), folds)
     assert rough.errors is not None
     assert exact.errors is not None
@@ -353,7 +362,7 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
 ) -> None:
     case = clean("poisson", 0.6, 10)
     exact = case.learned(method)
-    monkeypatch.setattr(likelihood, "MAX_HESSIAN", 4)
+    monkeypatch.setattr(search, "MAX_HESSIAN", 4)
     bounded = case.learned(method)
     order = [g for adds in order_of(bounded) for g in adds]
     assert sorted(order) == list(range(len(case.groups)))
@@ -391,7 +400,7 @@ def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_fami
 ) -> None:
     """The order by forward regression is near that of exact gains, whichever family is too large for its Hessian."""
     case = clean(family, 0.6, 12)
-    monkeypatch.setattr(likelihood, "MAX_HESSIAN", 4)
+    monkeypatch.setattr(search, "MAX_HESSIAN", 4)
     bounded = case.learned("fr")
     problem = case.rows()
     for prefix, end in enumerate(bounded.sequence.ends):
