@@ -32,9 +32,10 @@ from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, te
 from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, values_of
 
-WHOLE = {"one at a time": 1.45, "saturated": 1.75}
+WHOLE = {"one at a time": 1.45, "saturated": 2.1}
 """Limits of a whole prediction; the goal is 1.4. Of 262 us in the server's code, opening it takes 33, its
-answer with the JSON 47, and ten groups 10 each; an echo of twelve messages takes 100 and twelve system calls."""
+answer with the JSON 47, and ten groups 10 each; an echo of twelve messages takes 100 and, one at a time, twelve system
+calls. Saturated, one call reads many messages, so the echo takes 210 in all, and ours 440."""
 
 SESSION, PREDICT = 1.2, 2.9
 """Limits of HTTP requests; the second goal is 2. Microseconds in the server's process, without the network: a bare
