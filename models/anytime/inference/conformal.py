@@ -30,7 +30,7 @@ from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index, Label
 
-ROUNDING = 1e-12
+SCORE_ROUNDING = 1e-12
 """Margin added to intervals and sets, relative to prediction and width.
 
 A row at the boundary must stay inside if its prediction is rounded differently, on another processor or in another
@@ -90,7 +90,7 @@ def residual_intervals(fitted: Float, threshold: float, scale: Float) -> Float:
     """Return boxes (rows, P, 2) of lower and upper ends, fitted_p -+ threshold scale_p; callers check for overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         radius = threshold * scale
-        wide = radius + ROUNDING * (np.abs(fitted) + radius)
+        wide = radius + SCORE_ROUNDING * (np.abs(fitted) + radius)
         return np.stack([fitted - wide, fitted + wide], axis=-1)
 
 
@@ -106,7 +106,7 @@ def class_members(probabilities: Float, threshold: float) -> Bool:
     unusual than `coverage` allows for and counts as not covered; its most likely class is still the best guess.
     """
     # The same expression as for the scores: p_c >= 1 - threshold rounds differently and may drop a boundary class.
-    return 1.0 - probabilities <= threshold + ROUNDING
+    return 1.0 - probabilities <= threshold + SCORE_ROUNDING
 
 
 def label_sets(members: Bool, labels: Sequence[Label]) -> list[list[Label]]:

@@ -47,7 +47,7 @@ class Expected:
     deviance: float | None = None
 
 
-ROUNDING = 1e-6
+SHARE_ROUNDING = 1e-6
 """Rounding error of a share, in tenths of a percent: a share this close to the next tenth is rounded up to it."""
 
 UNLIMITED = 1e300
@@ -56,7 +56,7 @@ UNLIMITED = 1e300
 
 def at_least(share: float) -> str:
     """Return a share as a percentage, rounded down to at most one decimal."""
-    return f"{math.floor(1000 * share + ROUNDING) / 10:g} %"
+    return f"{math.floor(1000 * share + SHARE_ROUNDING) / 10:g} %"
 
 
 def checked_budget(budget: Any, cost_unit: str) -> float | None:

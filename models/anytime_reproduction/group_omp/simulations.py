@@ -168,7 +168,7 @@ DESIGNS: tuple[Design, ...] = (
 PENALTIES = 100  # number of penalties on a path of the Lasso or the Group Lasso
 SMALLEST = 1e-4  # the last penalty as a share of the first: close enough to OLS that every optimum lies before
 GAP = 1e-7  # target duality gap on the Group Lasso's path, as a share of |y|^2
-ROUNDING = 1e-9  # coefficients below this share of the path's largest are rounding at a knot
+KNOT_ROUNDING = 1e-9  # coefficients below this share of the path's largest are rounding at a knot
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ def lasso(rows: Rows) -> Float:
     knots, _, coef = lars_path_gram(A.T @ rows.y, A.T @ A, n_samples=len(A), method="lasso", max_iter=max_knots)
     grid = float(knots[0]) * np.geomspace(1.0, SMALLEST, PENALTIES)
     path = np.stack([np.interp(-grid, -knots, w) for w in coef], axis=1)
-    path[np.abs(path) <= ROUNDING * np.abs(path).max()] = 0.0
+    path[np.abs(path) <= KNOT_ROUNDING * np.abs(path).max()] = 0.0
     return path / rows.lengths
 
 

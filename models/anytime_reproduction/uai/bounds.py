@@ -20,7 +20,7 @@ from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load
 
 ALPHA = 1e-5
 
-ROUNDING = 1e-9  # a bound is violated if F is below it by more than this share of the optimum
+BOUND_TOLERANCE = 1e-9  # a bound is violated if F is below it by more than this share of the optimum
 
 METHODS: dict[str, Method] = {"CS-G-FR": "fr", "CS-G-OMP": "omp"}
 
@@ -143,7 +143,7 @@ def check_doubling(found: Sequence, best: Staircase, ratio: float) -> Result:
 def _checked(margins: Float) -> Result:
     return {
         "checked": margins.size,
-        "broken": int((margins < -ROUNDING).sum()),
+        "broken": int((margins < -BOUND_TOLERANCE).sum()),
         "margin": float(margins.min()) if margins.size else None,
     }
 

@@ -31,7 +31,7 @@ MODELS = tuple(method for method in COLUMNS if "Oracle" not in method and method
 
 PUBLISHED_ROWS = 473_134  # training rows of the Yahoo! set in the paper
 VISIBLE = 5e-5  # differences below this are invisible in the displayed digits
-ROUNDING = 1e-9  # differences of timeliness below this count as 0
+TIMELINESS_TOLERANCE = 1e-9  # differences of timeliness below this count as 0
 
 FOLDS = 5
 
@@ -75,8 +75,8 @@ class Claim(NamedTuple):
             return None
         low, high = difference.mean - difference.margin, difference.mean + difference.margin
         if self.strictly:
-            return True if low > 0 else False if high <= ROUNDING else None
-        return True if low >= -ROUNDING else False if high < -ROUNDING else None
+            return True if low > 0 else False if high <= TIMELINESS_TOLERANCE else None
+        return True if low >= -TIMELINESS_TOLERANCE else False if high < -TIMELINESS_TOLERANCE else None
 
 
 SIDES = {"test": "held out", "train": "training"}

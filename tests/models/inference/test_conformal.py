@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from anytime.errors import TrainingError
 from anytime.inference.conformal import (
-    ROUNDING,
+    SCORE_ROUNDING,
     class_members,
     class_scores,
     confidence,
@@ -218,7 +218,7 @@ def test_rows_are_in_the_box_if_their_scores_are_not_above_the_threshold(
     for threshold in scores:
         inside = box_covers(residual_intervals(fitted, threshold, scale), Y)
         assert inside[scores <= threshold].all()
-        reach = ROUNDING * (1 + threshold + np.max(np.abs(base) / scale))
+        reach = SCORE_ROUNDING * (1 + threshold + np.max(np.abs(base) / scale))
         assert not inside[scores > threshold + 2 * reach].any()
 
 
@@ -230,7 +230,7 @@ def test_counts_are_in_the_interval_if_their_scores_are_not_above_the_threshold(
     for threshold in scores:
         inside = interval_covers(pearson_intervals(mean, threshold), y)
         assert inside[scores <= threshold].all()
-        assert not inside[scores > threshold + 2 * ROUNDING * (1 + threshold + math.sqrt(base))].any()
+        assert not inside[scores > threshold + 2 * SCORE_ROUNDING * (1 + threshold + math.sqrt(base))].any()
 
 
 @quick(max_examples=300)
@@ -240,7 +240,7 @@ def test_the_true_class_is_in_the_set_if_its_score_is_not_above_the_threshold(sh
     scores = class_scores(probabilities, codes)
     for threshold in scores:
         inside = set_covers(class_members(probabilities, threshold), codes)
-        assert np.array_equal(inside, scores <= threshold + ROUNDING)
+        assert np.array_equal(inside, scores <= threshold + SCORE_ROUNDING)
 
 
 def test_rounding_at_the_boundary_does_not_cast_out_all_that_tie_there() -> None:

@@ -31,7 +31,7 @@ Stopped: TypeAlias = Literal["solved", "nodes", "seconds"]
 SAME_F_TOLERANCE = 1e-9
 """Relative difference below which two values of F are equal: a node with no larger bound is closed."""
 
-ROUNDING = 1e-14
+F_ROUNDING = 1e-14
 """Values of F below this, if the variance of a response is 1, are rounding errors."""
 
 ROUNDS = 4
@@ -144,7 +144,7 @@ class Incumbent:
     @property
     def closing_bound(self) -> float:
         """Return the largest bound that allows no better set."""
-        return self.explained * (1 + SAME_F_TOLERANCE) + ROUNDING
+        return self.explained * (1 + SAME_F_TOLERANCE) + F_ROUNDING
 
     def beaten(self, bound: float) -> bool:
         return bound > self.closing_bound
