@@ -11,6 +11,8 @@ an unpenalised intercept, plus alpha/2 |W|^2.
 The scores s of the classes of a multinomial are known only up to a constant. With a penalty their coefficients sum to 0
 over the classes. K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice:
 s = B eta, and |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
+
+A new family also needs its name in `anytime.types`, its task in `target.py` and its link in `model/prefixes.py`.
 """
 
 from __future__ import annotations

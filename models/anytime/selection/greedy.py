@@ -1,4 +1,4 @@
-"""The greedy search: the paper's Algorithm 1 with any criterion, and Algorithm 2 (doubling) as a restriction.
+"""The greedy search: the paper's Algorithm 1 with any criterion (FR, OMP), and Algorithm 2 (doubling) as a restriction.
 
 With doubling, no step costs more than all steps before it together, which gives Theorem 4.3's bound at all budgets.
 """
