@@ -22,7 +22,7 @@ METHODS: dict[type, tuple[str, ...]] = {
     HttpToolsProtocol: (
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required", "handle_websocket_upgrade"),
         *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete"),
-        *("on_response_complete", "send_400_response"),
+        "on_response_complete",
     ),
     WebSocketsSansIOProtocol: (
         "handle_connect",
@@ -39,11 +39,11 @@ METHODS: dict[type, tuple[str, ...]] = {
 
 HTTP = (
     *("connections", "cycle", "expect_100_continue", "flow", "headers", "parser", "pipeline", "scope", "server_state"),
-    *("transport", "url"),
+    *("transport", "url", "ws_protocol_class"),
 )
 WEBSOCKET = (
-    *("close_sent", "conn", "frames", "handshake_initiated", "queue", "read_paused", "scope", "transport"),
-    "writable",
+    *("close_sent", "conn", "frames", "handshake_complete", "handshake_initiated", "queue", "read_paused", "scope"),
+    *("transport", "writable"),
 )
 CYCLE = (
     *("default_headers", "disconnected", "flow", "keep_alive", "message_event", "more_body", "on_response"),

@@ -49,9 +49,12 @@ class _Backlog:
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         self._pieces.append(memoryview(data))
         self.bytes += len(data)
+
+    def pieces(self) -> tuple[memoryview, ...]:
+        return tuple(self._pieces)
 
     def next(self) -> memoryview:
         piece = self._pieces.popleft()
@@ -141,7 +144,7 @@ class Connection(asyncio.Protocol):
         """Send the error as the last response, and close."""
         raise NotImplementedError
 
-    def _store(self, data: bytes) -> None:
+    def _store(self, data: bytes | memoryview) -> None:
         # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
         self.held.add(len(data))
         self._backlog.add(data)

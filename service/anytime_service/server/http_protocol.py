@@ -16,6 +16,11 @@ Every received byte counts against one of two limits. Bytes of bodies count agai
 bytes of a request (request line, headers, chunk sizes and extensions, trailers, blank lines) share one counter, which
 may reach the limit for heads. Trailers are ignored.
 
+A request with an Upgrade field either becomes a WebSocket or is answered as if it had no such field (RFC 9110, 7.8).
+httptools ends the request at its head in both cases, even if a body follows, and leaves the rest of the bytes to
+`_feed`: they go to the WebSocket, or to a new parser that first receives the head without the field. So a body is never
+parsed as a request.
+
 A request whose prediction is not admitted is answered here, before a task is created for it. A request of the Open
 Inference Protocol is not: its body may request the base rate, so its endpoint reads the body before it refuses.
 
@@ -29,17 +34,17 @@ tests/service/test_private_names.py checks that the names exist.
   and to shed requests outside the application.
 - `_unset_keepalive_if_required`, `server_state.total_requests`: to time idle connections in one queue; a timer for each
   response takes 2 us.
-- `_should_upgrade`, `handle_websocket_upgrade`: to pass the limits of a connection on to its WebSocket.
-- `send_400_response`: to send a problem in its place.
+- `_should_upgrade`, `handle_websocket_upgrade`, `ws_protocol_class`: to decide which request becomes a WebSocket, and
+  to pass on the limits of its connection and the bytes behind its head.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from functools import partial
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -50,6 +55,7 @@ from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connection, Connections
 from anytime_service.server.shedding import LoadShedding, begins_prediction, request_key
 from anytime_service.server.tls import with_close_timeout
+from anytime_service.server.websocket_protocol import WebSocketProtocol
 
 PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
 """Paths that connections above the limit may request."""
@@ -165,7 +171,12 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         self._slice_bytes, self._begun_here, self._body_here = len(data), False, 0
         if self._stage == _IDLE:
             self._stage = _HEAD
-        HttpToolsProtocol.data_received(self, data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
         if self._begun_here:
             self._first_bytes = len(data)
         else:
@@ -185,6 +196,8 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         return self._may_read() and not self.pipeline
 
     def update_reading(self) -> None:
+        if self.transport.get_protocol() is not self:  # a WebSocket, which reads by its own rules
+            return
         self._stopped = bool(self._backlog) or not self._may_read()
         if not self._stopped:
             self.transport.resume_reading()  # even while requests wait: their client may close
@@ -225,11 +238,24 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         if self._stage == _HEAD:
             self.shared.heads.end(self)
             self._stage = _BUSY
+        upgrades = self.parser.should_upgrade()
         if self._is_too_large():
             self.refuse(self._too_large())
+        elif upgrades and self.parser.get_method() == b"CONNECT":
+            self.refuse(
+                MalformedBodyError(
+                    "CONNECT is not supported, because this server is not a proxy; send the request to it directly"
+                )
+            )
+        elif upgrades and not self._should_upgrade():
+            return  # `_feed` has the request parsed again
         elif not (self._accepted or self._may_request()):
             self.refuse(self.shared.limit_error())
+        elif upgrades:
+            super().on_headers_complete()  # completes `scope`, of which the handshake is made
         else:
+            if self.expect_100_continue and self.parser.get_http_version() == "1.0":
+                self.expect_100_continue = False  # HTTP/1.0 has no interim responses
             self._answer_or_shed()
 
     def on_body(self, body: bytes) -> None:
@@ -243,6 +269,8 @@ class HttpProtocol(Connection, HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():  # only the head is complete
+            return
         if self._stage == _TAIL:
             self.shared.tails.end(self)
             self._begin_idle()
@@ -268,24 +296,69 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         if self._stopped and not self.transport.is_closing():
             self.update_reading()
 
-    def handle_websocket_upgrade(self) -> None:
-        """Become a WebSocket; it inherits the timeout of a client that has not read the previous response."""
-        if self._stage == _LAST:
-            return
+    def handle_websocket_upgrade(self, rest: Any = b"") -> None:
+        """Become a WebSocket, with `rest` and the backlog as its first bytes.
+
+        It inherits the timeout of a client that has not read the previous response.
+        """
         self.shared.closed(self)
+        if self.expect_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # before 101 (RFC 9110, 7.8)
         super().handle_websocket_upgrade()
         self.parser = cast(Any, None)  # it refers to this object, which is not needed any more
+        websocket = cast(WebSocketProtocol, self.transport.get_protocol())
+        websocket.continue_with((rest, *self._backlog.pieces()))
+        self._clear_backlog()
+        if self._stopped:
+            websocket.update_reading()
         if self.flow.write_paused:
-            cast(asyncio.Protocol, self.transport.get_protocol()).pause_writing()
+            websocket.pause_writing()
 
     def _should_upgrade(self) -> bool:
-        """Return whether to become a WebSocket: not after a body, which would stay unread, nor before an answer."""
-        body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
-        return super()._should_upgrade() and not body and self._answering is None
+        """Return whether to become a WebSocket: at a GET of HTTP/1.1 without a body, when no answer is pending."""
+        fields: dict[bytes, list[bytes]] = {}
+        for name, value in self.headers:
+            fields.setdefault(name, []).append(value.strip().lower())
+        options = b",".join(fields.get(b"connection", ())).split(b",")
+        return (
+            self.ws_protocol_class is not None
+            and self.parser.get_method() == b"GET"
+            and self.parser.get_http_version() == "1.1"
+            and b"upgrade" in map(bytes.strip, options)
+            and fields.get(b"upgrade") == [b"websocket"]
+            and b"transfer-encoding" not in fields
+            and fields.get(b"content-length", [b"0"]) == [b"0"]
+            and self._answering is None
+        )
 
-    def send_400_response(self, msg: str) -> None:
-        if self._stage != _LAST:
-            self.refuse(MalformedBodyError(f"{msg[:1].lower()}{msg[1:].rstrip('.')}; expected HTTP/1.1"))
+    def _feed(self, data: Any) -> None:
+        """Parse bytes; where httptools stops at an upgrade, decide what the remaining ones are.
+
+        Raise HttpParserError if they are not HTTP.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                data = memoryview(data)[stop.args[0] :]
+            else:
+                return
+            if self._stage == _LAST:  # refused
+                return
+            if self._should_upgrade():
+                self.handle_websocket_upgrade(data)
+                return
+            self._ignore_upgrade()
+
+    def _ignore_upgrade(self) -> None:
+        """Replace the parser by one that has received the same head without its Upgrade field."""
+        lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        counters = self._begun_here, self._first_bytes, self._framing_bytes
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.parser.feed_data(b"\r\n".join((start, *lines, b"", b"")))
+        self._begun_here, self._first_bytes, self._framing_bytes = counters  # the head is counted already
 
     def timed_out(self) -> None:
         """Stop reading: the head of the request was not complete in time."""

@@ -13,7 +13,17 @@ from itertools import product
 
 from drills.attacks.wire import Attack, connect, receive, replies, request, send_all
 
-__all__ = ["AMBIGUOUS", "MALFORMED", "OTHER_PROTOCOLS", "PATHS", "ROUTES", "TRICKS", "get_request", "send_ambiguous"]
+__all__ = [
+    "AMBIGUOUS",
+    "MALFORMED",
+    "OTHER_PROTOCOLS",
+    "PATHS",
+    "ROUTES",
+    "TRICKS",
+    "UPGRADES",
+    "get_request",
+    "send_ambiguous",
+]
 
 ALIVE = b'{"status":"ok"}'
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: hostile\r\n\r\n"
@@ -54,6 +64,24 @@ AMBIGUOUS: Mapping[str, bytes] = {
     "a chunk longer than its size": _post(CHUNKED, b"1\r\n{}}}\r\n0\r\n\r\n" + HIDDEN),
     "a chunk size with text": _post(CHUNKED, b"2zz\r\n{}\r\n0\r\n\r\n" + HIDDEN),
 }
+
+_H2C, _WEBSOCKET = b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+_LATER = b"\r\n" * 4_000 + HIDDEN  # in another slice than the head
+_LONG = _length(b"%d" % len(_LATER))
+
+UPGRADES: Mapping[str, bytes] = {
+    "h2c": _post(_H2C + _LONG, _LATER),
+    "h2c, in chunks": _post(_H2C + CHUNKED, b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LATER), _LATER)),
+    "a websocket": _post(_WEBSOCKET + _LONG, _LATER),
+    "several": _post(_H2C + _WEBSOCKET + _LONG, _LATER),
+    "a list": _post(b"Connection: Upgrade\r\nUpgrade: websocket, h2c\r\n" + _LONG, _LATER),
+    "by the header of proxies": _post(b"Proxy-Connection: upgrade\r\nUpgrade: websocket\r\n" + _LONG, _LATER),
+    "at the WebSocket's route": _post(_WEBSOCKET + _LONG, _LATER).replace(b"POST /predict", b"GET /stream"),
+    "with HTTP/1.0": _post(_H2C + _LONG, _LATER).replace(b"HTTP/1.1", b"HTTP/1.0", 1),
+    "CONNECT": b"CONNECT hostile:80 HTTP/1.1\r\nHost: hostile\r\n" + _LONG + b"\r\n" + _LATER,
+    "CONNECT to a path": b"CONNECT /livez HTTP/1.1\r\nHost: hostile\r\n" + _LONG + b"\r\n" + _LATER,
+}
+"""Requests for another protocol whose body hides a request."""
 
 OTHER_PROTOCOLS: Mapping[str, bytes] = {
     "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64),
@@ -99,13 +127,14 @@ TRICKS = (
 
 
 def send_ambiguous(content: bytes, port: int) -> Counter[str]:
-    """Send an ambiguous request, and report an answer to the hidden one."""
+    """Send a request that hides another, and report an answer to the hidden one."""
     with connect(port) as sock:
         send_all(sock, content)
         received, end = receive(sock, 1.0)
     if ALIVE in received:
         return Counter(["ANSWERED THE HIDDEN REQUEST"])
-    return Counter([*replies(received), end])
+    found = list(replies(received))
+    return Counter(found if found and end == "open" else [*found, end])
 
 
 def get_request(path: str) -> bytes:
@@ -136,6 +165,7 @@ def _all(requests: Mapping[str, bytes], send: Callable[[bytes, int], Counter[str
 
 MALFORMED = (
     *(Attack(f"ambiguous: {name}", partial(send_ambiguous, content)) for name, content in AMBIGUOUS.items()),
+    *(Attack(f"an upgrade: {name}", partial(send_ambiguous, content)) for name, content in UPGRADES.items()),
     *(
         Attack(f"not HTTP/1.1: {name}", _all({name: content}, lambda requests, port: request(port, requests, 1.0)))
         for name, content in OTHER_PROTOCOLS.items()

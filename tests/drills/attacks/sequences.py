@@ -100,6 +100,8 @@ def _requests(rng: Random, key: bytes) -> Steps:
         head.append(b"Authorization: Bearer %b\r\n" % (key if rng.chance(0.8) else rng.junk(50)))
     if rng.chance(0.1):
         head.append(b"Expect: 100-continue\r\n")
+    if rng.chance(0.1):
+        head.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % rng.choice((b"h2c", b"websocket", rng.junk(50))))
     if rng.chance(0.05):
         yield Step(b"\r\n", rng.count(1_000_000))
     kind = rng.choice(("chunked", "chunked", "whole", "short", "none", "pipelined", "endless head"))

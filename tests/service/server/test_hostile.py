@@ -19,7 +19,7 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import NoiseFilter
 from drills.attacks.bodies import BOMBS, post_request
 from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, send_frames, send_handshake
-from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, get_request, send_ambiguous
+from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, UPGRADES, get_request, send_ambiguous
 from drills.attacks.wire import connect, receive, replies, request, send_all
 from drills.trials import unexpected_replies
 from service.loops import run
@@ -59,6 +59,13 @@ def test_a_request_with_two_readings_never_hides_another(house: Running) -> None
         received = send_ambiguous(content, house.port)
         assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
         assert received["FIN"] == 1, f"{name}: what follows is not believed either"
+
+
+def test_the_body_of_a_request_for_another_protocol_never_hides_another(house: Running) -> None:
+    for name, content in UPGRADES.items():
+        received = send_ambiguous(content, house.port)
+        assert not unexpected_replies(received, may_reset=False, may_stay_open=False), (name, received)
+        assert sum(count for reply, count in received.items() if reply != "FIN") == 1, (name, received)
 
 
 def test_other_protocols_are_refused_or_closed(house: Running) -> None:

@@ -16,31 +16,10 @@ from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
+from service.memory_transport import MemoryTransport
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"2")
 GET = "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
-
-
-class Written(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.pieces.append(bytes(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -51,17 +30,17 @@ def body(content: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": content, "more_body": more}
 
 
-def written(protocol: Any, messages: list[Message], request: str) -> Written:
+def written(protocol: Any, messages: list[Message], request: str) -> MemoryTransport:
     """Return the transport after a request to an application that sends these messages."""
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         for message in messages:
             await send(message)
 
-    async def run() -> Written:
+    async def run() -> MemoryTransport:
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", proxy_headers=False)
         config.load()
-        state, transport = ServerState(), Written()
+        state, transport = ServerState(), MemoryTransport()
         state.default_headers = [(b"date", b"today")]
         make: Any = config.http_protocol_class
         connection = make(config=config, server_state=state, app_state={})

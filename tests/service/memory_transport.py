@@ -1,0 +1,58 @@
+"""A connection without a network: a test decides how the bytes of a client are cut."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+__all__ = ["MemoryTransport"]
+
+
+class MemoryTransport(asyncio.Transport):
+    """The server's end of a connection; it stores what is written.
+
+    Attributes
+    ----------
+    pieces : what was written, one item for each call.
+    closed : whether the server has closed it.
+    reading : whether the server reads; a test sends only then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.closed = False
+        self.reading = True
+        self._protocol: Any = None
+
+    def write(self, data: Any) -> None:
+        self.pieces.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
