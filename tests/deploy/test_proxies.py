@@ -28,7 +28,7 @@ from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
-from service.serving import VALUES, Running, expected, packed, running, small_model, timeless
+from service.serving import VALUES, Running, expected, packed, running, small_model, timeless, until
 from system import free_port
 
 DEADLINE_MS = 200
@@ -222,6 +222,68 @@ def test_a_proxy_without_replicas_returns_problem_details(name: str, tmp_path: P
             assert {"type", "title", "detail"} <= set(problem)
 
 
+UPGRADES = ("h2c", "websocket", "WebSocket", "foo/1", "websocket, h2c")
+HANDSHAKE = {"sec-websocket-version": "13", "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+HIDDEN = "GET /sessions/{session}/predict?deadline_ms=300 HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+def test_the_body_of_a_request_for_an_upgrade_never_answers_another_client(way: Running, upgrade: str) -> None:
+    for _ in range(3):
+        session = way.post_to("/sessions").json()["id"]
+        assert way.post_to(f"/sessions/{session}/groups", {"speed": [-5.0]}).status_code == 200
+        body = "\r\n" * 4_000 + HIDDEN.format(session=session)
+        with way.connect() as attacker, way.connect() as first, way.connect() as second:
+            attacker.send(
+                f"POST /predict HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n"
+                f"Content-Type: {KIND}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            sleep(0.05)
+            for client, groups in ((first, {"speed": [1.0]}), (second, {"hog": [2.0, 3.0]})):
+                content = json.dumps({"groups": groups})
+                client.head(length=len(content), content_type="application/json")
+                client.send(content.encode())
+                status, _, answer = client.response()
+                assert (status, timeless(answer)) == (200, expected(MODEL, groups))
+
+
+class Recording(BaseHTTPRequestHandler):
+    """A replica that records method, path and the Upgrade field of each request."""
+
+    protocol_version = "HTTP/1.1"
+    recorded: list[tuple[str, str, str | None]]
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.path != "/readyz":
+            self.recorded.append((self.command, self.path, self.headers["upgrade"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+def test_a_proxy_forwards_the_upgrade_of_a_websocket_and_no_other(name: str, tmp_path: Path) -> None:
+    recorded: list[tuple[str, str, str | None]] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Recording,), {"recorded": recorded}))
+    with serving(server), run_proxy(name, [server.server_address[1]], tmp_path) as way:
+        until(lambda: way.get("/models").status_code == 200)  # the proxy has found the replica to be ready
+        del recorded[:]
+        for method, path in (("GET", "/stream"), ("POST", "/stream"), ("GET", "/models"), ("POST", "/predict")):
+            for upgrade in UPGRADES:
+                headers = {"upgrade": upgrade, "connection": "Upgrade", **HANDSHAKE}
+                content = b"{}" if method == "POST" else b""
+                response = httpx.request(method, way.url + path, headers=headers, content=content)
+                assert response.status_code in ((200, 403) if name == "envoy" else (200,))
+                assert response.status_code == 200 or upgrade != "h2c", "what clients send by default"
+    upgraded = [(method, path, upgrade.lower()) for method, path, upgrade in recorded if upgrade]
+    assert upgraded == [("GET", "/stream", "websocket")] * 2
+
+
 class Refusing(BaseHTTPRequestHandler):
     """A replica that is ready and refuses all requests."""
 
@@ -251,10 +313,17 @@ def refusing() -> Iterator[tuple[int, list[str]]]:
     """Run a replica that refuses; yield its port, and the methods that it refused."""
     refused: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"refused": refused}))
+    with serving(server):
+        yield server.server_address[1], refused
+
+
+@contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Run a server in a thread."""
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield server.server_address[1], refused
+        yield
     finally:
         server.shutdown()
         thread.join()
