@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
+    handshake_complete = True  # uvicorn sets it for a WebSocket
 
     def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -87,7 +88,8 @@ class Connection(asyncio.Protocol):
         self._rate_limited = False
 
     def data_received(self, data: bytes) -> None:
-        if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
+        stores = self._backlog or self._slow or self._rate_limited or not self.handshake_complete
+        if stores or len(data) > self._backlog.size:
             self._store(data)
         else:
             self._parse_slice(data)

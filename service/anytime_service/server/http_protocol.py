@@ -252,7 +252,7 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         elif not (self._accepted or self._may_request()):
             self.refuse(self.shared.limit_error())
         elif upgrades:
-            super().on_headers_complete()  # completes `scope`, of which the handshake is made
+            super().on_headers_complete()  # completes `scope`, from which the handshake is made
         else:
             if self.expect_100_continue and self.parser.get_http_version() == "1.0":
                 self.expect_100_continue = False  # HTTP/1.0 has no interim responses

@@ -9,7 +9,7 @@ tests/service/test_private_names.py checks that the names exist.
 - `handle_connect`, `handle_cont`, `handle_ping`, `handle_pong`, `send_receive_event_to_app`, `writable`: to count
   frames, and to bound the memory that they use.
 - `queue`, `read_paused`: to know when the application has consumed all messages.
-- `handshake_initiated`, `handshake_complete`: to know when frames may be parsed.
+- `handshake_initiated`, `handshake_complete`: to parse no frame during the handshake.
 - `close_sent`, `scope`: to close, and to pass extensions to the application.
 """
 
@@ -86,13 +86,6 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
             if piece:
                 self._store(piece)
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes; store them during the handshake, as a frame must not be answered before the request."""
-        if self._is_shaking_hands:
-            self._store(data)
-        else:
-            super().data_received(data)
-
     def parse(self, data: Any) -> None:
         WebSocketsSansIOProtocol.data_received(self, data)
         partial = len(self.conn.reader.buffer)
@@ -106,7 +99,8 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
         return self._extra_frames + self.queue.qsize()
 
     def is_free(self) -> bool:
-        return self.queue.empty() and not self._is_shaking_hands
+        # A frame that arrives during the handshake waits: it must not be answered before the handshake.
+        return self.queue.empty() and (self.handshake_complete or not self.handshake_initiated)
 
     def update_reading(self) -> None:
         if self._backlog or self._rate_limited:
@@ -156,11 +150,6 @@ class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
-
-    @property
-    def _is_shaking_hands(self) -> bool:
-        """Return whether the application has received the request and has not answered it yet."""
-        return not self.handshake_complete and self.handshake_initiated
 
     def _charge(self, held: MemoryBudget) -> None:
         """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""

@@ -141,7 +141,9 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
                 assert client.response()[0] in (200, 503)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         deaf.settimeout(0.5)
-        with pytest.raises(TimeoutError):  # no further request is read before the client reads
+        # No further request is read before the client reads; on a fast machine more than `MAX_PIPELINED` were read at
+        # once, and the connection closes.
+        with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
         held = handler.held.bytes
         if query:
