@@ -128,24 +128,22 @@ def _connected(server: Server) -> MemoryTransport:
     return transport
 
 
-async def _sent(server: Server, pieces: Sequence[bytes], turns: int = 1) -> bytes:
-    """Send pieces on a new connection, some turns of the loop apart, and return what the server writes."""
-    make: Any = server.config.http_protocol_class
-    transport, connection = (
-        MemoryTransport(),
-        make(config=server.config, server_state=server.server_state, app_state={}),
-    )
-    transport.set_protocol(connection)
-    connection.connection_made(transport)
+async def _feed(transport: MemoryTransport, pieces: Sequence[bytes], turns: int) -> None:
+    """Send pieces some turns of the loop apart, while the server reads."""
     for piece in pieces:
         for _ in range(turns):
             await asyncio.sleep(0)
         async with asyncio.timeout(20):
             while not (transport.reading or transport.closed):
                 await asyncio.sleep(0)
-        if not transport.closed and piece:
+        if piece and not transport.closed:
             transport.get_protocol().data_received(piece)
-    quiet = 0
+
+
+async def _sent(server: Server, pieces: Sequence[bytes], turns: int = 1) -> bytes:
+    """Send requests in pieces on a new connection, and return what the server writes."""
+    transport, quiet = _connected(server), 0
+    await _feed(transport, pieces, turns)
     async with asyncio.timeout(20):
         while quiet < 10:  # turns in which no request is being answered
             await asyncio.sleep(0)
@@ -408,28 +406,21 @@ def frames(content: bytes) -> list[tuple[int, bytes]]:
 
 async def _streamed(server: Server, pieces: Sequence[bytes], turns: int) -> bytes:
     """Send a handshake and messages in pieces; wait for the answer to the messages, and close."""
-    make: Any = server.config.http_protocol_class
-    transport, connection = (
-        MemoryTransport(),
-        make(config=server.config, server_state=server.server_state, app_state={}),
-    )
-    transport.set_protocol(connection)
-    connection.connection_made(transport)
+    transport = _connected(server)
+    await _feed(transport, pieces, turns)
     async with asyncio.timeout(20):
-        for piece in pieces:
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            while not transport.reading:
-                await asyncio.sleep(0)
-            if piece:
-                transport.get_protocol().data_received(piece)
         while not any(b'"answer"' in piece for piece in transport.pieces):
             await asyncio.sleep(0)
-        transport.get_protocol().data_received(Frame(Opcode.CLOSE, b"").serialize(mask=True))
-        while server.server_state.tasks:
-            await asyncio.sleep(0)
-    transport.get_protocol().connection_lost(None)
+        await _closed(server, transport)
     return b"".join(transport.pieces)
+
+
+async def _closed(server: Server, transport: MemoryTransport) -> None:
+    """Close a WebSocket in order."""
+    transport.get_protocol().data_received(Frame(Opcode.CLOSE, b"").serialize(mask=True))
+    while server.server_state.tasks:
+        await asyncio.sleep(0)
+    transport.get_protocol().connection_lost(None)
 
 
 EARLY = [Frame(Opcode.PING, b"early").serialize(mask=True), BEGIN, *GROUPS]
@@ -490,10 +481,7 @@ def test_a_connection_that_became_a_websocket_no_longer_decides_when_to_read(
         transport.pause_reading()
         before.update_reading()
         resumed = transport.reading
-        transport.get_protocol().data_received(Frame(Opcode.CLOSE, b"").serialize(mask=True))
-        while server.server_state.tasks:
-            await asyncio.sleep(0)
-        transport.get_protocol().connection_lost(None)
+        await _closed(server, transport)
         return resumed
 
     assert not runner.run(main())
