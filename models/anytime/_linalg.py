@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtrs
@@ -28,10 +29,34 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def single_blas_thread() -> AbstractContextManager[object]:
+class _SingleBlasThread:
+    """The limit while any of the contexts that overlap, in any thread, is open."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open = 0
+        self._limit: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._limit is None:
+                self._limit = _controller().limit(limits=1, user_api="blas")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._limit is not None and not self._open:
+                self._limit.__exit__(None, None, None)
+                self._limit = None
+
+
+_SINGLE_BLAS_THREAD = _SingleBlasThread()
+
+
+def single_blas_thread() -> AbstractContextManager[None]:
     """Return a context in which BLAS uses one thread; the setting is process-wide and is restored at the end."""
-    limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
-    return limit
+    return _SINGLE_BLAS_THREAD
 
 
 NULL_EIGENVALUE = 1e-10

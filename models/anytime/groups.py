@@ -37,11 +37,22 @@ from anytime.types import Bool, Float, Index, Label
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
 
+_MILLISECONDS = {
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
+    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
+}
+
 MAX_FACTORS = 16
 """Maximum number of factors of a column in a pair: a short file must not state millions of terms."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
+
+
+def milliseconds(unit: str) -> float | None:
+    """Return the number of milliseconds in a cost unit; None if it is not a unit of time."""
+    return _MILLISECONDS.get(unit.strip().lower())
 
 
 class FeatureGroup(BaseModel):

@@ -16,11 +16,11 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.sources import open_retrained
-from anytime.costs.distributions import CostDistributions, Histogram, milliseconds, priced
+from anytime.costs.distributions import CostDistributions, Histogram, priced
 from anytime.costs.drift import Drift, drift
 from anytime.costs.scraping import added, histograms, joined_text, of_model, paired, pieces, since, tallies, was_reset
 from anytime.errors import AnytimeError
-from anytime.groups import SUFFIXES, FeatureGroups, write_groups, write_text
+from anytime.groups import SUFFIXES, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.inference.prediction import load
 
 BUDGETS = (0.1, 0.25, 0.5, 1.0)

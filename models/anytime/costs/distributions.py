@@ -27,15 +27,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from anytime._files import read_text
 from anytime.errors import GroupsError, listed, suggestion
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, milliseconds
 from anytime.model.model import Model
 from anytime.types import Float, Index
-
-_MILLISECONDS = {
-    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
-    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
-}
 
 _CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,))
 
@@ -187,11 +181,6 @@ class CostDistributions(BaseModel):
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def milliseconds(unit: str) -> float | None:
-    """Return the number of milliseconds in a cost unit; None if it is not a unit of time."""
-    return _MILLISECONDS.get(unit.strip().lower())
 
 
 def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:

@@ -87,13 +87,10 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
 
 
 def _order(model: Model, groups: FeatureGroups) -> Order:
-    manifest = model.manifest
-    risk = 0.5 * (len(manifest.responses) if manifest.prior_deviance is None else manifest.prior_deviance)
-    explained = np.array([0.0, *(step.explained_variance for step in manifest.steps)]) / risk
     r2 = [model.expected(prefix).r2 for prefix in range(model.steps + 1)]
     known = None if None in r2 else np.array(r2, dtype=np.float64)
-    steps = tuple(step.adds for step in manifest.steps)
-    return Order(steps, _cumulative_costs(steps, groups), explained, known)
+    steps = tuple(step.adds for step in model.manifest.steps)
+    return Order(steps, _cumulative_costs(steps, groups), model.explained_shares, known)
 
 
 def _cumulative_costs(steps: tuple[tuple[str, ...], ...], groups: FeatureGroups) -> Float:

@@ -23,7 +23,7 @@ from anytime._linalg import single_blas_thread
 from anytime.data.formats import Table
 from anytime.errors import ExtractorError, summary
 from anytime.groups import FeatureGroups
-from anytime.inference.runner import check_extractors
+from anytime.inference.planning import check_extractors
 from anytime.types import Float
 
 MIN_BATCHES = 10
@@ -156,7 +156,7 @@ def profile(
     repeats : number of measurements of each input; `progress` is called after each.
     clock : returns nanoseconds; only differences are used.
     """
-    check_extractors(groups.names, groups.featured, extractors)
+    check_extractors({group.name: group.features for group in groups.groups}, extractors)
     order = required_first(groups)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
     with single_blas_thread():

@@ -1,31 +1,38 @@
-"""One extraction: the groups of one input, computed in order by a worker and collected by a thread with a deadline.
+"""One extraction: the groups of one input, which workers compute in order for a caller with a deadline.
 
-    waiting --begin--> computing --finish--> finished
-       |                   |
-       +-----cancel--------+--> cancelled: no further group is started, later arrivals are dropped
+    waiting --take--> computing --the last worker leaves--> finished
+       |                  |
+       +------cancel------+--> cancelled: no further group is started
 
-Two threads use it. The worker's thread calls `begin`, `put` and `finish`; the other calls `arrivals` and `cancel`.
+Workers call `take`, `starting`, `put` and `leave`, each in its own thread; the caller calls `wait` and `cancel`, from
+any thread. `put` passes each result to `receive` at once, in the worker's thread, also after a cancellation.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX, Condition
-from typing import Any
+from typing import Any, Protocol
 
 from anytime.errors import summary
 
-MAX_DRAIN_S = 0.002
-"""Seconds after its deadline during which `arrivals` still yields complete groups."""
 
-STALL_S = 0.001
-"""A consumer that wakes later than this was stalled, and its workers possibly too."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A group to compute."""
 
-STALL_SHARE = 0.1
-"""Share of a stall that workers get to return finished work; the answer is at most that much later."""
+    group: str
+    start_by: float = math.inf
+    """Latest time at which it may start, in seconds of `time.perf_counter`."""
+    uses: tuple[str, ...] = ()
+    """Groups without features whose results its extractor receives after the input."""
+    needs: frozenset[str] = frozenset()
+    """Groups of the extraction that are computed before it, by any worker."""
+    shared: bool = False
+    """Whether its result is for other extractors: the group has no features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,132 +40,217 @@ class Arrival:
     """The result of one group."""
 
     group: str
-    values: Any
+    values: Any = None
     """What the extractor returned; None if it failed."""
-    took_ms: float
+    took_ms: float = 0.0
     """Duration of the extractor's call."""
     error: str | None = None
     """Why there are no values, in one line."""
+    skipped: bool = False
+    """Whether the group was not started, since it could not end in time."""
+
+
+class Seat(Protocol):
+    """A worker, as an extraction sees it; both methods are called from other threads."""
+
+    def stop(self) -> None:
+        """Start no further group of the extraction that this worker computes."""
+
+    def pending(self) -> bool:
+        """Return whether a group is computed and not yet put."""
 
 
 class Extraction:
-    """Groups of one input in progress, computed in `order`; `x` is in the form that the worker accepts."""
+    """Groups of one input in progress.
 
-    def __init__(self, order: Sequence[str], x: Any) -> None:
-        self.order = tuple(order)
+    Parameters
+    ----------
+    tasks : the groups, in order; each after those that it needs.
+    x : the input; `Workers.start` changes it to the form that its workers accept.
+    receive : called with each arrival in the thread of a worker; it returns whether to continue. It must not raise.
+    in_order : whether the first task that cannot start in time is the last one, unless a group has failed; otherwise
+        the others continue.
+    workers : maximum number of workers that compute this extraction at the same time.
+    ended : called when the last worker has left, in its thread.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        x: Any,
+        receive: Callable[[Arrival], bool],
+        *,
+        in_order: bool = True,
+        workers: int = 1,
+        ended: Callable[[], object] | None = None,
+    ) -> None:
+        self.tasks = tuple(tasks)
+        self.original = x
+        """The input; `x` is in the form that the workers accept."""
         self.x = x
+        self.in_order = in_order
+        self.workers = min(workers, max(len(self.tasks), 1))
+        self.results: dict[str, Any] = {}
+        """Results of groups without features."""
+        self.running: dict[str, float] = {}
+        """Groups being computed, and the time at which each started."""
+        self.skipped: list[str] = []
+        """Groups that were not started, since they could not end in time."""
+        self.began = False
+        """Whether a worker has begun."""
         self.cancelled_at: float | None = None
+        self._receive = receive
+        self._notify_ended = ended
+        self._shared = {task.group for task in self.tasks if task.shared}
         self._changed = Condition()
-        self._arrived: deque[Arrival] = deque()
-        self._ended = False
-        self._stop: Callable[[], object] | None = None
-        self._pending: Callable[[], bool] | None = None
-        self._late: Callable[[Arrival], object] | None = None
+        self._closed = False
+        self._left = list(self.tasks)
+        self._done: set[str] = set()
+        self._seats: list[Seat] = []
+        self._ended = not self.tasks
 
     @property
     def cancelled(self) -> bool:
         return self.cancelled_at is not None
 
     @property
-    def ready(self) -> bool:
-        """Whether an arrival is queued, so that `arrivals` would not wait for it."""
-        return bool(self._arrived)
-
-    @property
     def finished(self) -> bool:
-        """Whether the worker is done and every computed group has been read."""
-        return self._ended and not self._arrived
+        """Whether every group has arrived or will not."""
+        return self._ended
 
-    def arrivals(self, until: float) -> Iterator[Arrival]:
-        """Yield groups as they arrive, until all have arrived or the deadline (`time.perf_counter`, in s) expires.
+    def wait(self, until: float, grace: Callable[[float], float] | None = None, drain_s: float = 0.0) -> bool:
+        """Wait until the extraction is finished, or until a time; return whether the wait lasted until then.
 
-        Groups that are complete when the deadline expires are yielded too, for at most `MAX_DRAIN_S`: after a stall
-        they are in the queue, in the pipe of a worker process, or about to be returned by a stalled thread. A second
-        call with a later deadline continues.
+        A caller that wakes later than `until` was stalled. It waits `grace(seconds late)` longer for its workers, and
+        up to `drain_s` while a worker has a group to put.
         """
-        while (arrival := self._next(until, until)) is not None:
-            yield arrival
-        woken = time.perf_counter()
-        stall = woken - until
-        grace = min(STALL_SHARE * stall, MAX_DRAIN_S) if stall > STALL_S else 0.0
-        while (arrival := self._next(woken + grace, woken + MAX_DRAIN_S)) is not None:
-            yield arrival
+        with self._changed:
+            while not self._ended and (now := time.perf_counter()) < until:
+                self._changed.wait(min(until - now, TIMEOUT_MAX))
+            if self._ended:
+                return False
+            woken = time.perf_counter()
+            granted = woken + (0.0 if grace is None else grace(woken - until))
+            while not self._ended and (now := time.perf_counter()) < woken + drain_s:
+                remaining = (woken + drain_s if self._pending() else granted) - now
+                if remaining <= 0:
+                    break
+                self._changed.wait(remaining)
+            return True
 
-    def cancel(self, late: Callable[[Arrival], object] | None = None) -> tuple[str, ...]:
-        """Abandon the running extractor and start no further group; return the groups that were computed and not read.
-
-        `late` is called, from any thread, with each group that is computed nevertheless, now or later: its values are
-        discarded, but its duration is known.
-        """
+    def cancel(self) -> None:
+        """Abandon running extractors and start no further group. Idempotent."""
         with self._changed:
             if self.cancelled_at is None:
                 self.cancelled_at = time.perf_counter()
-                self._late = late
-                if self._stop is not None:
-                    self._stop()
-            unread = tuple(self._arrived)
-            self._arrived.clear()
-            self._changed.notify_all()
-        if late is not None:
-            for arrival in unread:
-                late(arrival)
-        return tuple(arrival.group for arrival in unread if arrival.error is None)
+                self._ended = True
+                for seat in self._seats:
+                    seat.stop()
+                self._changed.notify_all()
 
-    def begin(self, stop: Callable[[], object], pending: Callable[[], bool]) -> None:
-        """Connect the worker that computes this extraction; both functions are called from other threads.
+    def take(self) -> list[Task]:
+        """Return the next tasks for a worker, [] without one; wait for groups that the others need.
 
-        `cancel` calls `stop`; `pending` returns whether the worker has computed a group that it has not yet put.
+        One worker gets all tasks at once; each of several gets the first one whose needs are done.
         """
         with self._changed:
-            self._stop, self._pending = stop, pending
+            self.began = True
+            while self._left and not self.cancelled:
+                if self.workers == 1:
+                    taken, self._left = self._left, []
+                    return taken
+                for i, task in enumerate(self._left):
+                    if task.needs <= self._done:
+                        del self._left[i]
+                        return [task]
+                self._changed.wait()
+            return []
+
+    def join(self, seat: Seat) -> None:
+        """Connect a worker."""
+        with self._changed:
+            self._seats.append(seat)
             if self.cancelled:
-                stop()
+                seat.stop()
 
-    def put(self, arrival: Arrival) -> None:
-        """Queue a computed group; after a cancellation, pass it only to the callback of `cancel`."""
+    def leave(self, seat: Seat) -> None:
+        """Disconnect a worker."""
         with self._changed:
-            late = self._late
-            if not self.cancelled:
-                self._arrived.append(arrival)
-                self._changed.notify_all()
-                return
-        if late is not None:
-            late(arrival)
-
-    def finish(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._stop = self._pending = None
+            self._seats.remove(seat)
+            last = not (self._seats or self._left)
+            self._ended = self._ended or last
             self._changed.notify_all()
+        if last and self._notify_ended is not None:
+            self._notify_ended()
 
-    def _next(self, until: float, limit: float) -> Arrival | None:
-        """Return the next group: wait until `until`, or until `limit` for a group that the worker is passing on."""
+    def give_back(self, tasks: Sequence[Task]) -> None:
+        """Return tasks that a worker took and lost, for another worker."""
         with self._changed:
-            while not (self.cancelled or self.finished) and (now := time.perf_counter()) < limit:
-                if self._arrived:
-                    return self._arrived.popleft()
-                passing = until < limit and self._pending is not None and self._pending()
-                remaining = (limit if passing else until) - now
-                if remaining <= 0:
-                    break
-                self._changed.wait(min(remaining, TIMEOUT_MAX))
-        return None
+            self._left = [*tasks, *self._left]
+
+    def close(self) -> None:
+        """Cancel an extraction whose workers end; later arrivals are dropped."""
+        self._closed = True
+        self.cancel()
+
+    def starting(self, group: str) -> None:
+        self.running[group] = time.perf_counter()
+
+    def put(self, arrival: Arrival) -> bool:
+        """Record the result of a group; return whether the worker continues."""
+        self.running.pop(arrival.group, None)
+        goes_on = True
+        if arrival.skipped:
+            self.skipped.append(arrival.group)
+            goes_on = not self.in_order
+        else:
+            if arrival.error is not None:
+                self.in_order = False
+            elif arrival.group in self._shared:
+                self.results[arrival.group] = arrival.values
+            if self._closed or not self._receive(arrival):
+                self.cancel()
+        with self._changed:
+            self._done.add(arrival.group)
+            if not goes_on:
+                self._left = []
+            if self.workers > 1:
+                self._changed.notify_all()
+        return goes_on and not self.cancelled
+
+    def _pending(self) -> bool:
+        return any(seat.pending() for seat in self._seats)
 
 
 def computed(
-    order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]], x: Any, stopped: Callable[[], bool]
+    tasks: Sequence[Task],
+    extractors: Mapping[str, Callable[..., Any]],
+    x: Any,
+    results: dict[str, Any],
+    *,
+    in_order: bool,
+    starting: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Arrival]:
-    """Yield the groups of `x`, computed in order and on demand, until `stopped()` is true.
+    """Yield the groups of `x`, computed in order and on demand; `results` gets those of groups without features.
 
-    An exception of an extractor becomes the error of its arrival.
+    A group that cannot start in time is skipped; with `in_order` it is the last one, until a group has failed. An
+    exception of an extractor becomes the error of its arrival.
     """
-    for group in order:
-        if stopped():
-            return
+    for task in tasks:
         begin = time.perf_counter()
+        if begin > task.start_by or any(name not in results for name in task.uses):
+            yield Arrival(task.group, skipped=True)
+            if in_order:
+                return
+            continue
+        starting(task.group)
         values, error = None, None
         try:
-            values = extractors[group](x)
+            values = extractors[task.group](x, *[results[name] for name in task.uses])
         except BaseException as raised:  # sys.exit in an extractor counts as a failure
             error = summary(raised)
-        yield Arrival(group, values, (time.perf_counter() - begin) * 1e3, error)
+            in_order = False
+        took_ms = (time.perf_counter() - begin) * 1e3
+        if task.shared and error is None:
+            results[task.group] = values
+        yield Arrival(task.group, values, took_ms, error)

@@ -13,7 +13,7 @@ import math
 import reprlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
-from anytime.errors import ValuesError, listed, suggestion, summary
+from anytime.errors import ValuesError, clipped, listed, suggestion, summary
 from anytime.features.bases import Categories
 from anytime.features.expansion import Columns
 from anytime.groups import COST_TOLERANCE
@@ -35,6 +35,9 @@ from anytime.types import Bool, Float, Index, Policy, Reason
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
+
+LONGEST_NOTE = 300
+"""Maximum number of characters of a note."""
 
 Solve = Callable[[Model, frozenset[str]], ArrivedModel | None]
 """Return the optimum of a set of groups, or None if it is not solved yet."""
@@ -72,6 +75,8 @@ class Answer:
     replaced : groups received more than once; the last values count.
     ranking : row indices by descending score (of the second of two classes), if requested.
     contributions : what each group used and each of its columns adds to the score, if requested.
+    ages : milliseconds since the earlier input that a reused group was computed from, by group. `Runner` sets it; the
+        server does not send it.
     """
 
     model: str
@@ -100,10 +105,11 @@ class Answer:
     note: str | None = None
     approximate: bool = False
     contributions: Contributions | None = None
+    ages: dict[str, float] = field(default_factory=dict)
 
     def with_note(self, note: str) -> Self:
-        """Return the answer with one more note, before the one that it has."""
-        return replace(self, note=note if self.note is None else f"{note}; {self.note}")
+        """Return the answer with one more note, before the one that it has; all have at most 300 characters."""
+        return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
 
 
 class Prediction:

@@ -1,152 +1,174 @@
 """Feature extractors under a deadline: compute groups in sequence order, and answer when the deadline expires.
 
-A worker computes the groups. The calling thread collects them, makes a new answer after each arrival, and returns the
-latest one when the deadline expires, whatever the running extractor does. There is always an answer on time: at least
-the base rate.
+Workers compute the groups and add them to the prediction; the calling thread waits, answers when no further group can
+end in time, and at the deadline at the latest, whatever a running extractor does. There is always an answer on time: at
+least the base rate.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from importlib import import_module
-from numbers import Real
+from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-import numpy as np
-
-from anytime.errors import ExtractorError, ValuesError, listed, suggestion, summary
-from anytime.inference.extraction import Arrival, Extraction
+from anytime.errors import ExtractorError, ValuesError, suggestion, summary
+from anytime.groups import milliseconds
+from anytime.inference.deadline import MAX_DRAIN_S, Durations, Lateness, LatenessRecord, checked_seconds, grace
+from anytime.inference.extraction import Arrival, Extraction, Task
+from anytime.inference.planning import all_groups, check_extractors, planned
 from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.schedule import Failure, GroupCounts, Schedule
+from anytime.inference.subsets import ArrivedModel, arrived_model_within, prepare_sets
 from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
 
-_log = logging.getLogger("anytime.runner")
+Answers = TypeVar("Answers")
+Extractors: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
-WINDOW = 4096
-"""Number of most recent answers that the percentiles cover."""
+class Options(TypedDict, total=False):
+    """Options of a runner, by name."""
 
-MARGIN_MS = 0.1
-LARGEST_MARGIN_MS = 1.0
-STEP_MS = 0.02
-SHARE_IN_TIME = 0.98
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """Time of `count` answers minus their deadline, in ms; negative is early.
-
-    The percentiles and the maximum are over the last 4096; 0 if there are no answers yet.
-    """
-
-    count: int
-    p50: float
-    p99: float
-    max: float
+    max_workers: int | None
+    workers_per_run: int
+    patience_ms: float
+    skip: bool
+    times: Mapping[str, Iterable[float]] | None
+    time_limits: Mapping[str, float] | None
+    reuse: Mapping[str, float] | None
+    order: Sequence[str] | None
+    example: Any
 
 
-class LatenessRecord:
-    """Lateness of answers, and the margin learned from it; bounded and thread-safe.
-
-    A wait ends some tens of microseconds after the requested time, more on a busy machine. The runner therefore wakes
-    earlier, by a margin that is a running quantile of that delay (Robbins and Monro, 1951): it grows by `step * share`
-    after a late answer and shrinks by `step * (1 - share)` after any other, so it settles where `share` of the answers
-    are on time. A single stall of the machine changes it by only one step.
-    """
-
-    def __init__(self) -> None:
-        self.margin_ms = MARGIN_MS
-        self._count = 0
-        self._latest: deque[float] = deque(maxlen=WINDOW)
-        self._lock = Lock()
-
-    def add(self, late_ms: float) -> None:
-        step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
-        with self._lock:
-            self._count += 1
-            self._latest.append(late_ms)
-            self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
-
-    def summary(self) -> Lateness:
-        with self._lock:
-            count, latest = self._count, list(self._latest)
-        if not latest:
-            return Lateness(0, 0.0, 0.0, 0.0)
-        p50, p99 = np.percentile(latest, (50, 99)).tolist()
-        return Lateness(count, p50, p99, max(latest))
+_NOTHING = Extraction((), None, lambda _: False)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A group that did not arrive, and the reason in one line."""
+@dataclass
+class _Reused:
+    """The latest values of a group that later inputs may use."""
 
-    group: str
-    error: str
+    values: Any = None
+    at: float = -math.inf
+    """Time at which the run of their input began."""
+    refresh: Extraction = _NOTHING
 
-    def __str__(self) -> str:
-        return f"group {self.group!r} failed: {self.error}"
 
-
-class Runner:
+class Runner(Generic[Answers]):
     """Extractors on workers, and an answer at the deadline; a context manager, thread-safe.
 
     Parameters
     ----------
-    model : the model that answers.
+    model : the model that answers; or several models, which share the groups that each input is computed for, and whose
+        answers are a list.
     extractors : for every group that has features, a callable that receives the input and returns the group's values
-        for one row. It must not change the input.
+        for one row. It must not change the input. A group without features may have one too (an image pyramid): groups
+        that require it receive its result after the input, in the order of their `requires`.
     worker : "thread", or "process" for extractors that hold the interpreter (loops in Python, C code that keeps the
         GIL), crash or hang. In a thread such extractors delay the answer itself, which needs the interpreter too, and
-        nothing can kill them. Extractors and inputs of processes must be picklable. When the constructor returns, the
-        processes are started and have imported the extractors.
-    max_workers : maximum number of threads or processes. After the answer the running extractor is abandoned and its
-        result is discarded. A run that finds all workers busy with abandoned work waits for one until its own deadline.
+        nothing can kill them. Extractors and inputs of processes must be picklable; large arrays go through shared
+        memory on Linux. When the constructor returns, the processes are started and have imported the extractors.
+    max_workers : maximum number of threads or processes; by default 64 threads, or as many processes as cores, at least
+        four. After the answer the running extractor is abandoned and its result is discarded. A run that finds all
+        workers busy with abandoned work waits for one until its own deadline.
+    workers_per_run : number of workers that compute the groups of one input at the same time.
     patience_ms : milliseconds after the deadline before a busy process is killed and, in the background, replaced.
+    skip : whether a group that cannot end before the deadline is not started. Its duration is the 0.9 quantile of its
+        last 32 calls; before the first, that of `times`, else its cost if the cost unit is a time.
+    times : durations of calls in milliseconds by group, such as those that `anytime profile` measured.
+    time_limits : milliseconds after which a group is given up, by group; the run continues without it on another
+        worker.
+    reuse : milliseconds for which the values of a group also count for later inputs, by group; such a group is computed
+        in the background, after an answer. The answer's `ages` lists what it used.
+    order : order of the groups with extractors, instead of the models' own.
+    example : an input whose groups are computed once by every worker in advance, so that first runs are quick.
 
     Raises
     ------
     ExtractorError
-        A group has no extractor, an extractor has no group or is not picklable, or the processes do not start.
+        A group has no extractor, an extractor has no group or is not picklable, or the processes do not start; an
+        option names no such group, or is not a number of milliseconds.
 
     Notes
     -----
     A group may fail: its extractor raises, its process dies, its values do not fit. The policy "prefix" cannot use the
     groups after it. A model that supports the policy "arrived" therefore continues and answers from the groups
-    received; others answer at once. The constructor measures the time of such an answer: it solves once for nearly all
-    features.
+    received; others answer at once. The optimum for a set of groups is solved once per model: in the run if there is
+    time, else in the background, and the run uses the best solved part of the set.
+
+    A group whose abandoned extractor is still running, for longer than a deadline and three times as long as expected,
+    hangs. It is left out like a failed group while that lasts, and for a second or more (up to a minute) after it.
 
     A forked child process may use a runner of its parent: its first run, or `warm_up`, starts workers there. Processes
     take time to start, so answers are the base rate until they are ready.
     """
 
+    @overload
+    def __init__(
+        self: Runner[Answer], model: Model, extractors: Extractors, worker: Worker = ..., **options: Unpack[Options]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Runner[list[Answer]],
+        model: Sequence[Model],
+        extractors: Extractors,
+        worker: Worker = ...,
+        **options: Unpack[Options],
+    ) -> None: ...
+
     def __init__(
         self,
-        model: Model,
-        extractors: Mapping[str, Callable[[Any], Any]],
+        model: Model | Sequence[Model],
+        extractors: Extractors,
         worker: Worker = "thread",
         *,
-        max_workers: int = 4,
+        max_workers: int | None = None,
+        workers_per_run: int = 1,
         patience_ms: float = 1000.0,
+        skip: bool = True,
+        times: Mapping[str, Iterable[float]] | None = None,
+        time_limits: Mapping[str, float] | None = None,
+        reuse: Mapping[str, float] | None = None,
+        order: Sequence[str] | None = None,
+        example: Any = None,
     ) -> None:
-        check_extractors(model.groups.names, model.groups.featured, extractors)
-        self.model = model
-        self._solve = _solve_seconds(model)
+        self._several = not isinstance(model, Model)
+        self.models: tuple[Model, ...] = (model,) if isinstance(model, Model) else tuple(model)
+        if not self.models:
+            raise ExtractorError("there is no model; expected at least one")
+        if isinstance(workers_per_run, bool) or not isinstance(workers_per_run, int) or workers_per_run < 1:
+            raise ExtractorError(f"workers_per_run is {workers_per_run!r}; expected a whole number, 1 or more")
+        groups = all_groups(self.models)
+        check_extractors({name: group.features for name, group in groups.items()}, extractors)
+        self._extractors = frozenset(extractors)
+        self._skip = skip
+        self._order = order
+        self._time_limits = _limits("time_limits", time_limits, groups, extractors)
+        self._reuse = _limits("reuse", reuse, [name for name in groups if groups[name].features], extractors)
+        self._reused = {name: _Reused() for name in self._reuse}
+        self._schedule = Schedule(self._priors(times or {}))
+        self._plans: dict[tuple[int, ...], list[list[Task]]] = {}
+        self._plan(None)
+        for one in self.models:
+            if one.supports_arrived:
+                prepare_sets(one)
         self._late = LatenessRecord()
-        self._failures: deque[Failure] = deque(maxlen=256)
-        self._failing: set[str] = set()
+        self._answering = Durations(0.0)
+        self._workers_per_run = workers_per_run
         self._workers = Workers(extractors, worker, max_workers=max_workers, patience_ms=patience_ms)
-        self._closing = weakref.finalize(self, self._workers.close)
+        self._closing: weakref.finalize[[], Runner[Any]] = weakref.finalize(self, self._workers.close)
+        if example is not None:
+            self.warm_up(example)
 
     def __enter__(self) -> Self:
         return self
@@ -159,14 +181,19 @@ class Runner:
         self._closing()
 
     @property
+    def model(self) -> Model:
+        """The model, or the first of several."""
+        return self.models[0]
+
+    @property
     def lateness(self) -> Lateness:
-        """Lateness of the answers that a deadline interrupted; deadlines of 0 do not count."""
+        """Lateness of the answers with reason "deadline"; deadlines of 0 do not count."""
         return self._late.summary()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The last 256 groups that failed."""
-        return tuple(self._failures)
+        """The last 256 groups that failed or were found hanging."""
+        return self._schedule.failures
 
     @property
     def last_failure(self) -> str | None:
@@ -174,17 +201,36 @@ class Runner:
         failures = self.failures
         return str(failures[-1]) if failures else None
 
-    def warm_up(self, x: Any) -> None:
-        """Compute every group of `x` once per worker, without a deadline, so that first runs are quick."""
-        order = self.model.computed[-1]
-        extractions = [self._workers.start(order, x) for _ in range(max(self._workers.count, 1))]
-        for extraction in extractions:
-            for arrival in extraction.arrivals(math.inf):
-                prediction = Prediction(self.model)
-                self._add(prediction, arrival)
-                prediction.answer()
+    @property
+    def counts(self) -> dict[str, GroupCounts]:
+        """What became of each group so far."""
+        return self._schedule.counts(time.perf_counter())
 
-    def run(self, x: Any, deadline_ms: float, budget: float | None = None, *, explain: bool = False) -> Answer:
+    def warm_up(self, x: Any) -> None:
+        """Compute every group of `x` once per worker, without a deadline, so that first runs are quick; then once more.
+
+        Only the last time counts for the durations of the groups.
+        """
+        tasks = list(chain.from_iterable(self._plan(None)))
+        for count, measured in ((max(self._workers.count, 1), False), (1, True)):
+            runs = [_Run(self, math.inf, measured=measured) for _ in range(count)]
+            extractions = [Extraction(tasks, x, run.receive) for run in runs]
+            for extraction in extractions:
+                self._workers.start(extraction)
+            for run, extraction in zip(runs, extractions, strict=True):
+                extraction.wait(math.inf)
+                for prediction in run.predictions:
+                    prediction.answer()
+
+    def run(
+        self,
+        x: Any,
+        deadline_ms: float,
+        budget: float | None = None,
+        *,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> Answers:
         """Compute groups of `x` in sequence order until the deadline or the end of the budget's prefix, and answer.
 
         Parameters
@@ -192,144 +238,289 @@ class Runner:
         x : input of the extractors.
         deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
         budget : maximum joint cost of the groups, in the model's cost unit; None is no limit.
+        policy : "prefix" answers as soon as the next group of the sequence cannot end in time; "arrived" continues with
+            the groups after it that can, and answers from the set of groups received.
         explain : whether the answer has the contributions of the groups used and of their columns.
 
         Returns
         -------
-        Answer
-            Its `reason` is "deadline"; "budget" or "complete" if everything within the budget or the model was
-            computed; "end" if a failure, reported in `note`, ended the run early. Groups that were complete when the
-            deadline expired are used, even if the process stalled and the answer is late. `late_groups` names the
-            groups read after the deadline, `unused_groups` the groups that were computed too late to be used.
+        Answer, or a list of them for several models
+            Its `reason` is "deadline", also if the run ended early since no further group could end in time, and `note`
+            names that group; "budget" or "complete" if everything within the budget or the model was computed; "end" if
+            a failure, reported in `note`, ended the run early. Groups that were complete when the deadline expired are
+            used, even if the process stalled and the answer is late. `late_groups` names the groups received after the
+            deadline, `unused_groups` the groups that were computed too late to be used.
 
         Raises
         ------
         ValuesError
-            The deadline or the budget is negative or not a number.
+            The deadline or the budget is negative or not a number, or the policy is unknown.
         ExtractorError
             The runner is closed, or `x` is not picklable for a process.
         """
         begin = time.perf_counter()
-        deadline = begin + checked_seconds(deadline_ms)
-        order = self.model.computed[self.model.affordable(budget)]
-        prediction = Prediction(self.model)
-        answered = partial(prediction.answer, budget, explain=explain)
-        if not order or deadline == begin:
-            return _timed(answered(), begin, interrupted=True)
-        # The margin uses at most half of a short deadline.
-        until = deadline - min(self._late.margin_ms / 1e3, (deadline - begin) / 2)
-        extraction = self._workers.start(order, x)
+        seconds = checked_seconds(deadline_ms)
+        deadline = begin + seconds
+        run = _Run(self, deadline, budget, policy, explain=explain)
+        steps = self._plan(budget)
+        if not steps or not seconds:
+            return self._finished(run.answers(), begin, deadline, waited=not seconds)
+        answering_ms = self._answering.expected_ms(begin)
+        until = deadline - self._late.early_ms(seconds * 1e3, answering_ms) / 1e3
+        run.left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
+        self._start(run, steps, x, until)
         try:
-            answer, interrupted = self._collect(extraction, prediction, answered, deadline, until)
+            waited = self._wait(run, until)
+            answers = run.answers(waited=waited)
         finally:
-            unread = extraction.cancel()
-        answer = _timed(answer, begin, interrupted=interrupted, unused_groups=unread)
-        if answer.reason == "deadline":
-            self._late.add((time.perf_counter() - deadline) * 1e3)
+            run.end()
+        result = self._finished(answers, begin, deadline, waited=waited, run=run)
+        if self._reuse:
+            self._refresh(run, x)
+        return result
+
+    def _start(self, run: _Run, steps: Sequence[Sequence[Task]], x: Any, until: float) -> None:
+        """Start the groups of some steps that this run needs."""
+        missing = [[task for task in step if task.group not in run.has] for step in steps]
+        in_order = run.policy == "prefix" and not run.left_out
+        tasks = self._schedule.tasks(
+            missing,
+            run.left_out.keys(),
+            now=time.perf_counter(),
+            until=until if self._skip else None,
+            in_order=in_order,
+            continues=run.continues,
+        )
+        run.extraction = Extraction(tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run)
+        self._workers.start(run.extraction)
+
+    def _wait(self, run: _Run, until: float) -> bool:
+        """Wait for the groups until a time; return whether it was reached."""
+        while self._time_limits:
+            now = time.perf_counter()
+            limits = {
+                group: started + self._time_limits[group]
+                for group, started in run.extraction.running.copy().items()
+                if group in self._time_limits
+            }
+            overdue = [group for group, limit in limits.items() if limit <= now]
+            if overdue:
+                self._give_up(run, overdue)
+                if not run.continues:
+                    return False
+                self._start(run, self._plan(run.budget), run.extraction.original, until)
+                continue
+            check = min(limits.values(), default=now + min(self._time_limits.values()))
+            if check >= until:
+                break
+            if not run.extraction.wait(check):
+                return False
+        return run.extraction.wait(until, grace, MAX_DRAIN_S)
+
+    def _give_up(self, run: _Run, groups: Sequence[str]) -> None:
+        """Abandon the workers of a run, since some groups are beyond their time limits."""
+        run.extraction.cancel()
+        run.has.update(groups)
+        for group in groups:
+            run.fail(group, f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit", hung=True)
+
+    def _plan(self, budget: float | None) -> list[list[Task]]:
+        prefixes = tuple(model.affordable(budget) for model in self.models)
+        plan = self._plans.get(prefixes)
+        if plan is None:
+            plan = self._plans[prefixes] = planned(self.models, prefixes, self._extractors, self._order)
+        return plan
+
+    def _finished(
+        self, answers: list[Answer], begin: float, deadline: float, *, waited: bool, run: _Run | None = None
+    ) -> Answers:
+        finished = [self._timed(answer, begin, waited=waited, run=run) for answer in answers]
+        late_ms = (time.perf_counter() - deadline) * 1e3
+        if run is not None and any(answer.reason == "deadline" for answer in finished):
+            self._late.add(late_ms, waited=waited)
+        result: Any = finished if self._several else finished[0]
+        return result  # type: ignore[no-any-return]
+
+    def _timed(self, answer: Answer, begin: float, *, waited: bool, run: _Run | None) -> Answer:
+        out_of_time = waited or (run is not None and (run.skipped or run.left_out))
+        if answer.complete:
+            reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
+        else:
+            reason = "deadline" if out_of_time else "end"
+        unused = () if run is None else tuple(run.unused)
+        return replace(answer, reason=reason, elapsed_ms=(time.perf_counter() - begin) * 1e3, unused_groups=unused)
+
+    def _refresh(self, run: _Run, x: Any) -> None:
+        """Compute, in the background, the groups to reuse whose values are old, from the input of this run."""
+        now = time.perf_counter()
+        for name, limit in self._reuse.items():
+            reused = self._reused[name]
+            if name in run.left_out or not reused.refresh.finished or now - reused.at < limit / 2:
+                continue
+            tasks = list(chain.from_iterable(self._plan(None)))
+            needed = next(task for task in tasks if task.group == name).needs | {name}
+            background = _Run(self, math.inf, begin=run.begin)
+            reused.refresh = Extraction([task for task in tasks if task.group in needed], x, background.receive)
+            self._workers.start(reused.refresh)
+
+    def _priors(self, times: Mapping[str, Iterable[float]]) -> dict[str, float | None]:
+        """Return the expected duration of each group that has an extractor, in ms; None if it is unknown."""
+        priors: dict[str, float | None] = dict.fromkeys(self._extractors)
+        for model in reversed(self.models):
+            factor = milliseconds(model.groups.cost_unit)
+            for group in model.groups.groups:
+                if factor is not None and group.name in priors:
+                    priors[group.name] = factor * group.cost
+        for name, took in times.items():
+            took_ms = sorted(took)
+            if name not in priors:
+                raise ExtractorError(f"times has {name!r}; {suggestion(str(name), list(priors))}")
+            if not took_ms or not all(0 <= each < math.inf for each in took_ms):
+                raise ExtractorError(f"times of group {name!r} are {took_ms}; expected durations in milliseconds")
+            priors[name] = Durations.quantile(took_ms)
+        return priors
+
+
+class _Run:
+    """One input's predictions, to which workers add groups until the answer is made."""
+
+    def __init__(
+        self,
+        runner: Runner[Any],
+        deadline: float,
+        budget: float | None = None,
+        policy: Policy = "prefix",
+        *,
+        explain: bool = False,
+        measured: bool = True,
+        begin: float | None = None,
+    ) -> None:
+        self.begin = time.perf_counter() if begin is None else begin
+        self.budget = budget
+        self.policy = policy
+        self.predictions = [Prediction(model) for model in runner.models]
+        self.has: set[str] = set()
+        """Groups that have arrived, failed, or are reused."""
+        self.left_out: dict[str, str] = {}
+        """Groups that are left out from the start, and why."""
+        self.unused: list[str] = []
+        self.skipped: list[str] = []
+        """Groups that could not end in time."""
+        self.extraction = _NOTHING
+        self.continues = any(model.supports_arrived for model in runner.models) or len(runner.models) > 1
+        """Whether an answer can use groups after one that failed."""
+        self._runner = runner
+        self._deadline = deadline
+        self._explain = explain
+        self._measured = measured
+        self._failures: list[Failure] = []
+        self._late: list[str] = []
+        self._ages: dict[str, float] = {}
+        self._solving_s = 0.0
+        self._lock = Lock()
+        self._closed = False
+        for name, limit in runner._reuse.items():
+            reused = runner._reused[name]
+            age = self.begin - reused.at
+            if age <= limit and self._add(name, reused.values) is None:
+                self._ages[name] = age * 1e3
+                self.has.add(name)
+
+    def receive(self, arrival: Arrival) -> bool:
+        """Add a group; return whether to compute more. Called by workers."""
+        runner, now = self._runner, time.perf_counter()
+        if arrival.error is None:
+            runner._schedule.arrived(arrival.group, arrival.took_ms if self._measured else None, now)
+            if arrival.group in runner._reused:
+                reused = runner._reused[arrival.group]
+                reused.values, reused.at = arrival.values, self.begin
+        with self._lock:
+            if self._closed:
+                self.unused.append(arrival.group)
+                return False
+            self.has.add(arrival.group)
+            error = arrival.error or self._add(arrival.group, arrival.values)
+            if error is None and now > self._deadline:
+                self._late.append(arrival.group)
+        if error is not None:
+            self.fail(arrival.group, error)
+        return error is None or self.continues
+
+    def fail(self, group: str, error: str, *, hung: bool = False) -> None:
+        """Record a group that this run lacks, and why."""
+        schedule = self._runner._schedule
+        failure = (schedule.hung if hung else schedule.failed)(group, error, time.perf_counter())
+        with self._lock:
+            self._failures.append(failure)
+
+    def answers(self, *, waited: bool = False) -> list[Answer]:
+        """Return the answer of each model, and end the run."""
+        begin = time.perf_counter()
+        with self._lock:
+            self._closed = True
+            answers = [self._answer(prediction) for prediction in self.predictions]
+        self._runner._answering.add((time.perf_counter() - begin - self._solving_s) * 1e3, begin)
+        notes = [*map(str, self._failures), *self.left_out.values(), *self._time_notes(waited=waited)]
+        return [answer.with_note("; ".join(notes)) if notes and not answer.complete else answer for answer in answers]
+
+    def end(self) -> None:
+        """Abandon the groups that are being computed, and let go of the input."""
+        self.extraction.cancel()
+        self.extraction = _NOTHING
+
+    def _answer(self, prediction: Prediction) -> Answer:
+        model, policy = prediction.model, self.policy
+        lost = {failure.group for failure in self._failures} | self.left_out.keys()
+        if model.supports_arrived and not lost.isdisjoint(model.groups.names):
+            incomplete = prediction.prefix < model.affordable(self.budget)
+            policy = "arrived" if incomplete else policy
+        answer = prediction.answer(
+            self.budget, policy, explain=self._explain, late_groups=self._late, solve=self._solve
+        )
+        if self._ages:
+            ages = {name: age for name, age in self._ages.items() if name in answer.groups}
+            answer = replace(answer, ages=ages)
         return answer
 
-    def _collect(
-        self,
-        extraction: Extraction,
-        prediction: Prediction,
-        answered: Callable[..., Answer],
-        deadline: float,
-        until: float,
-    ) -> tuple[Answer, bool]:
-        """Add groups until `until`; return the best answer, and whether more groups were expected."""
-        late: list[str] = []
-        answer, fresh = answered(), True
-        for arrival in extraction.arrivals(until):
-            failure = self._add(prediction, arrival)
-            if failure is not None:
-                break
-            now = time.perf_counter()
-            if now > deadline:
-                late.append(arrival.group)
-            fresh = now < until and not extraction.ready  # one answer covers all groups that are ready
-            if fresh:
-                answer = answered()
-        else:
-            return (answer if fresh else answered(late_groups=late)), not extraction.finished
+    def _solve(self, model: Model, groups: frozenset[str]) -> ArrivedModel:
+        begin = time.perf_counter()
+        found = arrived_model_within(model, groups, (self._deadline - begin) * 1e3 - self._runner._late.margin_ms)
+        self._solving_s += time.perf_counter() - begin
+        return found
 
-        # Continue without the failed group, until the last moment for solving an answer without it.
-        failures = [failure]
-        policy: Policy = "prefix"
-        interrupted = False
-        if until - self._solve > time.perf_counter():
-            for arrival in extraction.arrivals(until - self._solve):
-                failure = self._add(prediction, arrival)
-                if failure is not None:
-                    failures.append(failure)
-                elif time.perf_counter() > deadline:
-                    late.append(arrival.group)
-            policy, interrupted = "arrived", not extraction.finished
-        answer = answered(policy=policy, late_groups=late)
-        return answer.with_note("; ".join(map(str, failures))), interrupted
+    def _add(self, group: str, values: Any) -> str | None:
+        """Add the values of a group to each prediction that has it; return the error if one refuses them."""
+        try:
+            for prediction in self.predictions:
+                if group in prediction.model.places:
+                    prediction.add(group, values)
+        except ValuesError as refused:
+            return str(refused)
+        return None
 
-    def _add(self, prediction: Prediction, arrival: Arrival) -> Failure | None:
-        """Add a group; if its extractor failed or the prediction rejects it, record and return the failure.
-
-        A repeatedly failing group is logged once, until it has worked again.
-        """
-        error = arrival.error
-        if error is None:
-            try:
-                prediction.add(arrival.group, arrival.values)
-            except ValuesError as refused:
-                error = str(refused)
-            else:
-                self._failing.discard(arrival.group)
-                return None
-        failure = Failure(arrival.group, error)
-        self._failures.append(failure)
-        if arrival.group not in self._failing:
-            self._failing.add(arrival.group)
-            _log.warning("%s", failure)
-        return failure
+    def _time_notes(self, *, waited: bool) -> Iterable[str]:
+        """Yield which group did not fit, and whether a worker was missing."""
+        self.skipped = self.extraction.skipped
+        if (note := self._runner._schedule.skipped(self.skipped, time.perf_counter())) is not None:
+            yield note
+        if waited and not self.extraction.began:
+            yield self._runner._workers.shortage
 
 
-def _timed(answer: Answer, begin: float, *, interrupted: bool, unused_groups: tuple[str, ...] = ()) -> Answer:
-    if answer.complete:
-        reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
-    else:
-        reason = "deadline" if interrupted else "end"
-    elapsed_ms = (time.perf_counter() - begin) * 1e3
-    return replace(answer, reason=reason, elapsed_ms=elapsed_ms, unused_groups=unused_groups)
-
-
-def checked_seconds(deadline_ms: float) -> float:
-    """Return a deadline in seconds; raise ValuesError unless it is a finite number, 0 or more."""
-    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
-        raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
-    return float(deadline_ms) / 1e3
-
-
-def _solve_seconds(model: Model) -> float:
-    """Measure the time to answer for a set that is not a prefix, D^3 / 3 operations; infinite if the prefix answers."""
-    if not model.supports_arrived:
-        return math.inf
-    prediction = Prediction(model)
-    prediction.answer(policy="arrived")  # the first such answer prepares the Gram matrix, once per model
-    for name in model.computed[-1][1:]:
-        prediction.add_checked(name, np.full((1, len(model.places[name].features)), np.nan))
-    begin = time.perf_counter()
-    prediction.answer(policy="arrived")
-    return time.perf_counter() - begin
-
-
-def check_extractors(names: Collection[str], featured: Sequence[str], extractors: Mapping[str, object]) -> None:
-    """Raise ExtractorError unless every group with features, and no other group, has a callable extractor."""
-    for name, extractor in extractors.items():
-        if name not in names:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if name not in featured:
-            raise ExtractorError(f"group {name!r} has no features to extract; remove its extractor")
-        if not callable(extractor):
-            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
-    missing = [name for name in featured if name not in extractors]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+def _limits(
+    option: str, limits: Mapping[str, float] | None, groups: Iterable[str], extractors: Iterable[str]
+) -> dict[str, float]:
+    """Return limits in seconds; raise ExtractorError for an unknown group, or a limit that is not milliseconds."""
+    known = [name for name in groups if name in set(extractors)]
+    found = {}
+    for name, limit in (limits or {}).items():
+        if name not in known:
+            raise ExtractorError(f"{option} has {name!r}; {suggestion(str(name), known)}")
+        try:
+            found[name] = checked_seconds(limit)
+        except ValuesError:
+            raise ExtractorError(f"{option} of group {name!r} is {limit!r}; expected milliseconds, 0 or more") from None
+    return found
 
 
 def imported(reference: str) -> Any:

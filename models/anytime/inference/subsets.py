@@ -10,14 +10,19 @@ the nearest prefix, at its alpha. The nearest prefix is the one with the most sh
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from anytime._linalg import factorise
+from anytime._linalg import factorise, single_blas_thread
 from anytime.errors import ValuesError
 from anytime.model.model import Expected, Model
 from anytime.moments.moments import Gram
@@ -25,6 +30,17 @@ from anytime.types import Float, Index
 
 MAX_SETS = 256
 """Maximum number of solved sets cached per model; the least recently used is evicted first."""
+
+MAX_WAITING = 16
+"""Maximum number of sets per model that wait to be solved in the background."""
+
+MIN_TIMED_COLUMNS = 256
+"""Fewest columns whose time estimates the cubic cost; other work dominates smaller sets."""
+
+SMALL_MS = 0.5
+"""Allowance for everything but the cubic cost, when the time to solve a set is estimated."""
+
+_log = logging.getLogger("anytime.runner")
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,9 @@ class _Solved:
             self.prefixes.setdefault(names, prefix)
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
         self.lock = Lock()
+        self.waiting: set[frozenset[str]] = set()
+        self.ms_per_cube = 3e-8
+        """Time to solve for D columns, over D^3; until one set has been timed, that of a slow core."""
 
     def get(self, groups: frozenset[str]) -> ArrivedModel | None:
         with self.lock:
@@ -75,7 +94,7 @@ _SOLVED_LOCK = Lock()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
-    """Return the best linear model of a set of groups that have features, by D_A^3 / 3 operations.
+    """Return the best linear model of a set of groups that have features, by D_A^3 / 3 operations on one BLAS thread.
 
     Raises ValuesError if the model only supports prefixes, see `Model.fallback_reason`.
     """
@@ -83,8 +102,60 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
     if found is None:
         solved = _solved(model)
-        found = solved.store(_stepped(model, groups) if solved.gram is None else _solve(model, solved.gram, groups))
+        begin = time.perf_counter()
+        with single_blas_thread():
+            found = solved.store(_stepped(model, groups) if solved.gram is None else _solve(model, solved.gram, groups))
+        if len(found.columns) >= MIN_TIMED_COLUMNS:
+            # The smallest measurement is the work itself; larger ones come from a busy machine. The estimate decays.
+            took = (time.perf_counter() - begin) * 1e3 / len(found.columns) ** 3
+            solved.ms_per_cube = min(solved.ms_per_cube * 1.1, took)
     return found
+
+
+def prepare_sets(model: Model) -> None:
+    """Prepare the Gram matrix from which sets are solved, once per model."""
+    _solved(model)
+
+
+def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> ArrivedModel:
+    """Return the best linear model of a set if it is solved or can be solved within some milliseconds.
+
+    Otherwise return the best solved model of a part of the set, and have the set solved in the background.
+    """
+    found = cached_arrived_model(model, groups)
+    if found is not None:
+        return found
+    solved = _solved(model)
+    columns = sum(model.places[name].stop - model.places[name].start for name in groups)
+    if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
+        return arrived_model(model, groups)
+    with solved.lock:
+        begin = groups not in solved.waiting and len(solved.waiting) < MAX_WAITING
+        if begin:
+            solved.waiting.add(groups)
+        parts = [each for each in solved.sets.values() if each.groups <= groups]
+    if begin:
+        _background(os.getpid()).submit(_solve_waiting, model, groups)
+    longest = max(prefix for prefix, names in enumerate(model.needed) if names <= groups)
+    prefix = cached_arrived_model(model, model.needed[longest])
+    assert prefix is not None  # noqa: S101
+    return max([prefix, *parts], key=lambda each: each.expected.explained_variance)
+
+
+@cache
+def _background(process: int) -> ThreadPoolExecutor:  # noqa: ARG001  (a forked process has no threads of its parent)
+    return ThreadPoolExecutor(1, "anytime-solver")
+
+
+def _solve_waiting(model: Model, groups: frozenset[str]) -> None:
+    try:
+        arrived_model(model, groups)
+    except Exception:
+        _log.exception("solving for %s failed", sorted(groups))
+    finally:
+        solved = _solved(model)
+        with solved.lock:
+            solved.waiting.discard(groups)
 
 
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:

@@ -308,6 +308,13 @@ class Model:
         pairs = zip(explained, certificate.bounds, strict=True)
         return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
 
+    @cached_property
+    def explained_shares(self) -> Float:
+        """Return F of each prefix in training, (steps + 1,), as a share of the risk of the base rate."""
+        manifest = self.manifest
+        risk = 0.5 * (len(manifest.responses) if manifest.prior_deviance is None else manifest.prior_deviance)
+        return np.array([0.0, *(step.explained_variance for step in manifest.steps)]) / risk
+
     def expected(self, prefix: int) -> Expected:
         """Return the quality of a prefix in training."""
         return self._expected[prefix]

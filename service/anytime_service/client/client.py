@@ -24,8 +24,8 @@ from urllib.parse import quote
 import msgspec
 from pydantic import TypeAdapter
 
+from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.prediction import Answer
-from anytime.inference.runner import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
 from anytime_service.client.engine import Call, checked_options
@@ -54,8 +54,7 @@ class _Deadline:
         self._begun = begun
         self._at = begun + length_s
         self._late = late
-        # The margin uses at most half of a short deadline.
-        self.until = self._at - min(late.margin_ms / 1e3, length_s / 2)
+        self.until = self._at - late.early_ms(length_s * 1e3) / 1e3
 
     def with_elapsed(self, answer: Answer) -> Answer:
         return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
@@ -79,7 +78,7 @@ class AsyncClient:
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
-        max_workers: int = 4,
+        max_workers: int | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
         self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl)
@@ -211,18 +210,22 @@ class AsyncClient:
         """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
         self._check()
         length_s = checked_seconds(deadline_ms)
-        known, pool = self._known.cached(options.model), self._workers.cached(extractors, worker)
-        if known is None or pool is None:
-            known, pool = await self._prepared(extractors, options.model, worker)
-            begun = time.perf_counter()
-        else:
-            known.check(extractors)
+        known = self._known.cached(options.model)
+        if known is None:
+            known, begun = await self._known.learn(options.model), time.perf_counter()
+        known.check(extractors)
         deadline = _Deadline(begun, length_s, self._late)
         base = known.base_rate(options)
         if base.complete or length_s == 0:
             return deadline.with_elapsed(replace(base, reason="budget" if base.complete else "deadline")), deadline
-        call = Call(self._connection, options, deadline.until, self._connection.margin.server_deadline_ms)
-        answer = await run(call, pool, known, x)
+        pool = self._workers.cached(extractors, worker)
+        pool = pool or await self._workers.made_by(deadline.until, extractors, worker)
+        if pool is None:
+            answer = replace(base, reason="deadline").with_note("the workers of these extractors are starting")
+            return deadline.with_elapsed(answer), deadline
+        margin = self._connection.margin
+        call = Call(self._connection, options, deadline.until, margin.server_deadline_ms)
+        answer = await run(call, pool, known, x, length_s, min(margin.ms, length_s * 500))
         self._known.check_version(options.model, answer)
         return deadline.with_elapsed(answer), deadline
 
@@ -512,7 +515,8 @@ class Client:
     url : address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
     api_key : sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
     timeout_s : timeout of connecting, and of a reply without a deadline.
-    max_workers : largest number of threads or processes for each set of extractors.
+    max_workers : largest number of threads or processes for each set of extractors; by default 64 threads, or as many
+        processes as cores, at least four.
     ssl : context for `https`; None for the system default.
 
     Raises
@@ -538,7 +542,7 @@ class Client:
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
-        max_workers: int = 4,
+        max_workers: int | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
         self._async = AsyncClient(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.extraction import MAX_DRAIN_S
+from anytime.inference.deadline import MAX_DRAIN_S
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason

@@ -1,25 +1,29 @@
 """Runs of extractors under a deadline with a remote model, cached workers, and cached models.
 
 `run` computes groups in sequence order and sends each one as soon as it is available. As in `anytime.inference.runner`,
-a group may fail: its extractor raises, its process dies, or the server refuses its values. The policy "prefix" cannot
-use the groups after it. A model that supports the policy "arrived" then answers from the groups that have arrived; any
-other model answers at once.
+a group that cannot end in time is not started, and a group may fail: its extractor raises, its process dies, or the
+server refuses its values. The policy "prefix" cannot use the groups after it. A model that supports the policy
+"arrived" then answers from the groups that have arrived; any other model answers at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from anytime.errors import ValuesError
+from anytime.groups import milliseconds
 from anytime.inference.extraction import Arrival, Extraction
+from anytime.inference.planning import check_extractors, tasks_of
 from anytime.inference.prediction import Answer
-from anytime.inference.runner import Failure, check_extractors
+from anytime.inference.schedule import Failure, Schedule
 from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
@@ -28,26 +32,33 @@ from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.stream import BeginFrame
 
+_log = logging.getLogger("anytime.client")
+
 MAX_POOLS = 4  # largest number of cached pools; pools in use may exceed it
+
+
+MAX_SCHEDULES = 64  # largest number of row counts for which a pool knows durations of groups
 
 
 @dataclass(eq=False)
 class Pool:
-    """Workers for a set of extractors, and the threads that pass their groups to the event loop.
+    """Workers for a set of extractors, and what is known of their durations: a schedule for each number of rows."""
 
-    Their numbers are equal, and both process runs in order of arrival. A run whose groups are being computed therefore
-    never waits for a thread.
-    """
-
-    extractors: dict[str, Callable[[Any], Any]]
+    extractors: dict[str, Callable[..., Any]]
     worker: Worker
     workers: Workers
-    pumps: ThreadPoolExecutor
     users: int = 0
+    schedules: dict[int, Schedule] = field(default_factory=dict)
 
-    def close(self) -> None:
-        self.workers.close()
-        self.pumps.shutdown()
+    def schedule(self, description: ModelSummary, rows: int) -> Schedule:
+        found = self.schedules.get(rows)
+        if found is None:
+            factor = milliseconds(description.cost_unit)
+            costs = {group.name: None if factor is None else factor * rows * group.cost for group in description.groups}
+            if len(self.schedules) >= MAX_SCHEDULES:
+                del self.schedules[next(iter(self.schedules))]
+            found = self.schedules[rows] = Schedule({name: costs.get(name) for name in self.extractors})
+        return found
 
 
 class WorkerCache:
@@ -56,9 +67,10 @@ class WorkerCache:
     It keeps at most `MAX_POOLS` and closes the least recently used first, but not while a run uses it.
     """
 
-    def __init__(self, max_workers: int) -> None:
+    def __init__(self, max_workers: int | None) -> None:
         self._max_workers = max_workers
         self._pools: list[Pool] = []  # the least recently used first
+        self._starting: list[tuple[dict[str, Callable[..., Any]], Worker, asyncio.Task[Pool]]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -70,6 +82,17 @@ class WorkerCache:
                 return pool
         return None
 
+    async def made_by(self, until: float, extractors: Mapping[str, Callable[..., Any]], worker: Worker) -> Pool | None:
+        """Return the pool as `make` does, or None if it is not ready until a time; it then starts in the background."""
+        known = (task for own, kind, task in self._starting if kind == worker and own == extractors)
+        task = next(known, None)
+        if task is None:
+            task = asyncio.create_task(self.make(extractors, worker))
+            self._starting.append((dict(extractors), worker, task))
+            task.add_done_callback(self._started)
+        done, _ = await asyncio.wait({task}, timeout=max(until - time.perf_counter(), 0.0))
+        return task.result() if done else None
+
     async def make(self, extractors: Mapping[str, Callable[[Any], Any]], worker: Worker) -> Pool:
         """Create and cache a pool; with processes this takes most of a second.
 
@@ -78,7 +101,7 @@ class WorkerCache:
         own = dict(extractors)
         workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
         pool = self.cached(own, worker)
-        made = Pool(own, worker, workers, ThreadPoolExecutor(self._max_workers, "anytime-client-pump"))
+        made = Pool(own, worker, workers)
         if pool is not None or self._closed:  # two runs may both have created one; the cache keeps the first
             self._close(made)
             if pool is None:
@@ -96,10 +119,16 @@ class WorkerCache:
         for pool in self._pools:
             self._close(pool)
         self._pools.clear()
+        await asyncio.gather(*(task for _, _, task in self._starting), return_exceptions=True)
         await asyncio.gather(*self._closing)
 
+    def _started(self, task: asyncio.Task[Pool]) -> None:
+        self._starting = [each for each in self._starting if each[2] is not task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("workers did not start: %s", error)
+
     def _close(self, pool: Pool) -> None:
-        closing = asyncio.create_task(asyncio.to_thread(pool.close))
+        closing = asyncio.create_task(asyncio.to_thread(pool.workers.close))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -117,7 +146,7 @@ class KnownModel:
     def check(self, extractors: Mapping[str, object]) -> None:
         """Raise ExtractorError unless exactly the groups with features have extractors."""
         described = self.description
-        check_extractors([group.name for group in described.groups], described.featured, extractors)
+        check_extractors({group.name: group.features for group in described.groups}, extractors)
 
     def base_rate(self, options: BeginFrame) -> Answer:
         base, rows = self.base, options.rows or 1
@@ -231,52 +260,73 @@ class _Finished:
     """The event that no more groups will be computed."""
 
 
-async def run(call: Call, pool: Pool, known: KnownModel, x: Any) -> Answer:
+async def run(call: Call, pool: Pool, known: KnownModel, x: Any, seconds: float, margin_ms: float) -> Answer:
     """Compute groups of `x`, send them, and return the answer; the call then abandons the running extractor.
 
     Raise ClientError if the server is unreachable or refuses, and ExtractorError if `x` is not picklable for a process.
+    `seconds` is the length of the deadline; a group must end `margin_ms` before the call does, to be used.
     """
-    current = _Run(call, known)
+    current = _Run(call, known, pool)
     pool.users += 1
     try:
-        extraction = pool.workers.start(known.description.order(call.options.budget), x)
-        try:
-            pool.pumps.submit(current.pump, extraction)
-            answer = await current.follow()
-        finally:
-            unread = extraction.cancel(lambda arrival: current.submit(current.encoded(arrival)))
+        current.start(x, seconds, margin_ms)
+        answer = await current.follow()
     finally:
         pool.users -= 1
         current.close()
     # The answer lists as missing what the server had not received, even if the client had sent it.
-    computed = (*current.computed, *unread)
-    return replace(answer, unused_groups=tuple(group for group in computed if group in answer.missing))
+    return replace(answer, unused_groups=tuple(group for group in current.computed if group in answer.missing))
 
 
 class _Run:
-    """One run: a thread passes the computed groups to the event loop, which sends them and waits for the answer.
+    """One run: workers pass the computed groups to the event loop, which sends them and waits for the answer.
 
     The extractor that runs when the answer arrives continues to its end, and the run reports its computation time.
     Without it, the server's statistics would contain fast groups only.
     """
 
-    def __init__(self, call: Call, known: KnownModel) -> None:
+    def __init__(self, call: Call, known: KnownModel, pool: Pool) -> None:
         self.computed: list[str] = []
         self._call = call
         self._known = known
+        self._pool = pool
+        self._schedule = pool.schedule(known.description, call.options.rows or 1)
         self._loop = asyncio.get_running_loop()
+        self._continues = "arrived" in known.description.policies
+        self._left_out: dict[str, str] = {}
         self._failures: list[Failure] = []
         self._finished = False
         self._closed = False
 
-    def pump(self, extraction: Extraction) -> None:
-        for arrival in extraction.arrivals(self._call.until):
-            encoded = self.encoded(arrival)
-            if encoded.error is None:
-                self.computed.append(arrival.group)
-            self.submit(encoded)
-        if extraction.finished:
-            self.submit(_Finished())
+    def start(self, x: Any, seconds: float, margin_ms: float) -> None:
+        now, until = time.perf_counter(), self._call.until - margin_ms / 1e3
+        self._left_out = self._schedule.left_out(self._pool.workers.abandoned(), now, seconds)
+        description = self._known.description
+        names = [step.adds for step in description.steps[: description.prefix(self._call.options.budget)]]
+        steps = tasks_of(names, {group.name: group for group in description.groups}, self._pool.extractors)
+        in_order = not self._left_out
+        tasks = self._schedule.tasks(
+            steps, self._left_out.keys(), now=now, until=until, in_order=in_order, continues=self._continues
+        )
+        if self._left_out and self._continues:
+            self._call.options = msgspec.structs.replace(self._call.options, policy="arrived")
+        self._extraction = Extraction(tasks, x, self._receive, in_order=in_order, ended=self._end)
+        self._pool.workers.start(self._extraction)
+
+    def _receive(self, arrival: Arrival) -> bool:
+        """Pass a group to the event loop, also after the answer; return whether to compute more. Called by workers."""
+        if arrival.error is None:
+            self._schedule.arrived(arrival.group, arrival.took_ms, time.perf_counter())
+            if arrival.group not in self._known.description.featured:
+                return True
+            arrival = self.encoded(arrival)
+        if arrival.error is None and not self._closed:
+            self.computed.append(arrival.group)
+        self._submit(arrival)
+        return not self._closed and (arrival.error is None or self._continues)
+
+    def _end(self) -> None:
+        self._submit(_Finished())
 
     def encoded(self, arrival: Arrival) -> Arrival:
         if arrival.error is not None:
@@ -286,13 +336,14 @@ class _Run:
         except ValuesError as error:
             return replace(arrival, values=None, error=str(error))
 
-    def submit(self, event: Arrival | _Finished) -> None:
+    def _submit(self, event: Arrival | _Finished) -> None:
         """Pass an event to the event loop, from any thread."""
         with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._deliver, event)
 
     def close(self) -> None:
         self._closed = True
+        self._extraction.cancel()
         for event in self._call.close():
             self._deliver(event)
 
@@ -310,7 +361,15 @@ class _Run:
         except ConnectionLostError:  # connecting again failed, so no more replies will arrive
             answer = None
         answer = answer or self._call.fallback(self._known.base_rate(self._call.options))
-        return answer.with_note("; ".join(map(str, self._failures))) if self._failures else answer
+        notes = [*map(str, self._failures), *self._left_out.values()]
+        if (note := self._schedule.skipped(self._extraction.skipped, time.perf_counter())) is not None:
+            notes.append(note)
+        if not self._extraction.began and self._extraction.tasks:
+            notes.append(self._pool.workers.shortage)
+        if not notes or answer.complete:
+            return answer
+        out_of_time = answer.reason == "end" and (self._extraction.skipped or self._left_out)
+        return replace(answer, reason="deadline" if out_of_time else answer.reason).with_note("; ".join(notes))
 
     async def _answer(self) -> Answer | None:
         while (event := await self._call.next()) is not None:
@@ -327,7 +386,7 @@ class _Run:
                     self._refused(event)
                 case _Finished():
                     self._finished = True
-                    if self._failures:
+                    if self._failures or self._extraction.skipped or self._left_out:
                         self._call.end()
         return None
 
@@ -340,8 +399,8 @@ class _Run:
         self._fail(next(named, path), problem.detail)
 
     def _fail(self, group: str, error: str) -> None:
-        self._failures.append(Failure(group, error))
-        if "arrived" not in self._known.description.policies:
+        self._failures.append(self._schedule.failed(group, error, time.perf_counter()))
+        if not self._continues:
             self._call.end()
         elif len(self._failures) == 1:
             self._call.restart("arrived", without=group)

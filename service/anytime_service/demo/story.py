@@ -94,7 +94,7 @@ def _likely(answer: Answer) -> str:
     return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
 
 
-def _counts(runner: Runner, images: Float, labels: Any) -> Table:
+def _counts(runner: Runner[Answer], images: Float, labels: Any) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
         table.add_column(name, justify="right")
@@ -109,7 +109,7 @@ def _counts(runner: Runner, images: Float, labels: Any) -> Table:
     return table
 
 
-def _timed(runner: Runner, image: Float, deadline_ms: float) -> tuple[Answer, float]:
+def _timed(runner: Runner[Answer], image: Float, deadline_ms: float) -> tuple[Answer, float]:
     """Return the answer for an image, and its time in milliseconds; images arrive one by one, as from a camera."""
     time.sleep(0.002)  # the extractor that was running at the last deadline ends
     begin = time.perf_counter()

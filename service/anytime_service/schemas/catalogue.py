@@ -82,8 +82,8 @@ class ModelSummary(BaseModel, frozen=True):
         """Names of the groups with features, which therefore have values, in the order of the groups file."""
         return tuple(group.name for group in self.groups if group.features)
 
-    def order(self, budget: float | None = None) -> tuple[str, ...]:
-        """Return the groups to compute within a budget, in the model's cost unit, in sequence order.
+    def prefix(self, budget: float | None = None) -> int:
+        """Return the longest prefix within a budget, in the model's cost unit.
 
         Raises
         ------
@@ -91,9 +91,12 @@ class ModelSummary(BaseModel, frozen=True):
             The budget is not a number >= 0.
         """
         costs = np.array([0.0, *(step.cumulative_cost for step in self.steps)])
-        prefix = affordable(costs, checked_budget(budget, self.cost_unit))
+        return affordable(costs, checked_budget(budget, self.cost_unit))
+
+    def order(self, budget: float | None = None) -> tuple[str, ...]:
+        """Return the groups to compute within a budget, in sequence order; raises as `prefix`."""
         featured = frozenset(self.featured)
-        return tuple(name for step in self.steps[:prefix] for name in step.adds if name in featured)
+        return tuple(name for step in self.steps[: self.prefix(budget)] for name in step.adds if name in featured)
 
 
 class PlannedStep(BaseModel, frozen=True):

@@ -23,8 +23,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 from anytime._version import __version__
+from anytime.inference.deadline import LatenessRecord
 from anytime.inference.prediction import Answer
-from anytime.inference.runner import LatenessRecord
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
 from anytime_service.clock import now_ms

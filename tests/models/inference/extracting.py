@@ -87,6 +87,55 @@ def process_of(x: Float) -> Float:
     return np.array([float(os.getpid())])
 
 
+def doubled(x: Float) -> Float:
+    return 2.0 * x
+
+
+def half_of_shared(x: Float, pyramid: Float) -> Float:
+    return pyramid[1:2] / 2.0
+
+
+def meeting(mine: str, other: str, width: int, folder: Path) -> Float:
+    """Return zeros once the other group is being computed too."""
+    (folder / mine).touch()
+    until = time.monotonic() + 30.0
+    while not (folder / other).exists():
+        if time.monotonic() > until:
+            raise RuntimeError(f"{other} was not computed meanwhile")
+        time.sleep(0.001)
+    return np.zeros(width)
+
+
+def total_of(x: Any) -> Float:
+    frame = x["frame"] if isinstance(x, dict) else x
+    return np.array([frame.sum()])
+
+
+def writing(x: Any) -> Float:
+    """Write to a copy of the input's memory, as some libraries need."""
+    frame = x["frame"] if isinstance(x, dict) else x
+    assert frame.flags.writeable
+    return np.array([7.0])
+
+
+def third_and_fourth(x: Any) -> Float:
+    return np.array([1.0, 2.0])
+
+
+def noughts(x: Any) -> Float:
+    return np.zeros(2)
+
+
+_kept: list[Float] = []
+
+
+def keeping(x: Float) -> Float:
+    """Return the sum of the previous input, and keep this one."""
+    before = _kept[0].sum() if _kept else -1.0
+    _kept[:] = [x]
+    return np.array([before])
+
+
 class Unloadable:
     def __reduce__(self) -> tuple[Any, ...]:
         return _refuse, ()

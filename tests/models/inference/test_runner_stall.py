@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from anytime.inference import extraction
-from anytime.inference.runner import Runner
+from anytime.inference.extraction import Arrival
+from anytime.inference.runner import Runner, _Run
 from anytime.inference.workers import Worker
 from models.inference.extracting import first
 from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors
@@ -42,7 +42,7 @@ def test_groups_that_are_complete_after_a_stall_are_used(worker: Worker, tmp_pat
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
-        while len(answers) < MAX_RUNS and not (answers and whole(answers[-1])):
+        while len(answers) < MAX_RUNS and not (answers and whole(answers[-1], worker)):
             folder = tmp_path / str(len(answers))
             folder.mkdir()
             for group in VALUES:
@@ -52,11 +52,13 @@ def test_groups_that_are_complete_after_a_stall_are_used(worker: Worker, tmp_pat
     assert all(answer["elapsed_ms"] > DEADLINE_MS for answer in answers), "the stall outlasts the deadline"
     for answer in answers:
         assert answer["late_groups"] == answer["groups"] == ["a", "b", "c"][: answer["prefix"]]
-    assert whole(answers[-1]), answers
+    assert whole(answers[-1], worker), answers
 
 
-def whole(answer: dict[str, Any]) -> bool:
-    return (answer["prediction"], answer["reason"], answer["unused_groups"]) == (FULL, "complete", [])
+def whole(answer: dict[str, Any], worker: Worker) -> bool:
+    """Whether every group counts that was computed: a process computes all while its parent is stopped."""
+    expected = (FULL, "complete") if worker == "process" else (1.5, "deadline")
+    return (answer["prediction"], answer["reason"], answer["unused_groups"]) == (*expected, [])
 
 
 def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
@@ -77,31 +79,14 @@ def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     return answer
 
 
-def test_groups_that_cannot_be_used_in_time_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extraction, "MAX_DRAIN_S", 0.0)
+def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts() -> None:
     with Runner(a_model(), extractors()) as runner:
-        add = runner._add
-
-        def slow_add(*given: Any) -> Any:
-            assert eventually(lambda: given[0].received == () and queued() == ["b", "c"])
-            time.sleep(1.1 * DEADLINE_MS / 1e3)
-            return add(*given)
-
-        started: list[extraction.Extraction] = []
-        start = runner._workers.start
-
-        def noted_start(*given: Any) -> extraction.Extraction:
-            started.append(start(*given))
-            return started[-1]
-
-        def queued() -> list[str]:
-            return [arrival.group for arrival in started[0]._arrived]
-
-        monkeypatch.setattr(runner, "_add", slow_add)
-        monkeypatch.setattr(runner._workers, "start", noted_start)
-        answer = runner.run(X, DEADLINE_MS)
-    assert (answer.groups, answer.reason) == (("a",), "deadline")
-    assert (answer.late_groups, answer.unused_groups) == (("a",), ("b", "c"))
+        run = _Run(runner, deadline=0.0)
+        assert run.receive(Arrival("a", X[:1], 3.0))
+        (answer,) = run.answers()
+        assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
+        assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
+        assert runner.counts["b"].computed == 1
 
 
 def test_a_run_in_time_has_neither_late_nor_unused_groups() -> None:

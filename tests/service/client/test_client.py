@@ -409,7 +409,7 @@ def test_a_process_that_dies_is_a_group_that_fails(client: Client) -> None:
     extractors = {"speed": half, "hog": signal.raise_signal, "lab": half}
     answer = client.run(extractors, int(signal.SIGUSR1), LONG_MS, model="learned", worker="process")
     assert answer.note == f"group 'hog' failed: the worker process ended (killed by signal {int(signal.SIGUSR1)})"
-    assert (answer.groups, answer.reason) == (("speed",), "end")
+    assert (answer.groups, answer.reason) == (("speed", "lab"), "end"), "another process computes the rest"
 
 
 def test_an_input_that_is_not_picklable_is_an_extractor_error(client: Client) -> None:
@@ -422,7 +422,6 @@ def test_an_input_that_is_not_picklable_is_an_extractor_error(client: Client) ->
     [
         ({name: itemgetter(name) for name in ("speed", "hog")}, "no extractor for 'lab'"),
         ({**EXTRACTORS, "labs": broken}, "no group 'labs'.*did you mean 'lab'"),
-        ({**EXTRACTORS, "blood": broken}, "'blood' has no features"),
         ({**EXTRACTORS, "lab": 5}, "'lab' is int; expected a callable"),
     ],
 )

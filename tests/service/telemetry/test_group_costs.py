@@ -18,7 +18,7 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.extraction import Arrival
+from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.prediction import Prediction, load
 from anytime.inference.workers import Workers
 from anytime_service.app import create_app
@@ -108,13 +108,20 @@ def test_a_worker_tells_what_was_computed_for_nobody() -> None:
         free.wait(30)
         return [1.0]
 
+    def receive(arrival: Arrival) -> bool:
+        late.append(arrival)
+        return True
+
     with Workers({"first": lambda _: [0.0], "second": stuck, "third": stuck}) as workers:
-        extraction = workers.start(["first", "second", "third"], None)
+        extraction = Extraction([Task("first"), Task("second"), Task("third")], None, receive)
+        workers.start(extraction)
         assert entered.wait(30)
-        assert extraction.cancel(late.append) == ("first",)
+        extraction.cancel()
         assert [arrival.group for arrival in late] == ["first"]
+        assert list(workers.abandoned()) == ["second"]
         free.set()
         until(lambda: len(late) == 2)
+        until(lambda: not workers.abandoned())
     assert late[1].group == "second"
     assert late[1].took_ms > 0
 

@@ -1,0 +1,219 @@
+"""The rules of time of a run: when to answer, which groups still fit, and what counts after a stall.
+
+Nothing here reads a clock or waits: callers pass times, in seconds of one clock. Durations that people read or state
+are in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from threading import Lock
+
+import numpy as np
+
+from anytime.errors import ValuesError
+from anytime.inference.extraction import Task
+
+WINDOW = 4096
+"""Number of most recent answers that the percentiles of `Lateness` cover."""
+
+MARGIN_MS = 0.1
+LARGEST_MARGIN_MS = 1.0
+STEP_MS = 0.02
+SHARE_IN_TIME = 0.98
+
+STALL_S = 0.001
+"""A caller that wakes later than this was stalled, and its workers possibly too."""
+
+STALL_SHARE = 0.1
+"""Share of a stall that workers get to return finished work; the answer is at most that much later."""
+
+MAX_DRAIN_S = 0.002
+"""Seconds after its deadline during which a stalled caller still receives groups."""
+
+MEASUREMENTS = 32
+"""Number of most recent durations of a group that count."""
+
+MEMORY_S = 20.0
+"""Seconds for which a duration counts. Without one a group has its prior again, so that one slow phase ends."""
+
+FITTING_SHARE = 0.9
+"""A group fits if this share of its durations does."""
+
+FEW = 3
+"""With fewer measurements than this, the shortest of them and the prior counts: first calls are often slow."""
+
+REFUSALS = 8
+"""A group that no run has measured is tried after this many refusals: its prior may be wrong."""
+
+
+def checked_seconds(deadline_ms: float) -> float:
+    """Return a deadline in seconds; raise ValuesError unless it is a finite number, 0 or more."""
+    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
+        raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
+    return float(deadline_ms) / 1e3
+
+
+def grace(late_s: float) -> float:
+    """Return how long a caller that woke `late_s` seconds after its deadline waits for groups being returned."""
+    return min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Time of `count` answers minus their deadline, in ms; negative is early.
+
+    The percentiles and the maximum are over the last 4096; 0 if there are no answers yet.
+    """
+
+    count: int
+    p50: float
+    p99: float
+    max: float
+
+
+class LatenessRecord:
+    """Lateness of answers, and the margin learned from it; bounded and thread-safe.
+
+    A wait ends some tens of microseconds after the requested time, more on a busy machine. A caller therefore wakes
+    earlier, by a margin that is a running quantile of that delay (Robbins and Monro, 1951): it grows by `step * share`
+    after a late answer and shrinks by `step * (1 - share)` after any other, so it settles where `share` of the answers
+    are on time. A single stall of the machine changes it by only one step.
+    """
+
+    def __init__(self) -> None:
+        self.margin_ms = MARGIN_MS
+        self._count = 0
+        self._latest: deque[float] = deque(maxlen=WINDOW)
+        self._lock = Lock()
+
+    def add(self, late_ms: float, *, waited: bool = True) -> None:
+        """Record an answer; the margin learns from it only if the caller `waited` for the deadline."""
+        step = STEP_MS * (SHARE_IN_TIME if late_ms > 0 else SHARE_IN_TIME - 1)
+        with self._lock:
+            self._count += 1
+            self._latest.append(late_ms)
+            if waited:
+                self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
+
+    def early_ms(self, deadline_ms: float, answering_ms: float = 0.0) -> float:
+        """Return how long before a deadline to stop waiting, if making the answer takes `answering_ms`.
+
+        It is at most half of a short deadline.
+        """
+        return min(self.margin_ms + answering_ms, deadline_ms / 2)
+
+    def summary(self) -> Lateness:
+        with self._lock:
+            count, latest = self._count, list(self._latest)
+        if not latest:
+            return Lateness(0, 0.0, 0.0, 0.0)
+        p50, p99 = np.percentile(latest, (50, 99)).tolist()
+        return Lateness(count, p50, p99, max(latest))
+
+
+class Durations:
+    """The latest durations of a group, or of another repeated piece of work, and its expected duration; in ms.
+
+    `prior_ms` is expected while none is known; None if nothing is known, and the work then counts as instantaneous.
+    """
+
+    def __init__(self, prior_ms: float | None = None) -> None:
+        self._prior = prior_ms
+        self._latest: deque[tuple[float, float]] = deque(maxlen=MEASUREMENTS)
+        self._expected = prior_ms or 0.0
+        self._refused = 0
+        self._lock = Lock()
+
+    @staticmethod
+    def quantile(took_ms: Iterable[float]) -> float:
+        """Return the duration that `FITTING_SHARE` of some durations do not exceed."""
+        took = sorted(took_ms)
+        return took[int(FITTING_SHARE * (len(took) - 1))]
+
+    def add(self, took_ms: float, now: float) -> None:
+        with self._lock:
+            self._latest.append((now, took_ms))
+            self._refused = 0
+            self._learn()
+
+    def expected_ms(self, now: float) -> float:
+        """Return the duration that `FITTING_SHARE` of the latest ones do not exceed."""
+        with self._lock:
+            if self._latest and self._latest[0][0] < now - MEMORY_S:
+                while self._latest and self._latest[0][0] < now - MEMORY_S:
+                    self._latest.popleft()
+                self._learn()
+            return self._expected
+
+    def refuse(self) -> None:
+        """Count a run in which the work did not fit; without measurements it is tried again after some of these."""
+        with self._lock:
+            if self._latest:
+                return
+            self._refused += 1
+            trying = self._refused % REFUSALS == 0
+            self._expected = 0.0 if trying else self._prior or 0.0
+
+    def _learn(self) -> None:
+        took = [ms for _, ms in self._latest]
+        if len(took) >= FEW:
+            self._expected = self.quantile(took)
+        else:
+            known = took if self._prior is None else [self._prior, *took]
+            self._expected = min(known, default=0.0)
+
+
+def timed(
+    steps: Iterable[Sequence[Task]], expected_ms: Mapping[str, float], until: float, *, whole_steps: bool
+) -> list[Task]:
+    """Return the tasks of some steps, each with the latest time at which it may start so as to end by `until`.
+
+    With `whole_steps`, the remaining tasks of its step must end by then too: the policy "prefix" uses no part of one.
+    """
+    found: list[Task] = []
+    for step in steps:
+        remaining = sum([expected_ms[task.group] for task in step]) / 1e3
+        for task in step:
+            took = expected_ms[task.group] / 1e3
+            start_by = until - (remaining if whole_steps else took)
+            found.append(Task(task.group, start_by, task.uses, task.needs, task.shared))
+            remaining -= took
+    return found
+
+
+class HangingGroups:
+    """Groups whose extractor hangs: how often in a row, and until when they are left out; `now` is in seconds.
+
+    A group is left out for 1, 2, 4, ... 60 seconds, and then tried again.
+    """
+
+    FIRST_S = 1.0
+    LONGEST_S = 60.0
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def add(self, group: str, now: float) -> None:
+        times = self._times.get(group, 0)
+        self._times[group] = times + 1
+        self._until[group] = now + min(self.FIRST_S * 2.0 ** min(times, 30), self.LONGEST_S)
+
+    def discard(self, group: str) -> None:
+        """Forget a group that has worked."""
+        self._times.pop(group, None)
+        self._until.pop(group, None)
+
+    def left_out(self, now: float) -> dict[str, float]:
+        """Return the groups to leave out, and the seconds until each is tried again."""
+        return {group: until - now for group, until in self._until.items() if until > now}
+
+
+def is_overdue(running_s: float, expected_ms: float, deadline_s: float) -> bool:
+    """Return whether an abandoned computation hangs: it runs for longer than a deadline, and thrice than expected."""
+    return running_s > max(3e-3 * expected_ms, deadline_s)

@@ -1,0 +1,158 @@
+"""Which groups a run starts, and what became of each group so far; shared by a runner and the client of a service."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from threading import Lock
+
+from anytime.inference.deadline import Durations, HangingGroups, is_overdue, timed
+from anytime.inference.extraction import Task
+
+_log = logging.getLogger("anytime.runner")
+
+LOG_SECONDS = 60.0
+"""A failing group is logged at most once in this time."""
+
+MAX_FAILURES = 256
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A group that did not arrive, and the reason in one line."""
+
+    group: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} failed: {self.error}"
+
+
+@dataclass(frozen=True)
+class GroupCounts:
+    """What became of one group in all runs, and how long it is expected to take."""
+
+    computed: int
+    failed: int
+    skipped: int
+    """Runs that did not start it, since it could not end in time."""
+    hung: int
+    """Times that it was found hanging."""
+    expected_ms: float
+
+
+class _Group:
+    def __init__(self, prior_ms: float | None) -> None:
+        self.durations = Durations(prior_ms)
+        self.computed = self.failed = self.skipped = self.hung = 0
+        self.hanging_since = -math.inf
+        self.logged = -math.inf
+        self.unlogged = 0
+
+
+class Schedule:
+    """Durations and counts of groups, and the tasks of a run that follow from them; thread-safe.
+
+    Times are in seconds of `time.perf_counter`; `priors_ms` has the duration of each group that is expected before its
+    first measurement, None if it is unknown.
+    """
+
+    def __init__(self, priors_ms: Mapping[str, float | None]) -> None:
+        self._groups = {name: _Group(prior) for name, prior in priors_ms.items()}
+        self._hanging = HangingGroups()
+        self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES)
+        self._lock = Lock()
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return tuple(self._failures)
+
+    def counts(self, now: float) -> dict[str, GroupCounts]:
+        return {
+            name: GroupCounts(each.computed, each.failed, each.skipped, each.hung, each.durations.expected_ms(now))
+            for name, each in self._groups.items()
+        }
+
+    def tasks(
+        self,
+        steps: Sequence[Sequence[Task]],
+        left_out: Collection[str],
+        *,
+        now: float,
+        until: float | None,
+        in_order: bool,
+        continues: bool,
+    ) -> list[Task]:
+        """Return the tasks of some steps, with the times by which they must start so as to end by `until`.
+
+        Groups that are left out have none, nor have those that use their results. Unless the run `continues` after a
+        failed group, nor have the steps from theirs on. None as `until` is no limit.
+        """
+        if left_out:
+            if not continues:
+                lost = (i for i, step in enumerate(steps) if any(task.group in left_out for task in step))
+                steps = steps[: next(lost, None)]
+            steps = [[task for task in step if not {task.group, *task.uses}.intersection(left_out)] for step in steps]
+        if until is None:
+            return list(chain.from_iterable(steps))
+        expected = {name: each.durations.expected_ms(now) for name, each in self._groups.items()}
+        return timed(steps, expected, until, whole_steps=in_order)
+
+    def left_out(self, abandoned: Mapping[str, float], now: float, seconds: float) -> dict[str, str]:
+        """Return the groups that hang, and why each is left out of a run of so many seconds.
+
+        `abandoned` has the groups that still run for an earlier input, and the time at which each started.
+        """
+        found: dict[str, str] = {}
+        for name, started in abandoned.items():
+            group, running_s = self._groups[name], now - started
+            if is_overdue(running_s, group.durations.expected_ms(now), seconds):
+                running = f"its extractor hangs: it has been running for {running_s * 1e3:.0f} ms"
+                found[name] = f"group {name!r} is left out: {running} for an earlier input"
+                if group.hanging_since != started:
+                    group.hanging_since = started
+                    self.hung(name, running, now)
+        for name, seconds_left in self._hanging.left_out(now).items():
+            found.setdefault(name, f"group {name!r} is left out: it hung, and is tried again in {seconds_left:.1f} s")
+        return found
+
+    def arrived(self, name: str, took_ms: float | None, now: float) -> None:
+        """Record that a group was computed, and its duration, if that counts."""
+        if took_ms is not None:
+            self._groups[name].durations.add(took_ms, now)
+        self._groups[name].computed += 1
+        self._hanging.discard(name)
+
+    def hung(self, name: str, error: str, now: float) -> Failure:
+        """Record that a group hangs."""
+        self._groups[name].hung += 1
+        self._hanging.add(name, now)
+        return self.failed(name, error, now)
+
+    def failed(self, name: str, error: str, now: float) -> Failure:
+        """Record that a group failed, and log it if no failure of this group was logged in the last minute."""
+        failure, group = Failure(name, error), self._groups[name]
+        with self._lock:
+            group.failed += 1
+            self._failures.append(failure)
+            due = now - group.logged >= LOG_SECONDS
+            unlogged, group.unlogged = (group.unlogged, 0) if due else (0, group.unlogged + 1)
+            if due:
+                group.logged = now
+        if due:
+            _log.warning("%s%s", failure, f" ({unlogged} more since the last message)" if unlogged else "")
+        return failure
+
+    def skipped(self, names: Iterable[str], now: float) -> str | None:
+        """Record the groups that a run did not start; return a note about them."""
+        notes = []
+        for name in names:
+            durations = self._groups[name].durations
+            notes.append(f"{name!r} ({durations.expected_ms(now):.3g} ms)")
+            self._groups[name].skipped += 1
+            durations.refuse()
+        return f"not started, since it could not end in time: {', '.join(notes)}" if notes else None

@@ -1,0 +1,295 @@
+"""A pool of workers, which are threads or processes.
+
+`Workers(extractors, worker).start(extraction)` has an extraction computed; see `Extraction` for how its results arrive.
+Workers know no model: the runner turns arrivals into an answer, and a client of the service sends them on.
+
+Every worker has a daemon thread. An extraction goes to as many idle workers as it may use. If all are busy, the pool
+starts new ones in the background, up to `max_workers`, and the extraction waits in the queue for the first free one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from threading import Condition, Thread, current_thread
+from typing import Any, Literal, Self, get_args
+from weakref import WeakSet
+
+from anytime.errors import ExtractorError, suggestion
+from anytime.inference.extraction import Extraction, Task, computed
+from anytime.inference.workers.process import (
+    ProcessWorker,
+    WorkerLostError,
+    disown_processes,
+    packed_extractors,
+    packed_input,
+)
+
+Worker = Literal["thread", "process"]
+
+STARTED = {"thread": 1, "process": 2}
+"""Workers started by the constructor: a process takes most of a second to start, so there is a spare."""
+
+MOST = {"thread": 64, "process": max(4, os.cpu_count() or 1)}
+"""Default of `max_workers`: the number of workers follows the callers."""
+
+GRACE_SECONDS = {"thread": 0.05, "process": 5.0}
+"""How long `close` waits for the threads: a process can be terminated, a thread inside an extractor cannot."""
+
+_log = logging.getLogger("anytime.workers")
+
+_pools: WeakSet[Workers] = WeakSet()
+
+
+class _ThreadWorker:
+    """A worker that computes in the calling thread. No caller can stop a thread inside an extractor."""
+
+    def __init__(self, extractors: Mapping[str, Callable[..., Any]]) -> None:
+        self._extractors = extractors
+
+    def alive(self) -> bool:
+        return True
+
+    def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
+        results, in_order = extraction.results, extraction.in_order
+        for arrival in computed(
+            tasks, self._extractors, extraction.x, results, in_order=in_order, starting=extraction.starting
+        ):
+            if not extraction.put(arrival):
+                return
+
+    def stop(self) -> None:
+        pass
+
+    def pending(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Workers:
+    """Threads or processes that compute feature groups; a context manager. The arguments are those of `Runner`.
+
+    By default there are up to 64 threads, or as many processes as cores, at least four. A hanging extractor occupies
+    its thread. An extractor that blocks the interpreter delays the whole process, including the answer: loops in Python
+    by the interpreter's switch interval (5 ms by default), C code that keeps the GIL by its full duration.
+    """
+
+    def __init__(
+        self,
+        extractors: Mapping[str, Callable[..., Any]],
+        worker: Worker = "thread",
+        *,
+        max_workers: int | None = None,
+        patience_ms: float = 1000.0,
+    ) -> None:
+        if worker not in get_args(Worker):
+            raise ExtractorError(f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}")
+        max_workers = MOST[worker] if max_workers is None else max_workers
+        if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
+            raise ExtractorError(f"max_workers is {max_workers!r}; expected a whole number, 1 or more")
+        if not patience_ms >= 0:
+            raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")
+        self.worker = worker
+        self.max_workers = max_workers
+        self._make: Callable[[], ProcessWorker | _ThreadWorker]
+        self._pack: Callable[[Any], Any]
+        if worker == "process":
+            pickled = packed_extractors(extractors)
+            self._make = lambda: ProcessWorker(pickled, patience_ms)
+            self._pack = packed_input
+        else:
+            own = dict(extractors)
+            self._make, self._pack = lambda: _ThreadWorker(own), lambda x: x
+        self._closed = False
+        self._renew()
+        _pools.add(self)
+        # Registered after multiprocessing's own hook, so run before it: processes must not appear to have died.
+        atexit.register(self.close)
+        with self._changed:
+            starts = [self._grow() for _ in range(min(STARTED[worker], max_workers))]
+        try:
+            for start in starts:
+                start.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def count(self) -> int:
+        """Number of workers, including starting ones and those occupied by abandoned extractors."""
+        return len(self._threads)
+
+    def _renew(self) -> None:
+        """Reset to no workers and no work, also after a fork: the child has none of its parent's other threads."""
+        # A garbage collection may close a pool from a thread with this lock; Condition's lock is reentrant.
+        self._changed = Condition()
+        self._queue: deque[Extraction] = deque()
+        self._threads: dict[Thread, ProcessWorker | _ThreadWorker | None] = {}  # None while starting
+        self._idle = 0
+        self._serving: dict[Thread, Extraction] = {}
+
+    def start(self, extraction: Extraction) -> None:
+        """Queue an extraction and return at once. Cancel it to abandon it.
+
+        Raises ExtractorError if the workers are closed, or the input is not picklable for a process.
+        """
+        extraction.x = self._pack(extraction.x)
+        with self._changed:
+            if self._closed:
+                raise ExtractorError("these workers are closed; create new ones")
+            if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
+                self._queue = deque(waiting for waiting in self._queue if not waiting.finished)
+            self._queue.extend([extraction] * extraction.workers)
+            starting = sum(worker is None for worker in self._threads.values())
+            for _ in range(min(len(self._queue) - self._idle - starting, self.max_workers - self.count)):
+                self._grow().add_done_callback(_log_refusal)
+            self._changed.notify(extraction.workers)
+
+    @property
+    def shortage(self) -> str:
+        """Why no worker begins an extraction."""
+        with self._changed:
+            starting = sum(worker is None for worker in self._threads.values())
+            if starting:
+                return f"no worker was ready: {starting} of {self.count} are starting"
+            return f"no worker was free: all {self.count} of at most {self.max_workers} are busy"
+
+    def abandoned(self) -> dict[str, float]:
+        """Return the groups that workers still compute for cancelled extractions, and the time at which each started.
+
+        Times are in seconds of `time.perf_counter`.
+        """
+        with self._changed:
+            return {
+                group: started
+                for extraction in self._serving.values()
+                if extraction.cancelled
+                for group, started in extraction.running.copy().items()
+            }
+
+    def close(self) -> None:
+        """Stop the workers; running extractions end where they are. Idempotent."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for extraction in {*self._queue, *self._serving.values()}:
+                extraction.close()
+            self._queue.clear()
+            self._changed.notify_all()
+            threads = dict(self._threads)
+        atexit.unregister(self.close)
+        for worker in threads.values():
+            if worker is not None:
+                worker.abort()
+        until = time.monotonic() + GRACE_SECONDS[self.worker]
+        for thread in threads:
+            if thread is not current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _grow(self) -> Future[None]:
+        """Start a worker in its own thread, with the lock held; the future completes when it is ready, or fails."""
+        started: Future[None] = Future()
+        thread = Thread(target=self._run_thread, args=(started,), name="anytime-worker", daemon=True)
+        self._threads[thread] = None
+        thread.start()
+        return started
+
+    def _run_thread(self, started: Future[None]) -> None:
+        """Run one thread: create a worker, give it one extraction after another, and replace it when it is lost."""
+        try:
+            worker = self._make()
+        except BaseException as error:  # reported by the future
+            with self._changed:
+                del self._threads[current_thread()]
+            started.set_exception(error)
+            return
+        with self._changed:
+            self._threads[current_thread()] = worker
+        started.set_result(None)
+        lost = True
+        try:
+            lost = self._serve(worker)
+        finally:
+            with self._changed:
+                del self._threads[current_thread()]
+                if lost and not self._closed:
+                    self._grow().add_done_callback(_log_refusal)
+            worker.close()
+
+    def _serve(self, worker: ProcessWorker | _ThreadWorker) -> bool:
+        """Compute extractions until the pool closes (False) or the worker is lost (True)."""
+        while (extraction := self._next()) is not None:
+            if not worker.alive():  # it died between two extractions; this one did not cause it
+                self._return(extraction)
+                return True
+            extraction.join(worker)
+            try:
+                while tasks := extraction.take():
+                    worker.compute(extraction, tasks)
+            except WorkerLostError as error:
+                if not self._closed:
+                    _log.warning("a worker is replaced: %s", error)
+                if error.tasks and not extraction.finished:
+                    extraction.give_back(error.tasks)
+                    self._return(extraction)
+                return True
+            finally:
+                extraction.leave(worker)
+                with self._changed:
+                    self._serving.pop(current_thread(), None)
+        return False
+
+    def _return(self, extraction: Extraction) -> None:
+        with self._changed:
+            self._serving.pop(current_thread(), None)
+            self._queue.appendleft(extraction)
+            self._changed.notify()
+
+    def _next(self) -> Extraction | None:
+        with self._changed:
+            self._idle += 1
+            try:
+                while not self._closed:
+                    if not self._queue:
+                        self._changed.wait()
+                    elif not (extraction := self._queue.popleft()).finished:
+                        self._serving[current_thread()] = extraction
+                        return extraction
+            finally:
+                self._idle -= 1
+        return None
+
+
+def _renew_pools() -> None:
+    """Reset the pools in a forked child: its parent keeps the workers, and the child starts its own on demand."""
+    disown_processes()
+    for pool in _pools:
+        pool._renew()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_pools)
+
+
+def _log_refusal(started: Future[None]) -> None:
+    """Log a worker that failed to start in the background, where no caller waits for it."""
+    error = started.exception()
+    if error is not None:
+        _log.warning("a worker did not start: %s", error)

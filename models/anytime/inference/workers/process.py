@@ -1,0 +1,401 @@
+"""A worker process: its loop, and the parent's side of it.
+
+The process and the parent's thread that owns the other end of its pipe send
+
+    parent -> child    extractors, then each `_Job`, and the descriptor of new shared memory
+    child -> parent    None and a clock reading (ready) or the error, then each `Arrival` of a job, and None at its end
+
+All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost. Large arrays of an input
+do not travel through the pipe: the parent copies them into anonymous shared memory, which ends with its last process,
+however it ends. The child copies them from there, since extractors may keep an input, such as the last frame.
+
+`stop` is shared memory, too: jobs with numbers up to its value are cancelled. The child checks it before each group.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import multiprocessing.process
+import os
+import pickle
+import signal
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from ctypes import c_longlong
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from anytime._linalg import single_blas_thread
+from anytime.errors import ExtractorError, summary
+from anytime.inference.extraction import Arrival, Extraction, Task, computed
+
+START_SECONDS = 120.0
+"""Time limit for a process to import its extractors."""
+
+TICK_SECONDS = 0.05
+"""How often the parent of a silent process checks whether its extraction was cancelled too long ago."""
+
+END_SECONDS = 2.0
+"""How long a process may take to end after SIGTERM, before SIGKILL."""
+
+LARGE = 1 << 16
+"""Bytes of an array from which it goes through shared memory, not through the pipe."""
+
+_SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
+
+
+def packed(message: object) -> bytes:
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """A pickled input, and its large arrays as bytes."""
+
+    data: bytes
+    arrays: tuple[memoryview, ...]
+
+    @classmethod
+    def of(cls, x: object) -> PackedInput:
+        arrays: list[memoryview] = []
+
+        def in_band(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes >= LARGE:
+                arrays.append(raw)
+            return raw.nbytes < LARGE
+
+        data = pickle.dumps(x, pickle.HIGHEST_PROTOCOL, buffer_callback=in_band if _SHARED_MEMORY else None)
+        return cls(data, tuple(arrays))
+
+
+class _SentInput(NamedTuple):
+    """An input as its child receives it: the pickle, and where its arrays lie in the shared memory."""
+
+    data: bytes
+    ends: tuple[int, ...]
+    memory: int
+    """Size of the shared memory if it is new, and its descriptor follows; else 0."""
+
+
+class _Job(NamedTuple):
+    number: int
+    tasks: Sequence[Task]
+    in_order: bool
+    x: _SentInput | None
+    """None if the input is that of the previous job."""
+    results: Mapping[str, Any]
+    returns_results: bool
+    """Whether to send the results of groups without features."""
+
+
+class _SharedMemory:
+    """Memory that the parent writes and the child reads; it grows to the largest input."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+
+    def write(self, x: PackedInput, pipe: Connection[Any, Any]) -> tuple[_SentInput, Callable[[], object]]:
+        """Write the arrays; return what to send, and what to call after it has been sent."""
+        ends = [0]
+        for array in x.arrays:
+            ends.append(ends[-1] + array.nbytes)
+        new = self._memory is None or len(self._memory) < ends[-1]
+        descriptor = -1
+        if ends[-1] and new:
+            descriptor = os.memfd_create("anytime-input")
+            os.ftruncate(descriptor, ends[-1])
+            self.close()
+            self._memory = mmap.mmap(descriptor, ends[-1])
+        for array, (begin, end) in zip(x.arrays, pairwise(ends), strict=True):
+            assert self._memory is not None  # noqa: S101
+            self._memory[begin:end] = array
+
+        def follow() -> None:
+            if descriptor >= 0:
+                try:
+                    with _socket(pipe) as sending:
+                        socket.send_fds(sending, [b"\0"], [descriptor])
+                finally:
+                    os.close(descriptor)
+
+        return _SentInput(x.data, tuple(ends[1:]), ends[-1] if descriptor >= 0 else 0), follow
+
+    def read(self, x: _SentInput, pipe: Connection[Any, Any]) -> Any:
+        """Return an input whose arrays are copies; raise what unpickling raises."""
+        if x.memory:
+            self.close()
+            with _socket(pipe) as receiving:
+                _, descriptors, _, _ = socket.recv_fds(receiving, 1, 1)
+            try:
+                self._memory = mmap.mmap(descriptors[0], x.memory)
+            finally:
+                os.close(descriptors[0])
+        arrays: list[bytearray] = []
+        if self._memory is not None:
+            with memoryview(self._memory) as view:
+                arrays = [bytearray(view[begin:end]) for begin, end in pairwise((0, *x.ends))]
+        return pickle.loads(x.data, buffers=arrays)  # noqa: S301  (from the parent)
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+
+def _socket(pipe: Connection[Any, Any]) -> socket.socket:
+    return socket.socket(fileno=os.dup(pipe.fileno()))
+
+
+def packed_input(x: object) -> PackedInput:
+    """Return an input in the form that a process accepts; raise ExtractorError if it is not picklable."""
+    try:
+        return PackedInput.of(x)
+    except Exception as error:  # pickling a foreign object may raise anything
+        raise _unpicklable(f"input of type {type(x).__name__}", error) from error
+
+
+def packed_extractors(extractors: Mapping[str, Callable[..., Any]]) -> bytes:
+    remedy = "define it at the top level of a module, not as a lambda or inside a function, or "
+    for group, extractor in extractors.items():
+        try:
+            packed(extractor)
+        except Exception as error:
+            raise _unpicklable(f"the extractor of group {group!r}", error, remedy) from error
+    return packed(dict(extractors))
+
+
+def _unpicklable(what: str, error: Exception, remedy: str = "") -> ExtractorError:
+    return ExtractorError(f"{what} is not picklable for a process ({summary(error)}); {remedy}use worker='thread'")
+
+
+def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
+    """Run the child: compute jobs until the other end of the pipe is closed."""
+    # Ctrl-C reaches every process of a terminal; only the parent handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        extractors = pipe.recv()
+    except Exception as error:  # importing a foreign module may raise anything
+        pipe.send_bytes(packed((summary(error), 0.0)))
+        return
+    pipe.send_bytes(packed((None, time.perf_counter())))
+    memory, x, why = _SharedMemory(), None, None
+    # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
+    with single_blas_thread(), suppress(EOFError, OSError):
+        while True:
+            job: _Job = pipe.recv()
+            if job.x is not None:
+                x, why = None, None  # one input at a time
+                try:
+                    x = memory.read(job.x, pipe)
+                except (EOFError, OSError):
+                    raise
+                except Exception as error:  # unpickling a foreign class may raise anything
+                    why = f"the input does not load in the worker: {summary(error)}"
+            if why is None:
+                _compute(pipe, extractors, job, x, stop)
+            else:
+                _send(pipe, Arrival(job.tasks[0].group, error=why))
+            pipe.send_bytes(packed(None))
+
+
+def _compute(
+    pipe: Connection[Any, Any], extractors: Mapping[str, Callable[..., Any]], job: _Job, x: Any, stop: c_longlong
+) -> None:
+    silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
+    if stop.value >= job.number:
+        return
+    for arrival in computed(job.tasks, extractors, x, dict(job.results), in_order=job.in_order):
+        _send(pipe, arrival, without_values=arrival.group in silent)
+        if stop.value >= job.number:
+            return
+
+
+def _send(pipe: Connection[Any, Any], arrival: Arrival, *, without_values: bool = False) -> None:
+    group, took_ms = arrival.group, arrival.took_ms
+    values = None if without_values else arrival.values
+    try:
+        message = packed((group, values, took_ms, arrival.error, arrival.skipped))
+    except Exception as error:  # pickling foreign values may raise anything
+        message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
+    pipe.send_bytes(message)
+
+
+class WorkerLostError(Exception):
+    """The worker stopped and must be replaced; `tasks` are those that it took and did not begin."""
+
+    def __init__(self, reason: str, tasks: Sequence[Task] = ()) -> None:
+        super().__init__(reason)
+        self.tasks = tasks
+
+
+_processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
+
+
+def disown_processes() -> None:
+    """Forget the parent's processes in a forked child; otherwise multiprocessing ends them when the child exits."""
+    multiprocessing.process._children.difference_update(_processes)  # type: ignore[attr-defined]
+
+
+class ProcessWorker:
+    """The parent's side of a worker process, which is started by spawn and ready when the constructor returns.
+
+    A cancelled extractor may continue for `patience_ms` before its process is killed. Raises ExtractorError if the
+    process ended or failed to import the extractors.
+    """
+
+    def __init__(self, extractors: bytes, patience_ms: float) -> None:
+        self._kill_after = patience_ms / 1e3
+        self._job = 0
+        self._forwarding = False
+        self._computing = False
+        self._latest: Callable[[], Extraction | None] = lambda: None
+        self._clock_offset = 0.0
+        self._lock = Lock()
+        self._closed = False
+        self._memory = _SharedMemory()
+        context = multiprocessing.get_context("spawn")
+        # No lock around the value: one side writes, the other reads, and eight aligned bytes are written at once.
+        self._stop = context.RawValue(c_longlong, 0)
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=serve, args=(child_end, self._stop), name="anytime-worker", daemon=True)
+        _processes.add(self._process)
+        try:
+            try:
+                self._process.start()
+            finally:
+                child_end.close()
+            self._prepare(extractors)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, extractors: bytes) -> None:
+        sent, reading = time.perf_counter(), 0.0
+        try:
+            self._pipe.send_bytes(extractors)
+            if self._pipe.poll(START_SECONDS):
+                refusal, reading = self._pipe.recv()
+            else:
+                refusal = f"not ready after {START_SECONDS:g} s"
+        except (EOFError, OSError):
+            ending = self._ending() or "it closed its pipe"
+            raise ExtractorError(
+                f"the worker process ended while starting ({ending}); a script must do its work under "
+                "\"if __name__ == '__main__':\", since worker processes import it"
+            ) from None
+        if refusal is not None:
+            raise ExtractorError(
+                f"the extractors do not load in a worker process ({refusal}); define them in a module "
+                "that it can import, or use worker='thread'"
+            )
+        received = time.perf_counter()
+        if not sent <= reading <= received:  # all processes of a machine usually share this clock
+            self._clock_offset = reading - received
+
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
+        """Send a job and put each arriving group.
+
+        Raises WorkerLostError if the process died, and the group that it was computing has been put as failed; or if it
+        stays busy too long after a cancellation, and the caller must close it.
+        """
+        self._job += 1
+        self._forwarding = False
+        if extraction.cancelled:  # `stop` may have seen the number before
+            return
+        self._computing = True
+        waiting = deque(tasks)
+        extraction.starting(waiting[0].group)
+        try:
+            self._send_job(extraction, tasks)
+            while (arrival := self._receive(extraction, waiting)) is not None:
+                waiting.popleft()
+                if waiting and not arrival.skipped:
+                    extraction.starting(waiting[0].group)
+                extraction.put(arrival)
+                self._forwarding = False
+        except (EOFError, OSError) as error:
+            reason = f"the worker process ended ({self._ending() or summary(error)})"
+            if waiting:
+                extraction.put(Arrival(waiting.popleft().group, error=reason))
+            raise WorkerLostError(reason, waiting) from None
+        finally:
+            self._computing = False
+
+    def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
+        sent, follow = None, None
+        if self._latest() is not extraction:
+            sent, follow = self._memory.write(extraction.x, self._pipe)
+            self._latest = weakref.ref(extraction)
+        if self._clock_offset:
+            tasks = [replace(task, start_by=task.start_by + self._clock_offset) for task in tasks]
+        used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
+        job = _Job(self._job, tasks, extraction.in_order, sent, used, extraction.workers > 1)
+        self._pipe.send_bytes(packed(job))
+        if follow is not None:
+            follow()
+
+    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> Arrival | None:
+        """Return the next message, which belongs to the first task that waits, or None at the end of the job."""
+        while not self._pipe.poll(TICK_SECONDS):
+            since = extraction.cancelled_at
+            if since is not None and time.perf_counter() - since > self._kill_after:
+                raise WorkerLostError(f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled")
+        self._forwarding = True
+        try:
+            message = self._pipe.recv()
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # unpickling foreign values may raise anything
+            return Arrival(waiting[0].group, error=f"its values do not load: {summary(error)}")
+        return None if message is None else Arrival(*message)
+
+    def stop(self) -> None:
+        self._stop.value = self._job
+
+    def pending(self) -> bool:
+        # The order matters: the flag is set before a message leaves the pipe and cleared after its group is put.
+        return self._computing and (self._pipe.poll() or self._forwarding)
+
+    def _ending(self) -> str | None:
+        self._process.join(END_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            return None
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+    def abort(self) -> None:
+        """Terminate the process, which ends a running `compute` soon; called from any thread."""
+        with self._lock:
+            if not self._closed:
+                self._process.terminate()
+
+    def close(self) -> None:
+        """Terminate the process, wait for it, and close the pipe; called from the thread that computes."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._pipe.close()
+        self._memory.close()
+        if self._process.pid is None:  # it was never started
+            return
+        self._process.terminate()
+        self._process.join(END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(END_SECONDS)
+        with suppress(ValueError):  # SIGKILL did not end it in time; it is a daemon, and the system ends it
+            self._process.close()

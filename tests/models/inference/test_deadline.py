@@ -1,0 +1,175 @@
+"""The rules of time, on a clock that the tests move."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from anytime.inference.deadline import (
+    FEW,
+    MAX_DRAIN_S,
+    MEASUREMENTS,
+    MEMORY_S,
+    REFUSALS,
+    STALL_S,
+    Durations,
+    HangingGroups,
+    LatenessRecord,
+    grace,
+    is_overdue,
+    timed,
+)
+from anytime.inference.extraction import Task
+
+
+def test_the_margin_settles_where_few_answers_are_late() -> None:
+    rng = np.random.default_rng(0)
+    record = LatenessRecord()
+    wake = rng.exponential(0.1, 20_000)
+    late = np.empty_like(wake)
+    for i, ms in enumerate(wake):
+        late[i] = ms - record.margin_ms
+        record.add(late[i])
+    assert 0.005 < (late[2000:] > 0).mean() < 0.035
+    assert record.summary().count == 20_000
+    assert record.summary().max == late[-4096:].max()
+
+
+def test_the_margin_is_bounded() -> None:
+    record = LatenessRecord()
+    for _ in range(200):
+        record.add(50.0)
+    assert record.margin_ms == 1.0
+    for _ in range(5000):
+        record.add(-1.0)
+    assert record.margin_ms == 0.0
+
+
+def test_answers_that_did_not_wait_count_and_leave_the_margin() -> None:
+    record = LatenessRecord()
+    before = record.margin_ms
+    record.add(-5.0, waited=False)
+    assert (record.margin_ms, record.summary().count, record.summary().p50) == (before, 1, -5.0)
+
+
+@pytest.mark.parametrize(("deadline_ms", "early_ms"), [(20.0, 0.6), (1.2, 0.6), (1.0, 0.5), (0.0, 0.0)])
+def test_margin_and_answering_take_at_most_half_of_a_deadline(deadline_ms: float, early_ms: float) -> None:
+    record = LatenessRecord()
+    assert record.early_ms(deadline_ms, 0.5) == pytest.approx(early_ms)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "expected"), [(0.0, 0.0), (STALL_S, 0.0), (0.01, 0.001), (0.5, MAX_DRAIN_S), (9.0, MAX_DRAIN_S)]
+)
+def test_a_stall_grants_a_tenth_of_itself(late_s: float, expected: float) -> None:
+    assert grace(late_s) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prior", [None, 0.0, 5.0])
+def test_before_a_measurement_the_prior_is_expected(prior: float | None) -> None:
+    assert Durations(prior).expected_ms(0.0) == (prior or 0.0)
+
+
+def test_of_few_measurements_the_shortest_counts_so_that_one_cold_call_excludes_no_group() -> None:
+    durations = Durations(4.0)
+    for i in range(FEW - 1):
+        durations.add(300.0, float(i))
+    assert durations.expected_ms(1.0) == 4.0
+    unknown = Durations()
+    unknown.add(300.0, 0.0)
+    unknown.add(2.0, 0.0)
+    assert unknown.expected_ms(0.0) == 2.0
+
+
+def test_the_expected_duration_is_the_quantile_of_the_latest_calls() -> None:
+    rng, durations, seen = np.random.default_rng(1), Durations(1.0), list[float]()
+    for i in range(200):
+        seen.append(float(rng.exponential(3.0)))
+        durations.add(seen[-1], i / 100)
+        if i >= FEW:
+            latest = np.array(seen[-MEASUREMENTS:])
+            assert durations.expected_ms(i / 100) == np.quantile(latest, 0.9, method="lower")
+
+
+def test_one_slow_call_among_many_changes_little_and_a_lasting_change_is_learned() -> None:
+    durations = Durations(2.0)
+    for i in range(MEASUREMENTS):
+        durations.add(2.0, i / 1e3)
+    durations.add(500.0, 0.1)
+    assert durations.expected_ms(0.1) == 2.0
+    for _ in range(4):
+        durations.add(9.0, 0.1)
+    assert durations.expected_ms(0.1) == 9.0
+
+
+def test_measurements_are_forgotten_so_that_a_slow_phase_ends() -> None:
+    durations = Durations(2.0)
+    for i in range(5):
+        durations.add(50.0, float(i))
+    assert durations.expected_ms(4.0 + MEMORY_S) == 2.0
+    durations.add(3.0, 30.0)
+    assert durations.expected_ms(30.0) == 2.0
+
+
+def test_a_group_that_was_never_measured_is_tried_after_some_refusals_since_its_prior_may_be_wrong() -> None:
+    durations = Durations(1e6)
+    expected = []
+    for _ in range(3 * REFUSALS):
+        expected.append(durations.expected_ms(0.0))
+        durations.refuse()
+    assert [i for i, each in enumerate(expected) if not each] == [REFUSALS, 2 * REFUSALS]
+    durations.add(5.0, 0.0)
+    for _ in range(3 * REFUSALS):
+        durations.refuse()
+        assert durations.expected_ms(0.0) == 5.0, "a measurement stands"
+
+
+def literal_tasks(steps: list[list[str]], ms: dict[str, float], until: float, *, whole: bool) -> dict[str, float]:
+    """The latest start of each group, by the definition."""
+    starts = {}
+    for step in steps:
+        for i, name in enumerate(step):
+            rest = step[i:] if whole else [name]
+            starts[name] = until - sum(ms[each] for each in rest) / 1e3
+    return starts
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_group_may_start_if_it_or_the_rest_of_its_step_can_end_in_time(whole: bool) -> None:
+    steps, ms = [["a"], ["p", "q", "b"], ["c"]], {"a": 1.0, "p": 2.0, "q": 0.0, "b": 4.0, "c": 9.0}
+    given = [[Task(name) for name in step] for step in steps]
+    found = timed(given, ms, 10.0, whole_steps=whole)
+    assert [task.group for task in found] == ["a", "p", "q", "b", "c"]
+    expected = literal_tasks(steps, ms, 10.0, whole=whole)
+    assert {task.group: task.start_by for task in found} == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_hanging_group_is_left_out_for_longer_each_time_up_to_a_minute() -> None:
+    hanging, now, pauses = HangingGroups(), 0.0, list[float]()
+    for _ in range(9):
+        hanging.add("a", now)
+        pauses.append(hanging.left_out(now)["a"])
+        now += pauses[-1]
+        assert hanging.left_out(now) == {}
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    hanging.discard("a")
+    hanging.add("a", now)
+    assert hanging.left_out(now) == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("running_s", "expected_ms", "deadline_s", "overdue"),
+    [
+        (0.05, 5.0, 0.02, True),  # far beyond its usual time and a whole deadline
+        (0.05, 20.0, 0.02, False),  # a slow group
+        (0.05, 5.0, 1.0, False),  # this run has time to wait
+        (0.021, 0.0, 0.02, True),
+        (math.inf, 1e6, 1e6, True),
+    ],
+)
+def test_an_abandoned_computation_hangs_if_it_exceeds_both_its_time_and_the_deadline(
+    running_s: float, expected_ms: float, deadline_s: float, overdue: bool
+) -> None:
+    assert is_overdue(running_s, expected_ms, deadline_s) is overdue
