@@ -10,17 +10,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anytime import Answer, AnytimeRegressor, FeatureGroup, FeatureGroups, Model, Prediction
 from anytime.costs.profiling import ModuleInputs, profile
+from anytime.types import Float
 from benchmarks.cameras.extractors import EXTRACTORS
-from benchmarks.cameras.scenes import clip, pair
+from benchmarks.cameras.scenes import clip
 
 __all__ = ["Case", "Pipeline", "camera", "plain"]
 
+Extractors = Mapping[str, Callable[[Any], Any]]
+
 RESERVE_MS = 0.3
-"""What the loop reserves for its answer."""
+"""What the loop by hand reserves for its answer."""
 
 PLAIN_MS = (0.5, 1.0, 2.0, 3.0, 8.0, 12.0)
 """Durations of extractors in plain Python."""
@@ -32,7 +34,7 @@ class Case:
 
     x: Any
     y: float
-    values: dict[str, NDArray[Any]]
+    values: dict[str, Float]
     took_ms: float
 
 
@@ -41,7 +43,7 @@ class Pipeline:
     """A model whose costs are the medians of its extractors' times; `slow_ms` are their 95 % quantiles."""
 
     model: Model
-    extractors: Mapping[str, Callable[[Any], Any]]
+    extractors: Extractors
     slow_ms: Mapping[str, float]
     cases: Sequence[Case]
 
@@ -55,45 +57,41 @@ class Pipeline:
             prediction.add(group, self.extractors[group](x))
         return prediction.answer()
 
-    def predicted(self, values: Mapping[str, Any]) -> float:
-        """Return the prediction from values of all groups, or of some."""
+    def predicted(self, case: Case, received: Sequence[str]) -> float:
+        """Return the full model's prediction; the training means replace groups that were not received."""
         prediction = Prediction(self.model)
-        for group, each in values.items():
-            prediction.add(group, each)
+        for group, values in case.values.items():
+            prediction.add(group, values if group in received else np.full(len(values), np.nan))
         return float(prediction.answer().prediction)
 
-    def with_defaults(self, case: Case, received: Sequence[str]) -> float:
-        """Return the full model's prediction with the training means of the groups that were not received."""
-        return self.predicted(
-            {group: each if group in received else np.full(len(each), np.nan) for group, each in case.values.items()}
-        )
 
-
-def _case(extractors: Mapping[str, Callable[[Any], Any]], x: Any, y: float) -> Case:
+def _case(extractors: Extractors, x: Any, y: float) -> Case:
     begin = time.perf_counter()
     values = {name: np.asarray(extractor(x), dtype=np.float64) for name, extractor in extractors.items()}
     return Case(x, y, values, (time.perf_counter() - begin) * 1e3)
 
 
-def _training_case(seed: int) -> Case:
-    case = _case(EXTRACTORS, *pair(seed))
-    return Case(None, case.y, case.values, case.took_ms)  # without the frames, which are large
-
-
-def _trained(
-    extractors: Mapping[str, Callable[[Any], Any]], training: Sequence[Case], cases: Sequence[Case], repeats: int
-) -> Pipeline:
+def _trained(extractors: Extractors, training: Sequence[Case], cases: Sequence[Case]) -> Pipeline:
     """Profile the extractors on some cases, and train with these costs."""
-    columns = {name: [f"{name}_{j}" for j in range(len(each))] for name, each in training[0].values.items()}
-    unpriced = FeatureGroups(
-        groups=tuple(FeatureGroup(name=name, features=tuple(each), cost=1.0) for name, each in columns.items())
-    )
-    times = profile(unpriced, extractors, ModuleInputs(tuple(case.x for case in cases)), repeats=repeats).times
-    groups = [{"name": name, "features": each, "cost": float(np.median(times[name]))} for name, each in columns.items()]
+    columns = {name: tuple(f"{name}_{j}" for j in range(len(each))) for name, each in cases[0].values.items()}
+
+    def groups(costs: Mapping[str, float]) -> FeatureGroups:
+        each = (FeatureGroup(name=name, features=columns[name], cost=costs[name]) for name in columns)
+        return FeatureGroups(cost_unit="ms", groups=tuple(each))
+
+    inputs = ModuleInputs(tuple(case.x for case in cases))
+    times = profile(groups(dict.fromkeys(columns, 1.0)), extractors, inputs, repeats=1).times
     X = np.array([np.concatenate(list(case.values.values())) for case in training])
-    learner = AnytimeRegressor({"cost_unit": "ms", "groups": groups}, alpha="cv", basis="linear")
-    model = learner.fit(X, np.array([case.y for case in training])).model_
+    costed = groups({name: float(np.median(each)) for name, each in times.items()})
+    # One penalty: choosing it by cross-validation takes 20 s, and is as good.
+    model = AnytimeRegressor(costed, alpha=0.1, basis="linear").fit(X, [case.y for case in training]).model_
     return Pipeline(model, extractors, {name: float(np.percentile(each, 95)) for name, each in times.items()}, cases)
+
+
+def _training_case(seed: int) -> Case:
+    x, y = next(clip(seed, 1))
+    case = _case(EXTRACTORS, x, y)
+    return Case(None, y, case.values, case.took_ms)  # without the frames, which are large
 
 
 def camera(scenes: int, clips: int, frames: int) -> Pipeline:
@@ -101,10 +99,10 @@ def camera(scenes: int, clips: int, frames: int) -> Pipeline:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         training = pool.map(_training_case, range(scenes), chunksize=8)
     cases = [_case(EXTRACTORS, x, y) for seed in range(clips) for x, y in clip(10**6 + seed, frames)]
-    return _trained(EXTRACTORS, training, cases, repeats=1)
+    return _trained(EXTRACTORS, training, cases)
 
 
-def _spin(position: int, ms: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spin(position: int, ms: float, x: Float) -> Float:
     """Return a number of the input after `ms` of processor time in which plain Python keeps the interpreter."""
     end = time.thread_time() + ms / 1e3
     while time.thread_time() < end:
@@ -118,8 +116,6 @@ def plain() -> Pipeline:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, len(PLAIN_MS)))
     y = X @ np.arange(len(PLAIN_MS), 0, -1.0) + rng.standard_normal(len(X))
-    every = [
-        Case(x, float(each), {n: x[[j]] for j, n in enumerate(extractors)}, sum(PLAIN_MS))
-        for x, each in zip(X, y, strict=True)
-    ]
-    return _trained(extractors, every, every[:40], repeats=1)
+    each = zip(X, y.tolist(), strict=True)
+    cases = [Case(x, target, dict(zip(extractors, x[:, None], strict=True)), sum(PLAIN_MS)) for x, target in each]
+    return _trained(extractors, cases, cases[:40])

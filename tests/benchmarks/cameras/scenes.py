@@ -1,8 +1,8 @@
 """Scenes with an obstacle in front of a camera, rendered from a seed.
 
-A frame is 640 x 480, 8 bits, blue, green and red. The input of the extractors is a pair of frames, 40 ms apart, in which
-the camera approaches an obstacle: a striped box on the ground. Its distance is the target. Textured clutter, a light
-that differs from scene to scene, and the noise of the sensor make that difficult.
+The input of the extractors is a pair of frames, 40 ms apart, in which the camera approaches an obstacle: a striped box
+on the ground. Its distance is the target. Textured clutter, a light that differs from scene to scene, and the noise of
+the sensor make it difficult.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HEIGHT", "PERIOD_MS", "WIDTH", "Frames", "clip", "pair"]
+__all__ = ["HEIGHT", "PERIOD_MS", "WIDTH", "Frames", "clip"]
 
 Frames = NDArray[np.uint8]
-"""Previous and current frame, (2, 480, 640, 3)."""
+"""Previous and current frame: blue, green and red, (2, 480, 640, 3)."""
 
 WIDTH, HEIGHT = 640, 480
 PERIOD_MS = 40.0
@@ -26,76 +26,60 @@ NEAREST_M, FARTHEST_M = 2.0, 25.0
 FOCAL = 500.0
 """Pixels per metre at a distance of one metre."""
 
-HORIZON = 200
-CAMERA_M = 1.2
-"""Height of the camera above the ground."""
+HORIZON, CAMERA_M = 200, 1.2
+"""Row of the horizon, and height of the camera above the ground."""
 
 _NOISE = np.random.default_rng(0).standard_normal((HEIGHT + 100, WIDTH + 100, 3), dtype=np.float32)
 """Noise of the sensor; each frame has another part of it."""
 
 
-class _Scene:
-    """What stays the same in all frames of a scene."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = rng = np.random.default_rng(seed)
-        self.speed = rng.uniform(2.0, 15.0)  # m/s
-        self.distance = float(np.exp(rng.uniform(np.log(NEAREST_M), np.log(FARTHEST_M))))
-        self._size_m = rng.uniform(0.8, 1.2), rng.uniform(1.2, 1.8)
-        self._aside_m = rng.uniform(-0.5, 0.5)
-        self._stripes = rng.integers(0, 120, 3), rng.integers(130, 255, 3)
-        sky, ground = rng.uniform(120, 220, 3), rng.uniform(60, 140, 3)
-        background = np.empty((HEIGHT, WIDTH, 3), np.float32)
-        background[:HORIZON], background[HORIZON:] = sky, ground
-        for cell, strength in ((64, 25.0), (8, 12.0)):
-            coarse = rng.normal(0, strength, (HEIGHT // cell + 1, WIDTH // cell + 1, 3)).astype(np.float32)
-            background += cv2.resize(coarse, (WIDTH, HEIGHT), interpolation=cv2.INTER_LINEAR)
-        for _ in range(int(rng.integers(4, 14))):
-            self._add_clutter(background)
-        self._background = np.clip(background, 0, 255).astype(np.uint8)
-        light = np.linspace(*rng.uniform(0.6, 1.2, 2), WIDTH, dtype=np.float32)
-        self._light = np.repeat((rng.uniform(0.7, 1.1) * light)[None, :, None], HEIGHT, 0).repeat(3, 2)
-        self._noise = np.float32(rng.uniform(2, 6))
-
-    def _add_clutter(self, image: NDArray[np.float32]) -> None:
-        """Draw a circle or a rectangle with a texture."""
-        rng = self.rng
-        (x, y), radius = rng.integers(0, (WIDTH, HEIGHT)), int(rng.integers(10, 50))
-        mask = np.zeros((HEIGHT, WIDTH), np.uint8)
-        if rng.random() < 0.5:
-            cv2.circle(mask, (int(x), int(y)), radius, 1, -1)
-        else:
-            cv2.rectangle(mask, (int(x), int(y)), (int(x) + radius, int(y) + 2 * radius), 1, -1)
-        inside = mask.astype(bool)
-        texture = rng.uniform(0, 200, 3) + rng.normal(0, 20, (int(inside.sum()), 1))
-        image[inside] = texture
-
-    def frame(self, distance: float) -> NDArray[np.uint8]:
-        """Return the frame at a distance in metres."""
-        image = self._background.copy()
-        scale = FOCAL / distance
-        width, height = (max(int(size * scale), 2) for size in self._size_m)
-        bottom = HORIZON + int(CAMERA_M * scale)
-        left = WIDTH // 2 + int(self._aside_m * scale) - width // 2
-        for stripe in range(8):
-            ends = [bottom - height * part // 8 for part in (stripe + 1, stripe)]
-            colour = [int(value) for value in self._stripes[stripe % 2]]
-            cv2.rectangle(image, (left, ends[0]), (left + width, ends[1]), colour, -1)
-        y, x = self.rng.integers(0, 100, 2)
-        noisy = image * self._light + self._noise * _NOISE[y : y + HEIGHT, x : x + WIDTH]
-        return np.clip(noisy, 0, 255).astype(np.uint8)
-
-
 def clip(seed: int, frames: int) -> Iterator[tuple[Frames, float]]:
     """Yield consecutive pairs of a scene, each with the logarithm of the distance in the current frame."""
-    scene = _Scene(seed)
-    step = scene.speed * PERIOD_MS / 1e3
-    distances = [max(scene.distance - step * number, NEAREST_M / 2) for number in range(-1, frames)]
-    images = [scene.frame(distance) for distance in distances]
-    for number, distance in enumerate(distances[1:]):
-        yield np.stack(images[number : number + 2]), float(np.log(distance))
+    rng = np.random.default_rng(seed)
+    distance = np.exp(rng.uniform(np.log(NEAREST_M), np.log(FARTHEST_M)))
+    step = rng.uniform(2.0, 15.0) * PERIOD_MS / 1e3  # at 2 to 15 m/s
+    size, aside = rng.uniform((0.8, 1.2), (1.2, 1.8)), rng.uniform(-0.5, 0.5)
+    stripes = [rng.integers(*ends, 3).tolist() for ends in ((0, 120), (130, 255))]
+    background, light, noise = _background(rng), _light(rng), np.float32(rng.uniform(2, 6))
+
+    def frame(distance: float) -> NDArray[np.uint8]:
+        image = background.copy()
+        width, height = np.maximum(size * FOCAL / distance, 2).astype(int).tolist()
+        left = int(WIDTH / 2 + aside * FOCAL / distance - width / 2)
+        bottom = int(HORIZON + CAMERA_M * FOCAL / distance)
+        for part in range(8):
+            corners = (left, bottom - height * (part + 1) // 8), (left + width, bottom - height * part // 8)
+            cv2.rectangle(image, *corners, stripes[part % 2], -1)
+        y, x = rng.integers(0, 100, 2)
+        noisy = image * light + noise * _NOISE[y : y + HEIGHT, x : x + WIDTH]
+        return np.asarray(np.clip(noisy, 0, 255), dtype=np.uint8)
+
+    previous = frame(distance + step)
+    for _ in range(frames):
+        current = frame(distance)
+        yield np.stack([previous, current]), float(np.log(distance))
+        previous, distance = current, max(distance - step, NEAREST_M / 2)
 
 
-def pair(seed: int) -> tuple[Frames, float]:
-    """Return the first pair of a scene, and the logarithm of its distance."""
-    return next(clip(seed, 1))
+def _background(rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return sky, ground and clutter."""
+    image = np.empty((HEIGHT, WIDTH, 3), np.float32)
+    image[:HORIZON], image[HORIZON:] = rng.uniform(120, 220, 3), rng.uniform(60, 140, 3)
+    for cell, strength in ((64, 25.0), (8, 12.0)):
+        coarse = rng.normal(0, strength, (HEIGHT // cell + 1, WIDTH // cell + 1, 3)).astype(np.float32)
+        image += cv2.resize(coarse, (WIDTH, HEIGHT), interpolation=cv2.INTER_LINEAR)
+    for _ in range(rng.integers(4, 14)):
+        (x, y), radius = rng.integers(0, (WIDTH, HEIGHT)).tolist(), int(rng.integers(10, 50))
+        mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+        if rng.random() < 0.5:
+            cv2.circle(mask, (x, y), radius, 1, -1)
+        else:
+            cv2.rectangle(mask, (x, y), (x + radius, y + 2 * radius), 1, -1)
+        image[mask > 0] = rng.uniform(0, 200, 3) + rng.normal(0, 20, (np.count_nonzero(mask), 1))
+    return np.clip(image, 0, 255)
+
+
+def _light(rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return the light of each column, (width, 1)."""
+    left, right = rng.uniform(0.5, 1.2, 2)
+    return np.linspace(left, right, WIDTH, dtype=np.float32)[:, None]

@@ -7,13 +7,12 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-__all__ = ["Usage", "busy_process", "children", "processor_s", "resident_mib"]
+__all__ = ["busy_process", "children", "in_use", "processor_s", "resident_mib", "settled"]
 
 
 def children() -> set[int]:
@@ -31,45 +30,31 @@ def processor_s(ignored: set[int]) -> float:
     total = time.process_time() + ended.ru_utime + ended.ru_stime
     for child in children() - ignored:
         with suppress(OSError):
-            total += time.clock_gettime(~child << 3 | 2)  # clock_getcpuclockid(3), which Python does not have
+            total += time.clock_gettime(~child << 3 | 2)  # as clock_getcpuclockid(3), which Python does not have
     return total
 
 
 def resident_mib() -> float:
     """Return the memory of this process and its children."""
     pages = 0
-    for process in {os.getpid(), *children()}:
+    for process in (os.getpid(), *children()):
         with suppress(OSError):
             pages += int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What a program may leave behind."""
+def in_use() -> Counter[str]:
+    """Count what a program may leave behind; segments are those of the whole machine."""
+    descriptors, segments = (len(os.listdir(folder)) for folder in ("/proc/self/fd", "/dev/shm"))
+    return Counter(descriptors=descriptors, segments=segments, processes=len(children()))
 
-    descriptors: int
-    segments: frozenset[str]
-    processes: frozenset[int]
 
-    @classmethod
-    def now(cls) -> Self:
-        segments = frozenset(os.listdir("/dev/shm"))  # noqa: S108
-        return cls(len(os.listdir("/proc/self/fd")), segments, frozenset(children()))
-
-    def more(self, before: Usage) -> int:
-        """Return how many descriptors, segments and processes there are more than before."""
-        descriptors = max(self.descriptors - before.descriptors, 0)
-        processes = max(len(self.processes) - len(before.processes), 0)
-        return descriptors + len(self.segments - before.segments) + processes
-
-    @classmethod
-    def settled(cls, before: Usage, seconds: float = 20.0) -> int:
-        """Return how many more than before remain; wait for processes that are starting or ending."""
-        end = time.monotonic() + seconds
-        while (more := cls.now().more(before)) and time.monotonic() < end:
-            time.sleep(0.05)
-        return more
+def settled(before: Counter[str]) -> int:
+    """Return how much more is in use than before; wait 20 s at most for processes that are starting or ending."""
+    end = time.monotonic() + 20.0
+    while (more := in_use() - before) and time.monotonic() < end:
+        time.sleep(0.05)
+    return more.total()
 
 
 @contextmanager
