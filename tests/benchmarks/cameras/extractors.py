@@ -70,14 +70,14 @@ def corners(frames: Frames) -> Values:
 
 
 def contours(frames: Frames) -> Values:
-    """Return area, perimeter and bounding box of the six largest contours."""
+    """Return area, perimeter and bounding box of the six largest contours, as logarithms."""
     dark = cv2.adaptiveThreshold(_gray(frames), 255, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, 51, 10)
     outlines, _ = cv2.findContours(dark, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     largest = sorted(((cv2.contourArea(outline), number) for number, outline in enumerate(outlines)), reverse=True)[:6]
     found = np.zeros((6, 6))
     for row, (area, number) in zip(found, largest, strict=False):
         row[:] = area, cv2.arcLength(outlines[number], True), *cv2.boundingRect(outlines[number])
-    return found.ravel()
+    return np.log1p(found).ravel()
 
 
 def spectrum(frames: Frames) -> Values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import signal
@@ -269,6 +270,7 @@ def main() -> None:
         rows += requirements(found, what)
     print(f"\nplain Python, idle: {count} inputs")
     rows += requirements(compared(plain(), (5.0, 10.0, 20.0), count), "plain Python", only_late=True)
+    logging.getLogger("anytime").setLevel(logging.CRITICAL)  # workers are killed on purpose
     frames = [case.x for case in pipeline.cases[:8]]
     with tempfile.TemporaryDirectory() as folder:
         model = saved_model(Path(folder) / "stubs.safetensors", groups=6, size=1)

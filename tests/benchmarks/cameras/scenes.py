@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 640, 480
 PERIOD_MS = 40.0
 """Time between two frames."""
 
-NEAREST_M, FARTHEST_M = 2.0, 25.0
+NEAREST_M, FARTHEST_M = 1.5, 25.0
 FOCAL = 500.0
 """Pixels per metre at a distance of one metre."""
 
@@ -58,7 +58,7 @@ def clip(seed: int, frames: int) -> Iterator[tuple[Frames, float]]:
     for _ in range(frames):
         current = frame(distance)
         yield np.stack([previous, current]), float(np.log(distance))
-        previous, distance = current, max(distance - step, NEAREST_M / 2)
+        previous, distance = current, max(distance - step, NEAREST_M)
 
 
 def _background(rng: np.random.Generator) -> NDArray[np.float32]:
