@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
+.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -54,6 +54,11 @@ bench-serving: .venv/ready
 
 bench-starting: .venv/ready
 	$(BIN)/python tests/benchmarks/starting.py $(ARGS)
+
+# Compares Runner with a loop by hand on frames of a camera, in an environment with OpenCV and scikit-image under
+# .venv-peers (Linux, two cores); ARGS=--quick: fewer frames.
+bench-runner: .venv/ready
+	$(BIN)/python tests/benchmarks/runner.py $(ARGS)
 
 # Measures the service directly and behind each installed proxy of deploy/proxies.
 bench-proxies: .venv/ready
