@@ -7,6 +7,7 @@ are in milliseconds.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ MEASUREMENTS = 32
 MEMORY_S = 20.0
 """Seconds for which a duration counts. Without one a group has its prior again, so that one slow phase ends."""
 
-FITTING_SHARE = 0.9
+FITTING_SHARE = 0.75
 """A group fits if this share of its durations does."""
 
 FEW = 3
@@ -124,7 +125,8 @@ class Durations:
 
     def __init__(self, prior_ms: float | None = None) -> None:
         self._prior = prior_ms
-        self._latest: deque[tuple[float, float]] = deque(maxlen=MEASUREMENTS)
+        self._latest: deque[tuple[float, float]] = deque()
+        self._sorted: list[float] = []
         self._expected = prior_ms or 0.0
         self._refused = 0
         self._lock = Lock()
@@ -138,6 +140,9 @@ class Durations:
     def add(self, took_ms: float, now: float) -> None:
         with self._lock:
             self._latest.append((now, took_ms))
+            insort(self._sorted, took_ms)
+            if len(self._latest) > MEASUREMENTS:
+                self._forget()
             self._refused = 0
             self._learn()
 
@@ -146,7 +151,7 @@ class Durations:
         with self._lock:
             if self._latest and self._latest[0][0] < now - MEMORY_S:
                 while self._latest and self._latest[0][0] < now - MEMORY_S:
-                    self._latest.popleft()
+                    self._forget()
                 self._learn()
             return self._expected
 
@@ -159,10 +164,14 @@ class Durations:
             trying = self._refused % REFUSALS == 0
             self._expected = 0.0 if trying else self._prior or 0.0
 
+    def _forget(self) -> None:
+        _, took_ms = self._latest.popleft()
+        del self._sorted[bisect_left(self._sorted, took_ms)]
+
     def _learn(self) -> None:
-        took = [ms for _, ms in self._latest]
+        took = self._sorted
         if len(took) >= FEW:
-            self._expected = self.quantile(took)
+            self._expected = took[int(FITTING_SHARE * (len(took) - 1))]
         else:
             known = took if self._prior is None else [self._prior, *took]
             self._expected = min(known, default=0.0)
@@ -206,8 +215,8 @@ class HangingGroups:
 
     def discard(self, group: str) -> None:
         """Forget a group that has worked."""
-        self._times.pop(group, None)
-        self._until.pop(group, None)
+        if group in self._times:
+            del self._times[group], self._until[group]
 
     def left_out(self, now: float) -> dict[str, float]:
         """Return the groups to leave out, and the seconds until each is tried again."""
@@ -215,5 +224,16 @@ class HangingGroups:
 
 
 def is_overdue(running_s: float, expected_ms: float, deadline_s: float) -> bool:
-    """Return whether an abandoned computation hangs: it runs for longer than a deadline, and thrice than expected."""
+    """Return whether an abandoned computation has run for longer than a deadline and than three times its duration.
+
+    A worker that starts the same group again would probably be lost, too.
+    """
     return running_s > max(3e-3 * expected_ms, deadline_s)
+
+
+HANGING_S = 1.0
+"""An abandoned computation that has run for longer than this, and ten times its duration, hangs."""
+
+
+def is_hanging(running_s: float, expected_ms: float) -> bool:
+    return running_s > max(1e-2 * expected_ms, HANGING_S)

@@ -13,15 +13,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from threading import TIMEOUT_MAX, Condition
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anytime.errors import summary
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A group to compute."""
 
     group: str
@@ -35,8 +33,7 @@ class Task:
     """Whether its result is for other extractors: the group has no features."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """The result of one group."""
 
     group: str
@@ -46,6 +43,8 @@ class Arrival:
     """Duration of the extractor's call."""
     error: str | None = None
     """Why there are no values, in one line."""
+    killed: bool = False
+    """Whether its process was killed, since it was still busy long after a cancellation."""
     skipped: bool = False
     """Whether the group was not started, since it could not end in time."""
 
@@ -210,13 +209,13 @@ class Extraction:
                 self.results[arrival.group] = arrival.values
             if self._closed or not self._receive(arrival):
                 self.cancel()
-        with self._changed:
-            self._done.add(arrival.group)
-            if not goes_on:
-                self._left = []
-            if self.workers > 1:
+        if self.workers > 1 or not goes_on:
+            with self._changed:
+                self._done.add(arrival.group)
+                if not goes_on:
+                    self._left = []
                 self._changed.notify_all()
-        return goes_on and not self.cancelled
+        return goes_on and self.cancelled_at is None
 
     def _pending(self) -> bool:
         return any(seat.pending() for seat in self._seats)

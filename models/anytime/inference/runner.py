@@ -82,7 +82,7 @@ class Runner(Generic[Answers]):
         workers busy with abandoned work waits for one until its own deadline.
     workers_per_run : number of workers that compute the groups of one input at the same time.
     patience_ms : milliseconds after the deadline before a busy process is killed and, in the background, replaced.
-    skip : whether a group that cannot end before the deadline is not started. Its duration is the 0.9 quantile of its
+    skip : whether a group that cannot end before the deadline is not started. Its duration is the upper quartile of its
         last 32 calls; before the first, that of `times`, else its cost if the cost unit is a time.
     times : durations of calls in milliseconds by group, such as those that `anytime profile` measured.
     time_limits : milliseconds after which a group is given up, by group; the run continues without it on another
@@ -106,7 +106,8 @@ class Runner(Generic[Answers]):
     time, else in the background, and the run uses the best solved part of the set.
 
     A group whose abandoned extractor is still running, for longer than a deadline and three times as long as expected,
-    hangs. It is left out like a failed group while that lasts, and for a second or more (up to a minute) after it.
+    is left out like a failed group while that lasts. If it lasts for a second, or its process is killed, the group
+    hangs: that is a failure, and it is tried again after 1, 2, 4, ... up to 60 seconds.
 
     A forked child process may use a runner of its parent: its first run, or `warm_up`, starts workers there. Processes
     take time to start, so answers are the base rate until they are ready.
@@ -264,7 +265,7 @@ class Runner(Generic[Answers]):
         run = _Run(self, deadline, budget, policy, explain=explain)
         steps = self._plan(budget)
         if not steps or not seconds:
-            return self._finished(run.answers(), begin, deadline, waited=not seconds)
+            return self._returned(run.answers(waited=not seconds))
         answering_ms = self._answering.expected_ms(begin)
         until = deadline - self._late.early_ms(seconds * 1e3, answering_ms) / 1e3
         run.left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
@@ -274,10 +275,17 @@ class Runner(Generic[Answers]):
             answers = run.answers(waited=waited)
         finally:
             run.end()
-        result = self._finished(answers, begin, deadline, waited=waited, run=run)
         if self._reuse:
             self._refresh(run, x)
-        return result
+        if run.unused:
+            answers = [replace(answer, unused_groups=tuple(run.unused)) for answer in answers]
+        if any(answer.reason == "deadline" for answer in answers):
+            self._late.add((time.perf_counter() - deadline) * 1e3, waited=waited)
+        return self._returned(answers)
+
+    def _returned(self, answers: list[Answer]) -> Answers:
+        result: Any = answers if self._several else answers[0]
+        return result  # type: ignore[no-any-return]
 
     def _start(self, run: _Run, steps: Sequence[Sequence[Task]], x: Any, until: float) -> None:
         """Start the groups of some steps that this run needs."""
@@ -330,25 +338,6 @@ class Runner(Generic[Answers]):
         if plan is None:
             plan = self._plans[prefixes] = planned(self.models, prefixes, self._extractors, self._order)
         return plan
-
-    def _finished(
-        self, answers: list[Answer], begin: float, deadline: float, *, waited: bool, run: _Run | None = None
-    ) -> Answers:
-        finished = [self._timed(answer, begin, waited=waited, run=run) for answer in answers]
-        late_ms = (time.perf_counter() - deadline) * 1e3
-        if run is not None and any(answer.reason == "deadline" for answer in finished):
-            self._late.add(late_ms, waited=waited)
-        result: Any = finished if self._several else finished[0]
-        return result  # type: ignore[no-any-return]
-
-    def _timed(self, answer: Answer, begin: float, *, waited: bool, run: _Run | None) -> Answer:
-        out_of_time = waited or (run is not None and (run.skipped or run.left_out))
-        if answer.complete:
-            reason: Reason = "complete" if answer.prefix == answer.steps else "budget"
-        else:
-            reason = "deadline" if out_of_time else "end"
-        unused = () if run is None else tuple(run.unused)
-        return replace(answer, reason=reason, elapsed_ms=(time.perf_counter() - begin) * 1e3, unused_groups=unused)
 
     def _refresh(self, run: _Run, x: Any) -> None:
         """Compute, in the background, the groups to reuse whose values are old, from the input of this run."""
@@ -404,8 +393,6 @@ class _Run:
         self.left_out: dict[str, str] = {}
         """Groups that are left out from the start, and why."""
         self.unused: list[str] = []
-        self.skipped: list[str] = []
-        """Groups that could not end in time."""
         self.extraction = _NOTHING
         self.continues = any(model.supports_arrived for model in runner.models) or len(runner.models) > 1
         """Whether an answer can use groups after one that failed."""
@@ -416,6 +403,7 @@ class _Run:
         self._failures: list[Failure] = []
         self._late: list[str] = []
         self._ages: dict[str, float] = {}
+        self._skipped: list[str] = []
         self._solving_s = 0.0
         self._lock = Lock()
         self._closed = False
@@ -435,51 +423,60 @@ class _Run:
                 reused = runner._reused[arrival.group]
                 reused.values, reused.at = arrival.values, self.begin
         with self._lock:
-            if self._closed:
-                self.unused.append(arrival.group)
-                return False
-            self.has.add(arrival.group)
-            error = arrival.error or self._add(arrival.group, arrival.values)
+            closed = self._closed
+            if closed:
+                error = arrival.error
+                self.unused.extend([arrival.group] if error is None else [])
+            else:
+                self.has.add(arrival.group)
+                error = arrival.error or self._add(arrival.group, arrival.values)
             if error is None and now > self._deadline:
                 self._late.append(arrival.group)
         if error is not None:
-            self.fail(arrival.group, error)
-        return error is None or self.continues
+            self.fail(arrival.group, error, hung=arrival.killed)
+        return not closed and (error is None or self.continues)
 
     def fail(self, group: str, error: str, *, hung: bool = False) -> None:
         """Record a group that this run lacks, and why."""
-        schedule = self._runner._schedule
-        failure = (schedule.hung if hung else schedule.failed)(group, error, time.perf_counter())
-        with self._lock:
-            self._failures.append(failure)
+        self._failures.append(self._runner._schedule.failed(group, error, time.perf_counter(), hung=hung))
 
-    def answers(self, *, waited: bool = False) -> list[Answer]:
-        """Return the answer of each model, and end the run."""
+    def answers(self, *, waited: bool) -> list[Answer]:
+        """Return the answer of each model, and end the run; `waited` is whether its time is over."""
         begin = time.perf_counter()
         with self._lock:
             self._closed = True
-            answers = [self._answer(prediction) for prediction in self.predictions]
+            time_notes = self._time_notes(waited=waited)
+            notes = "; ".join([*map(str, self._failures), *self.left_out.values(), *time_notes])
+            out_of_time = waited or bool(self._skipped or self.left_out)
+            answers = [self._answer(prediction, out_of_time=out_of_time) for prediction in self.predictions]
         self._runner._answering.add((time.perf_counter() - begin - self._solving_s) * 1e3, begin)
-        notes = [*map(str, self._failures), *self.left_out.values(), *self._time_notes(waited=waited)]
-        return [answer.with_note("; ".join(notes)) if notes and not answer.complete else answer for answer in answers]
+        return [answer.with_note(notes) if notes and not answer.complete else answer for answer in answers]
 
     def end(self) -> None:
         """Abandon the groups that are being computed, and let go of the input."""
         self.extraction.cancel()
         self.extraction = _NOTHING
 
-    def _answer(self, prediction: Prediction) -> Answer:
-        model, policy = prediction.model, self.policy
-        lost = {failure.group for failure in self._failures} | self.left_out.keys()
-        if model.supports_arrived and not lost.isdisjoint(model.groups.names):
-            incomplete = prediction.prefix < model.affordable(self.budget)
-            policy = "arrived" if incomplete else policy
+    def _answer(self, prediction: Prediction, *, out_of_time: bool) -> Answer:
+        model, policy, allowed = prediction.model, self.policy, prediction.model.affordable(self.budget)
+        if prediction.prefix >= allowed:
+            reason: Reason = "complete" if allowed == model.steps else "budget"
+        else:
+            reason = "deadline" if out_of_time else "end"
+            lost = {failure.group for failure in self._failures} | self.left_out.keys()
+            if model.supports_arrived and not lost.isdisjoint(model.groups.names):
+                policy = "arrived"
         answer = prediction.answer(
-            self.budget, policy, explain=self._explain, late_groups=self._late, solve=self._solve
+            self.budget,
+            policy,
+            explain=self._explain,
+            reason=reason,
+            elapsed_ms=(time.perf_counter() - self.begin) * 1e3,
+            late_groups=self._late,
+            solve=self._solve,
         )
         if self._ages:
-            ages = {name: age for name, age in self._ages.items() if name in answer.groups}
-            answer = replace(answer, ages=ages)
+            answer = replace(answer, ages={name: age for name, age in self._ages.items() if name in answer.groups})
         return answer
 
     def _solve(self, model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -500,8 +497,8 @@ class _Run:
 
     def _time_notes(self, *, waited: bool) -> Iterable[str]:
         """Yield which group did not fit, and whether a worker was missing."""
-        self.skipped = self.extraction.skipped
-        if (note := self._runner._schedule.skipped(self.skipped, time.perf_counter())) is not None:
+        self._skipped = self.extraction.skipped
+        if (note := self._runner._schedule.skipped(self._skipped, time.perf_counter())) is not None:
             yield note
         if waited and not self.extraction.began:
             yield self._runner._workers.shortage

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
 
-from anytime.inference.deadline import Durations, HangingGroups, is_overdue, timed
+from anytime.inference.deadline import Durations, HangingGroups, is_hanging, is_overdue, timed
 from anytime.inference.extraction import Task
 
 _log = logging.getLogger("anytime.runner")
@@ -103,7 +103,7 @@ class Schedule:
         return timed(steps, expected, until, whole_steps=in_order)
 
     def left_out(self, abandoned: Mapping[str, float], now: float, seconds: float) -> dict[str, str]:
-        """Return the groups that hang, and why each is left out of a run of so many seconds.
+        """Return the groups that hang or are overdue, and why each is left out of a run of so many seconds.
 
         `abandoned` has the groups that still run for an earlier input, and the time at which each started.
         """
@@ -111,11 +111,11 @@ class Schedule:
         for name, started in abandoned.items():
             group, running_s = self._groups[name], now - started
             if is_overdue(running_s, group.durations.expected_ms(now), seconds):
-                running = f"its extractor hangs: it has been running for {running_s * 1e3:.0f} ms"
+                running = f"it has been running for {running_s * 1e3:.0f} ms"
                 found[name] = f"group {name!r} is left out: {running} for an earlier input"
-                if group.hanging_since != started:
+                if group.hanging_since != started and is_hanging(running_s, group.durations.expected_ms(now)):
                     group.hanging_since = started
-                    self.hung(name, running, now)
+                    self.failed(name, running, now, hung=True)
         for name, seconds_left in self._hanging.left_out(now).items():
             found.setdefault(name, f"group {name!r} is left out: it hung, and is tried again in {seconds_left:.1f} s")
         return found
@@ -127,17 +127,14 @@ class Schedule:
         self._groups[name].computed += 1
         self._hanging.discard(name)
 
-    def hung(self, name: str, error: str, now: float) -> Failure:
-        """Record that a group hangs."""
-        self._groups[name].hung += 1
-        self._hanging.add(name, now)
-        return self.failed(name, error, now)
-
-    def failed(self, name: str, error: str, now: float) -> Failure:
-        """Record that a group failed, and log it if no failure of this group was logged in the last minute."""
+    def failed(self, name: str, error: str, now: float, *, hung: bool = False) -> Failure:
+        """Record that a group failed or hangs, and log it if no failure of it was logged in the last minute."""
         failure, group = Failure(name, error), self._groups[name]
         with self._lock:
             group.failed += 1
+            if hung:
+                group.hung += 1
+                self._hanging.add(name, now)
             self._failures.append(failure)
             due = now - group.logged >= LOG_SECONDS
             unlogged, group.unlogged = (group.unlogged, 0) if due else (0, group.unlogged + 1)

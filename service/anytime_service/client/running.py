@@ -320,6 +320,8 @@ class _Run:
             if arrival.group not in self._known.description.featured:
                 return True
             arrival = self.encoded(arrival)
+        elif self._closed:
+            self._schedule.failed(arrival.group, arrival.error, time.perf_counter(), hung=arrival.killed)
         if arrival.error is None and not self._closed:
             self.computed.append(arrival.group)
         self._submit(arrival)
@@ -332,9 +334,9 @@ class _Run:
         if arrival.error is not None:
             return arrival
         try:
-            return replace(arrival, values=encode_values(arrival.group, arrival.values, self._call.options.rows))
+            return arrival._replace(values=encode_values(arrival.group, arrival.values, self._call.options.rows))
         except ValuesError as error:
-            return replace(arrival, values=None, error=str(error))
+            return arrival._replace(values=None, error=str(error))
 
     def _submit(self, event: Arrival | _Finished) -> None:
         """Pass an event to the event loop, from any thread."""

@@ -9,6 +9,7 @@ import pytest
 
 from anytime.inference.deadline import (
     FEW,
+    FITTING_SHARE,
     MAX_DRAIN_S,
     MEASUREMENTS,
     MEMORY_S,
@@ -90,7 +91,7 @@ def test_the_expected_duration_is_the_quantile_of_the_latest_calls() -> None:
         durations.add(seen[-1], i / 100)
         if i >= FEW:
             latest = np.array(seen[-MEASUREMENTS:])
-            assert durations.expected_ms(i / 100) == np.quantile(latest, 0.9, method="lower")
+            assert durations.expected_ms(i / 100) == np.quantile(latest, FITTING_SHARE, method="lower")
 
 
 def test_one_slow_call_among_many_changes_little_and_a_lasting_change_is_learned() -> None:
@@ -99,7 +100,7 @@ def test_one_slow_call_among_many_changes_little_and_a_lasting_change_is_learned
         durations.add(2.0, i / 1e3)
     durations.add(500.0, 0.1)
     assert durations.expected_ms(0.1) == 2.0
-    for _ in range(4):
+    for _ in range(MEASUREMENTS // 2):
         durations.add(9.0, 0.1)
     assert durations.expected_ms(0.1) == 9.0
 
@@ -169,7 +170,7 @@ def test_a_hanging_group_is_left_out_for_longer_each_time_up_to_a_minute() -> No
         (math.inf, 1e6, 1e6, True),
     ],
 )
-def test_an_abandoned_computation_hangs_if_it_exceeds_both_its_time_and_the_deadline(
+def test_an_abandoned_computation_is_overdue_if_it_exceeds_both_its_time_and_the_deadline(
     running_s: float, expected_ms: float, deadline_s: float, overdue: bool
 ) -> None:
     assert is_overdue(running_s, expected_ms, deadline_s) is overdue

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_longlong
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from threading import Lock
@@ -224,7 +224,7 @@ def _send(pipe: Connection[Any, Any], arrival: Arrival, *, without_values: bool 
     group, took_ms = arrival.group, arrival.took_ms
     values = None if without_values else arrival.values
     try:
-        message = packed((group, values, took_ms, arrival.error, arrival.skipped))
+        message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
     except Exception as error:  # pickling foreign values may raise anything
         message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
     pipe.send_bytes(message)
@@ -340,7 +340,7 @@ class ProcessWorker:
             sent, follow = self._memory.write(extraction.x, self._pipe)
             self._latest = weakref.ref(extraction)
         if self._clock_offset:
-            tasks = [replace(task, start_by=task.start_by + self._clock_offset) for task in tasks]
+            tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
         job = _Job(self._job, tasks, extraction.in_order, sent, used, extraction.workers > 1)
         self._pipe.send_bytes(packed(job))
@@ -352,7 +352,9 @@ class ProcessWorker:
         while not self._pipe.poll(TICK_SECONDS):
             since = extraction.cancelled_at
             if since is not None and time.perf_counter() - since > self._kill_after:
-                raise WorkerLostError(f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled")
+                why = f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled"
+                extraction.put(Arrival(waiting[0].group, error=why, killed=True))
+                raise WorkerLostError(why)
         self._forwarding = True
         try:
             message = self._pipe.recv()
