@@ -42,14 +42,20 @@ MEASUREMENTS = 32
 MEMORY_S = 20.0
 """Seconds for which a duration counts. Without one a group has its prior again, so that one slow phase ends."""
 
-FITTING_SHARE = 0.75
+FITTING_SHARE = 0.9
 """A group fits if this share of its durations does."""
 
 FEW = 3
-"""With fewer measurements than this, the shortest of them and the prior counts: first calls are often slow."""
+"""With fewer measurements than this, the shortest of them and the prior count: first calls are often slow."""
 
-REFUSALS = 8
-"""A group that no run has measured is tried after this many refusals: its prior may be wrong."""
+REFUSALS = 32
+"""After this many refusals a group counts as quick as ever for one run, so that the end of a slow phase is noticed.
+
+A group that held up an answer, since it holds the interpreter, is not tried.
+"""
+
+UNMEASURED_REFUSALS = 8
+"""The same for a group that was never measured: it counts as instantaneous, since the prior may be wrong."""
 
 
 def checked_seconds(deadline_ms: float) -> float:
@@ -129,6 +135,9 @@ class Durations:
         self._sorted: list[float] = []
         self._expected = prior_ms or 0.0
         self._refused = 0
+        self._expected_before = math.inf
+        """What was expected when the work was last refused."""
+        self._careful_until = -math.inf
         self._lock = Lock()
 
     @staticmethod
@@ -139,6 +148,9 @@ class Durations:
 
     def add(self, took_ms: float, now: float) -> None:
         with self._lock:
+            if self._refused >= REFUSALS and took_ms < self._expected_before:  # the old ones are of another phase
+                self._latest.clear()
+                self._sorted.clear()
             self._latest.append((now, took_ms))
             insort(self._sorted, took_ms)
             if len(self._latest) > MEASUREMENTS:
@@ -155,14 +167,20 @@ class Durations:
                 self._learn()
             return self._expected
 
-    def refuse(self) -> None:
-        """Count a run in which the work did not fit; without measurements it is tried again after some of these."""
+    def hold_up(self, now: float) -> None:
+        """Try this work no more for some time: it held up an answer by not ending in time."""
+        self._careful_until = now + MEMORY_S
+
+    def refuse(self, now: float) -> None:
+        """Count a run in which the work did not fit; after some of them, expect the shortest duration once."""
         with self._lock:
-            if self._latest:
-                return
             self._refused += 1
-            trying = self._refused % REFUSALS == 0
-            self._expected = 0.0 if trying else self._prior or 0.0
+            self._learn()
+            self._expected_before = self._expected
+            if not self._sorted:
+                self._expected *= self._refused % UNMEASURED_REFUSALS != 0
+            elif self._refused % REFUSALS == 0 and now > self._careful_until:
+                self._expected = self._sorted[0]
 
     def _forget(self) -> None:
         _, took_ms = self._latest.popleft()

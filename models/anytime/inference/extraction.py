@@ -117,8 +117,8 @@ class Extraction:
         """Whether every group has arrived or will not."""
         return self._ended
 
-    def wait(self, until: float, grace: Callable[[float], float] | None = None, drain_s: float = 0.0) -> bool:
-        """Wait until the extraction is finished, or until a time; return whether the wait lasted until then.
+    def wait(self, until: float, grace: Callable[[float], float] | None = None, drain_s: float = 0.0) -> float | None:
+        """Wait until the extraction is finished (return None) or until a time (return how late the caller woke).
 
         A caller that wakes later than `until` was stalled. It waits `grace(seconds late)` longer for its workers, and
         up to `drain_s` while a worker has a group to put.
@@ -127,7 +127,7 @@ class Extraction:
             while not self._ended and (now := time.perf_counter()) < until:
                 self._changed.wait(min(until - now, TIMEOUT_MAX))
             if self._ended:
-                return False
+                return None
             woken = time.perf_counter()
             granted = woken + (0.0 if grace is None else grace(woken - until))
             while not self._ended and (now := time.perf_counter()) < woken + drain_s:
@@ -135,7 +135,7 @@ class Extraction:
                 if remaining <= 0:
                     break
                 self._changed.wait(remaining)
-            return True
+            return woken - until
 
     def cancel(self) -> None:
         """Abandon running extractors and start no further group. Idempotent."""

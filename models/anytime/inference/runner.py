@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, ov
 
 from anytime.errors import ExtractorError, ValuesError, suggestion, summary
 from anytime.groups import milliseconds
-from anytime.inference.deadline import MAX_DRAIN_S, Durations, Lateness, LatenessRecord, checked_seconds, grace
+from anytime.inference.deadline import MAX_DRAIN_S, STALL_S, Durations, Lateness, LatenessRecord, checked_seconds, grace
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
 from anytime.inference.prediction import Answer, Prediction
@@ -82,7 +82,7 @@ class Runner(Generic[Answers]):
         workers busy with abandoned work waits for one until its own deadline.
     workers_per_run : number of workers that compute the groups of one input at the same time.
     patience_ms : milliseconds after the deadline before a busy process is killed and, in the background, replaced.
-    skip : whether a group that cannot end before the deadline is not started. Its duration is the upper quartile of its
+    skip : whether a group that cannot end before the deadline is not started. Its duration is the 0.9 quantile of its
         last 32 calls; before the first, that of `times`, else its cost if the cost unit is a time.
     times : durations of calls in milliseconds by group, such as those that `anytime profile` measured.
     time_limits : milliseconds after which a group is given up, by group; the run continues without it on another
@@ -321,9 +321,13 @@ class Runner(Generic[Answers]):
             check = min(limits.values(), default=now + min(self._time_limits.values()))
             if check >= until:
                 break
-            if not run.extraction.wait(check):
+            if run.extraction.wait(check) is None:
                 return False
-        return run.extraction.wait(until, grace, MAX_DRAIN_S)
+        running = run.extraction.running
+        late_s = run.extraction.wait(until, grace, MAX_DRAIN_S)
+        if late_s is not None and late_s > STALL_S and self._workers.worker == "thread":
+            self._schedule.held_up(list(running), time.perf_counter())
+        return late_s is not None
 
     def _give_up(self, run: _Run, groups: Sequence[str]) -> None:
         """Abandon the workers of a run, since some groups are beyond their time limits."""

@@ -127,6 +127,11 @@ class Schedule:
         self._groups[name].computed += 1
         self._hanging.discard(name)
 
+    def held_up(self, names: Iterable[str], now: float) -> None:
+        """Record groups that were running when a caller could not answer in time."""
+        for name in names:
+            self._groups[name].durations.hold_up(now)
+
     def failed(self, name: str, error: str, now: float, *, hung: bool = False) -> Failure:
         """Record that a group failed or hangs, and log it if no failure of it was logged in the last minute."""
         failure, group = Failure(name, error), self._groups[name]
@@ -151,5 +156,5 @@ class Schedule:
             durations = self._groups[name].durations
             notes.append(f"{name!r} ({durations.expected_ms(now):.3g} ms)")
             self._groups[name].skipped += 1
-            durations.refuse()
+            durations.refuse(now)
         return f"not started, since it could not end in time: {', '.join(notes)}" if notes else None

@@ -20,6 +20,7 @@ import msgspec
 
 from anytime.errors import ValuesError
 from anytime.groups import milliseconds
+from anytime.inference.deadline import STALL_S
 from anytime.inference.extraction import Arrival, Extraction
 from anytime.inference.planning import check_extractors, tasks_of
 from anytime.inference.prediction import Answer
@@ -362,9 +363,12 @@ class _Run:
             answer = await self._answer()
         except ConnectionLostError:  # connecting again failed, so no more replies will arrive
             answer = None
+        now = time.perf_counter()
+        if now > self._call.until + STALL_S and self._pool.worker == "thread":
+            self._schedule.held_up(list(self._extraction.running), now)
         answer = answer or self._call.fallback(self._known.base_rate(self._call.options))
         notes = [*map(str, self._failures), *self._left_out.values()]
-        if (note := self._schedule.skipped(self._extraction.skipped, time.perf_counter())) is not None:
+        if (note := self._schedule.skipped(self._extraction.skipped, now)) is not None:
             notes.append(note)
         if not self._extraction.began and self._extraction.tasks:
             notes.append(self._pool.workers.shortage)

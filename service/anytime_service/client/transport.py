@@ -252,8 +252,9 @@ MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline
 class NetworkMargin:
     """How much earlier than the caller's deadline the server must answer: a quantile of the most recent delays.
 
-    `anytime.inference.runner` tracks its quantile in small steps; a network may change by much more than one step. The
-    delays are those of answers that a deadline interrupted, also of answers that arrived too late.
+    Delays of the client's own event loop are not part of them, see `LoopDelay`. `anytime.inference.deadline` tracks its
+    quantile in small steps; a network may change by much more than one step. The delays are those of answers that a
+    deadline interrupted, also of answers that arrived too late.
     """
 
     def __init__(self) -> None:
@@ -279,6 +280,52 @@ class NetworkMargin:
         return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
 
 
+TICK_S = 0.001  # interval at which a loop's own delay is measured around the time of an answer
+TIMER_MS = 1.2  # a timer may be this late although the loop is free: some loops wait in whole milliseconds
+MAX_TICKS = 64
+
+
+class LoopDelay:
+    """How long an event loop was held up while an answer was sent for and awaited: no delay of the network.
+
+    It measures the first turn after the beginning, and from the time at which the answer is due, in seconds of
+    `time.perf_counter`, the delay of a timer that repeats.
+    """
+
+    def __init__(self, due: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begun = time.perf_counter()
+        self._ms = 0.0
+        self._ticks = 0
+        self._due = due
+        self._handle: asyncio.Handle = self._loop.call_soon(self._first)
+
+    def ms(self) -> float:
+        """Return the delay so far; the loop may read a frame before the timer that is due."""
+        return self._ms + self._late()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _late(self) -> float:
+        late = (time.perf_counter() - self._due) * 1e3
+        return late if late > TIMER_MS else 0.0
+
+    def _first(self) -> None:
+        self._ms += (time.perf_counter() - self._begun) * 1e3
+        self._wait()
+
+    def _tick(self) -> None:
+        self._ms += self._late()
+        self._ticks += 1
+        self._due = time.perf_counter() + TICK_S if self._ticks < MAX_TICKS else math.inf
+        if self._ticks < MAX_TICKS:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._handle = self._loop.call_later(max(self._due - time.perf_counter(), 0.0), self._tick)
+
+
 MAX_OPEN = 1024  # largest number of open predictions on one link
 MAX_ABANDONED = 256  # largest number of abandoned predictions whose answers still update the margin
 MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; the link treats a network with more as broken
@@ -301,6 +348,7 @@ class Channel:
     deadline_ms: float | None
     wake: Callable[[Channel, Outcome], None] | None
     begun: float = field(default_factory=time.perf_counter)
+    own_delay: LoopDelay | None = None
     update: Answer | None = None
     answer: Answer | None = None
 
@@ -309,6 +357,10 @@ class Channel:
 
     def end(self) -> None:
         self.link.send(EndFrame(self.id))
+
+    def stop_measuring(self) -> None:
+        if self.own_delay is not None:
+            self.own_delay.cancel()
 
     def abandon(self) -> None:
         self.wake = None
@@ -345,6 +397,8 @@ class Link:
         channel = Channel(self, self._next, begin.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
+            if begin.deadline_ms is not None:
+                channel.own_delay = LoopDelay(channel.begun + begin.deadline_ms / 1e3)
             self._open[channel.id] = channel
             self.send(msgspec.structs.replace(begin, id=channel.id))
         else:
@@ -368,7 +422,8 @@ class Link:
             return
         self._abandoned[channel.id] = channel
         while len(self._abandoned) > MAX_ABANDONED:
-            self._abandoned.popitem(last=False)
+            _, dropped = self._abandoned.popitem(last=False)
+            dropped.stop_measuring()
 
     async def close(self) -> None:
         """Close the socket and wait until its tasks have ended; a lost link also closes by itself."""
@@ -420,15 +475,21 @@ class Link:
             self._open.pop(channel.id, None)
             self._abandoned.pop(channel.id, None)
             self._learn(channel, reply.content)
+            channel.stop_measuring()
             channel.answer = reply.content
             channel.deliver(reply.content)
         else:
             channel.update = reply.content
 
     def _learn(self, channel: Channel, answer: Answer) -> None:
-        if answer.reason != "deadline" or channel.deadline_ms is None:
+        if answer.reason != "deadline" or channel.deadline_ms is None or channel.own_delay is None:
             return
+        own_ms = channel.own_delay.ms()
         delay_ms = (time.perf_counter() - channel.begun) * 1e3 - channel.deadline_ms
+        if delay_ms > own_ms:
+            delay_ms -= own_ms
+        elif delay_ms > 0:
+            delay_ms = 0.0
         if channel.deadline_ms == 0.0:
             self._margin.guess(delay_ms)
         elif delay_ms >= -1.0:  # an earlier answer has the server's own maximum, which says nothing about the network
@@ -439,6 +500,8 @@ class Link:
             return
         self.lost = ConnectionLostError(reason)
         channels = list(self._open.values())
+        for channel in (*channels, *self._abandoned.values()):
+            channel.stop_measuring()
         self._open.clear()
         self._abandoned.clear()
         self._unsent.clear()

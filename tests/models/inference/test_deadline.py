@@ -15,6 +15,7 @@ from anytime.inference.deadline import (
     MEMORY_S,
     REFUSALS,
     STALL_S,
+    UNMEASURED_REFUSALS,
     Durations,
     HangingGroups,
     LatenessRecord,
@@ -117,14 +118,44 @@ def test_measurements_are_forgotten_so_that_a_slow_phase_ends() -> None:
 def test_a_group_that_was_never_measured_is_tried_after_some_refusals_since_its_prior_may_be_wrong() -> None:
     durations = Durations(1e6)
     expected = []
+    for _ in range(3 * UNMEASURED_REFUSALS):
+        expected.append(durations.expected_ms(0.0))
+        durations.refuse(0.0)
+    assert [i for i, each in enumerate(expected) if not each] == [UNMEASURED_REFUSALS, 2 * UNMEASURED_REFUSALS]
+    assert set(expected) == {0.0, 1e6}
+
+
+def test_a_group_that_is_refused_counts_as_quick_as_ever_now_and_then_unless_it_held_up_an_answer() -> None:
+    durations = Durations(1.0)
+    for took in (5.0, 9.0, 9.0, 9.0):
+        durations.add(took, 0.0)
+    expected = []
     for _ in range(3 * REFUSALS):
         expected.append(durations.expected_ms(0.0))
-        durations.refuse()
-    assert [i for i, each in enumerate(expected) if not each] == [REFUSALS, 2 * REFUSALS]
-    durations.add(5.0, 0.0)
+        durations.refuse(0.0)
+    assert [i for i, each in enumerate(expected) if each == 5.0] == [REFUSALS, 2 * REFUSALS]
+    assert set(expected) == {5.0, 9.0}
+    durations.hold_up(0.0)
     for _ in range(3 * REFUSALS):
-        durations.refuse()
-        assert durations.expected_ms(0.0) == 5.0, "a measurement stands"
+        durations.refuse(0.0)
+        assert durations.expected_ms(0.0) == 9.0
+
+
+def test_a_slow_phase_ends_with_one_quick_call_after_many_refusals() -> None:
+    durations = Durations(2.0)
+    for took in (2.0, *[30.0] * MEASUREMENTS):
+        durations.add(took, 0.0)
+    durations.add(2.0, 0.0)
+    assert durations.expected_ms(0.0) == 30.0, "one quick call among slow ones changes nothing"
+    for _ in range(REFUSALS):
+        durations.refuse(0.0)
+    assert durations.expected_ms(0.0) == 2.0
+    durations.add(31.0, 0.0)
+    assert durations.expected_ms(0.0) == 30.0, "still slow"
+    for _ in range(REFUSALS):
+        durations.refuse(0.0)
+    durations.add(2.5, 0.0)
+    assert durations.expected_ms(0.0) == 2.0, "the prior again, and one measurement"
 
 
 def literal_tasks(steps: list[list[str]], ms: dict[str, float], until: float, *, whole: bool) -> dict[str, float]:

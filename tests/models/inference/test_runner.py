@@ -642,7 +642,7 @@ def test_workers_serve_a_client_without_a_model(worker: Worker) -> None:
     with Workers(extractors(), worker, max_workers=1) as workers:
         extraction, arrivals = collected("c", "a")
         workers.start(extraction)
-        assert not extraction.wait(time.perf_counter() + LONG_MS / 1e3)
+        assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["c", "a"]
     assert arrivals[0].values.tolist() == [3.0, 4.0]
     assert all(arrival.took_ms >= 0 and arrival.error is None for arrival in arrivals)
@@ -652,8 +652,8 @@ def test_waiting_for_an_extraction_continues_after_a_pause() -> None:
     with Workers(extractors(b=briefly_slow)) as workers:
         extraction, arrivals = collected("a", "b")
         workers.start(extraction)
-        assert extraction.wait(time.perf_counter() + 0.02), "the time was reached"
-        assert not extraction.wait(time.perf_counter() + LONG_MS / 1e3)
+        assert extraction.wait(time.perf_counter() + 0.02) is not None, "the time was reached"
+        assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["a", "b"]
     assert extraction.finished
 
@@ -663,7 +663,7 @@ def test_a_receiver_that_needs_no_more_ends_the_extraction(worker: Worker) -> No
     with Workers(extractors(b=hanging), worker, max_workers=1) as workers:
         extraction, arrivals = collected("a", "b", goes_on=False)
         workers.start(extraction)
-        assert not extraction.wait(time.perf_counter() + LONG_MS / 1e3)
+        assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["a"]
 
 

@@ -83,7 +83,7 @@ def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts
     with Runner(a_model(), extractors()) as runner:
         run = _Run(runner, deadline=0.0)
         assert run.receive(Arrival("a", X[:1], 3.0))
-        (answer,) = run.answers()
+        (answer,) = run.answers(waited=True)
         assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
         assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
         assert runner.counts["b"].computed == 1

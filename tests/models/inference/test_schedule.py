@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from anytime.inference.deadline import REFUSALS
+from anytime.inference.deadline import UNMEASURED_REFUSALS
 from anytime.inference.extraction import Task
 from anytime.inference.schedule import LOG_SECONDS, MAX_FAILURES, Failure, Schedule
 
@@ -67,9 +67,9 @@ def test_a_group_that_does_not_fit_is_named_and_counted_and_tried_if_it_was_neve
     known = schedule()
     assert known.skipped([], 0.0) is None
     assert known.skipped(["b", "c"], 0.0) == "not started, since it could not end in time: 'b' (3 ms), 'c' (0 ms)"
-    for _ in range(REFUSALS - 1):
+    for _ in range(UNMEASURED_REFUSALS - 1):
         known.skipped(["b"], 0.0)
-    assert known.counts(0.0)["b"].skipped == REFUSALS
+    assert known.counts(0.0)["b"].skipped == UNMEASURED_REFUSALS
     (task,) = known.tasks([[Task("b")]], [], now=0.0, until=1.0, in_order=True, continues=True)
     assert task.start_by == 1.0
 
