@@ -65,6 +65,11 @@ def checked_seconds(deadline_ms: float) -> float:
     return float(deadline_ms) / 1e3
 
 
+def early_ms(margin_ms: float, deadline_ms: float) -> float:
+    """Return how long before a deadline to stop waiting: the margin, but at most half of a short deadline."""
+    return min(margin_ms, deadline_ms / 2)
+
+
 def grace(late_s: float) -> float:
     """Return how long a caller that woke `late_s` seconds after its deadline waits for groups being returned."""
     return min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0
@@ -106,13 +111,6 @@ class LatenessRecord:
             self._latest.append(late_ms)
             if waited:
                 self.margin_ms = min(max(self.margin_ms + step, 0.0), LARGEST_MARGIN_MS)
-
-    def early_ms(self, deadline_ms: float, answering_ms: float = 0.0) -> float:
-        """Return how long before a deadline to stop waiting, if making the answer takes `answering_ms`.
-
-        It is at most half of a short deadline.
-        """
-        return min(self.margin_ms + answering_ms, deadline_ms / 2)
 
     def summary(self) -> Lateness:
         with self._lock:

@@ -22,7 +22,16 @@ from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, ov
 
 from anytime.errors import ExtractorError, ValuesError, suggestion, summary
 from anytime.groups import milliseconds
-from anytime.inference.deadline import MAX_DRAIN_S, STALL_S, Durations, Lateness, LatenessRecord, checked_seconds, grace
+from anytime.inference.deadline import (
+    MAX_DRAIN_S,
+    STALL_S,
+    Durations,
+    Lateness,
+    LatenessRecord,
+    checked_seconds,
+    early_ms,
+    grace,
+)
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
 from anytime.inference.prediction import Answer, Prediction
@@ -266,8 +275,8 @@ class Runner(Generic[Answers]):
         steps = self._plan(budget)
         if not steps or not seconds:
             return self._returned(run.answers(waited=not seconds))
-        answering_ms = self._answering.expected_ms(begin)
-        until = deadline - self._late.early_ms(seconds * 1e3, answering_ms) / 1e3
+        margin_ms = self._late.margin_ms + self._answering.expected_ms(begin)
+        until = deadline - early_ms(margin_ms, seconds * 1e3) / 1e3
         run.left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
         self._start(run, steps, x, until)
         try:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import msgspec
 from pydantic import TypeAdapter
 
-from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds
+from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
@@ -54,7 +54,7 @@ class _Deadline:
         self._begun = begun
         self._at = begun + length_s
         self._late = late
-        self.until = self._at - late.early_ms(length_s * 1e3) / 1e3
+        self.until = self._at - early_ms(late.margin_ms, length_s * 1e3) / 1e3
 
     def with_elapsed(self, answer: Answer) -> Answer:
         return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
@@ -225,7 +225,7 @@ class AsyncClient:
             return deadline.with_elapsed(answer), deadline
         margin = self._connection.margin
         call = Call(self._connection, options, deadline.until, margin.server_deadline_ms)
-        answer = await run(call, pool, known, x, length_s, min(margin.ms, length_s * 500))
+        answer = await run(call, pool, known, x, length_s, early_ms(margin.ms, length_s * 1e3))
         self._known.check_version(options.model, answer)
         return deadline.with_elapsed(answer), deadline
 

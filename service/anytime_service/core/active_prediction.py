@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
@@ -158,10 +159,8 @@ class ActivePrediction:
         if answer is None:
             self._context.live.add(self)
             self._account.live.add(self)
-            # The margin uses at most half of a short deadline.
-            margin = min(self.signals.margin_ms, deadline_ms / 2)
             # The timer may fire a little early; that is part of the margin.
-            early = max(margin - SLACK_MS, 0.0)
+            early = max(early_ms(self.signals.margin_ms, deadline_ms) - SLACK_MS, 0.0)
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 

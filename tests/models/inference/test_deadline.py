@@ -19,6 +19,7 @@ from anytime.inference.deadline import (
     Durations,
     HangingGroups,
     LatenessRecord,
+    early_ms,
     grace,
     is_overdue,
     timed,
@@ -56,10 +57,9 @@ def test_answers_that_did_not_wait_count_and_leave_the_margin() -> None:
     assert (record.margin_ms, record.summary().count, record.summary().p50) == (before, 1, -5.0)
 
 
-@pytest.mark.parametrize(("deadline_ms", "early_ms"), [(20.0, 0.6), (1.2, 0.6), (1.0, 0.5), (0.0, 0.0)])
-def test_margin_and_answering_take_at_most_half_of_a_deadline(deadline_ms: float, early_ms: float) -> None:
-    record = LatenessRecord()
-    assert record.early_ms(deadline_ms, 0.5) == pytest.approx(early_ms)
+@pytest.mark.parametrize(("deadline_ms", "expected"), [(20.0, 0.6), (1.2, 0.6), (1.0, 0.5), (0.0, 0.0)])
+def test_the_margin_takes_at_most_half_of_a_deadline(deadline_ms: float, expected: float) -> None:
+    assert early_ms(0.6, deadline_ms) == expected
 
 
 @pytest.mark.parametrize(
