@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import LOCAL_FIELDS, Prediction
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
@@ -203,7 +203,7 @@ def expected(
 
 def timeless(answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without the fields that depend on the clock or the binding."""
-    left_out = ("elapsed_ms", "reason", "type", "id", "unused_groups")
+    left_out = ("elapsed_ms", "reason", "type", "id", *LOCAL_FIELDS)
     return {name: value for name, value in answer.items() if name not in left_out}
 
 

@@ -43,6 +43,10 @@ Solve = Callable[[Model, frozenset[str]], ArrivedModel | None]
 """Return the optimum of a set of groups, or None if it is not solved yet."""
 
 
+LOCAL_FIELDS = ("unused_groups", "ages")
+"""Fields of an answer that only a local caller knows; a server does not send them."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A prediction and the groups it is based on; every field is JSON-serialisable.

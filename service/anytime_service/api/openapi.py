@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime.types import Overload, Policy
 from anytime_service.http.auth import required_scope
 from anytime_service.schemas.oip import (
@@ -274,7 +274,8 @@ class AnytimeAPI(FastAPI):
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")
-        del ours[Answer.__name__]["properties"]["unused_groups"]  # the server does not send it
+        for name in LOCAL_FIELDS:
+            del ours[Answer.__name__]["properties"][name]
         schemas.update(ours)
         for route in self.routes:
             if isinstance(route, Route | WebSocketRoute) and route.name in OPERATIONS:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
@@ -103,7 +103,8 @@ def _is_finite(numbers: Any) -> bool:
 
 
 def _fields(answer: Answer) -> dict[str, Any]:
-    """Return the fields that the server sends: all but `unused_groups`, which only a local caller knows."""
+    """Return the fields that the server sends: all but those that only a local caller knows."""
     fields = vars(answer).copy()
-    del fields["unused_groups"]
+    for name in LOCAL_FIELDS:
+        del fields[name]
     return fields

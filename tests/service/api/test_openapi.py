@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.http.options import PARAMETERS, PREDICTION_PARAMETERS
@@ -103,7 +103,7 @@ def test_the_stream_is_described_with_its_messages(app: AnytimeAPI) -> None:
     assert names == ["BeginFrame", "GroupFrame", "EndFrame"]
     schemas = document["components"]["schemas"]
     assert set(schemas["BeginFrame"]["properties"]) == {"type", *BeginFrame.__struct_fields__}
-    assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)} - {"unused_groups"}
+    assert set(schemas["Answer"]["properties"]) == {field.name for field in fields(Answer)} - {*LOCAL_FIELDS}
     assert set(schemas["Contributions"]["properties"]) == {"intercept", "groups", "features"}
 
 
