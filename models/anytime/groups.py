@@ -62,7 +62,7 @@ class CallCost(BaseModel):
     @model_validator(mode="after")
     def _check_content(self) -> Self:
         if not self.model_fields_set:
-            raise GroupsError("a cost is {}; expected a number per row, or fixed and per_row")
+            raise GroupsError("the cost is {}; expected a number per row, or fixed and per_row")
         return self
 
     @classmethod
@@ -544,8 +544,12 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":  # raised by a rule for all groups or for a basis; use its own message
-        column = f"column {first['loc'][1]!r}: " if first["loc"] else ""
-        return column + str(first["ctx"]["error"])
+        match first["loc"]:
+            case ("bases", column, *_):
+                return f"column {column!r}: {first['ctx']['error']}"
+            case ("groups", int(index), *_):
+                return f"group {content['groups'][index].get('name')!r}: {first['ctx']['error']}"
+        return str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     match first["loc"]:

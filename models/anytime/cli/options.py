@@ -32,7 +32,8 @@ MaybeGroups = Annotated[
 RowsOfCall = Annotated[
     int | None,
     typer.Option(
-        min=1, help="State costs per row for predictions of this many rows; the default is that of --groups, or 1."
+        min=1,
+        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.",
     ),
 ]
 MaybeTarget = Annotated[

@@ -119,7 +119,7 @@ def test_profile_writes_the_groups_at_what_their_extractors_take(desk: Path, cap
     saved = CostDistributions.load("measured.json")
     assert saved.paired
     for name in "abc":
-        assert found.costs[found.position(name)] == saved.cost(name, 0.5)
+        assert found.costs[found.position(name)] == saved.groups[name].quantiles(np.array(0.5))
         assert saved.groups[name].count == 10
     for word in ("cost (ms)", "median", "p99", "timer", "wrote measured.yaml and measured.json"):
         assert word in out
@@ -135,7 +135,9 @@ def test_profile_takes_a_quantile_inputs_of_a_module_a_model_and_batches(desk: P
     )
     saved = CostDistributions.load("d.json")
     assert values["cost_unit"] == "ms"
-    assert {each["group"]: each["cost"] for each in values["groups"]} == {name: saved.cost(name, 0.9) for name in "abc"}
+    assert {each["group"]: each["cost"] for each in values["groups"]} == {
+        name: saved.groups[name].quantiles(np.array(0.9)) for name in "abc"
+    }
     assert all(each["calls"] == 15 and each["p10"] <= each["median"] <= each["p99"] for each in values["groups"])
     batches = ["profile", "desk_module:BATCHES", *PROFILE[2:], "--rows", "1,8"]
     values = json.loads(output(capsys, *batches, *QUICK, "--json"))

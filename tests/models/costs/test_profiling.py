@@ -115,9 +115,14 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
         groups(), {"late": extract(1), "early": extract(2)}, table(), rows=(1, 8, 64), repeats=2, clock=clock
     )
     assert sizes == {1, 8, 64}
-    assert found.groups["late"].scaling == pytest.approx((3.0, 0.25))
+    scaling = found.groups["late"].scaling
+    assert scaling is not None
+    assert (scaling.fixed, scaling.per_row) == pytest.approx((3.0, 0.25))
+    assert found.groups["late"].cost(0.9).of_call(100) == pytest.approx(3.0 + 0.25 * 100)
     assert list(found.groups["late"].times) == [1, 8, 64]
-    assert found.times["late"] == pytest.approx(3.0 / 64 + 0.25)
+    assert found.rows == 64
+    assert found.times["late"] == pytest.approx(3.0 + 0.25 * 64)
+    assert found.groups["late"].per_row == pytest.approx(3.0 / 64 + 0.25)
     assert len(found.times["late"]) == 2 * 10, "ten batches at the least"
     assert measurements(table(), (1, 8, 64), 2) == 2 * 30
 
