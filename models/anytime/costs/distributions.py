@@ -39,6 +39,9 @@ _MILLISECONDS = {
     **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
 }
 
+NEGLIGIBLE = 1e-6
+"""A part of a fitted cost that is at most this share of the longest time is left out."""
+
 _CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,))
 
 
@@ -217,7 +220,9 @@ def fitted_cost(rows: Many[float], times: Many[float], weights: Many[float] | No
     scale = np.sqrt(np.ones(len(r)) if weights is None else np.array(weights)) / np.maximum(t, 1e-9)
     if len(r) < 2:
         return CallCost(per_row=float(t[0] / r[0]))
-    fixed, per_row = nnls(np.column_stack([scale, scale * r]), scale * t)[0].tolist()
+    found = nnls(np.column_stack([scale, scale * r]), scale * t)[0]
+    # A part that rounding of other parts leaves is none.
+    fixed, per_row = np.where(found * [1, r.max()] > NEGLIGIBLE * t.max(), found, 0.0).tolist()
     return CallCost(fixed=fixed, per_row=per_row)
 
 

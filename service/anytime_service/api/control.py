@@ -34,9 +34,9 @@ Budget = Annotated[
 Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
 
 Rows = Annotated[
-    int | None,
+    Annotated[int, Field(ge=1)] | None,
     BeforeValidator(lambda value: value or None),
-    Query(ge=1, description="Rows of the prediction; by default those that the model's costs are stated for."),
+    Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
 ]
 
 
