@@ -267,6 +267,12 @@ class FeatureGroups(BaseModel):
         """Return the number of rows of a call, for which `costs` are stated."""
         return self.rows or 1
 
+    @property
+    def shared_by(self) -> str:
+        """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
+        n = self.rows_per_call
+        return f"in predictions of {n} row{'s' * (n != 1)}" if self.fixed_costs.any() else ""
+
     @cached_property
     def fixed_costs(self) -> Float:
         """Return the part of the cost of a call that does not depend on its rows, (groups,), in `cost_unit`."""

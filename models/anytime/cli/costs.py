@@ -248,7 +248,7 @@ def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
 
 def _rows_line(groups: FeatureGroups) -> list[str]:
     """Return what a cost per row means, if it depends on the rows of a call."""
-    return [f"costs are per row, in calls with {groups.rows_per_call} rows"] if groups.fixed_costs.any() else []
+    return [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []
 
 
 def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:

@@ -207,6 +207,7 @@ def c_source(model: Model) -> str:
         "group_step": _lines(str(place.step) for place in places.values()),
         "means": _numbers(prefixes.mean[prefixes.columns]),
         "costs": _numbers(model.costs),
+        "per_row": f", per row {model.groups.shared_by}" if model.groups.shared_by else "",
         "cv_errors": _lines("NAN" if error is None else repr(error) for error in errors),
         "ends": _lines(map(str, prefixes.ends.tolist())),
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
@@ -377,7 +378,7 @@ extern const char ${name}_cost_unit[];
 extern const char *const ${name}_groups[${NAME}_GROUPS];
 extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 
-/* Cost of each prefix, the base rate first. */
+/* Cost of each prefix${per_row}, the base rate first. */
 extern const double ${name}_costs[${NAME}_STEPS + 1];
 
 /* Cross-validated error of each prefix in training, NAN if unknown: the mean square of least squares, in squared units

@@ -196,3 +196,18 @@ def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
         profile(groups(), both | {"visit": one["late"]}, ModuleInputs((0,)), clock=clock)
     with pytest.raises(ExtractorError, match="there is no group 'earli'"):
         profile(groups(), both | {"earli": one["late"]}, ModuleInputs((0,)), clock=clock)
+
+
+def test_the_first_call_of_each_input_is_cold() -> None:
+    clock, seen = Clock(), set[float]()
+
+    def extractor(x: Any) -> Any:
+        clock.after(1.0 if x in seen else 10.0 + x)
+        seen.add(x)
+        return [x]
+
+    one = load_groups({"cost_unit": "ms", "groups": [{"name": "a", "features": ["x"], "cost": 1}]})
+    found = profile(one, {"a": extractor}, ModuleInputs((1, 2, 3)), warm_up=2, repeats=4, clock=clock).groups["a"]
+    assert found.first == pytest.approx([11.0, 12.0, 13.0]), "in the warm-up or in the measurement"
+    assert found.cold == pytest.approx(12.0)
+    assert float(np.median(found.per_row)) == pytest.approx(1.0)
