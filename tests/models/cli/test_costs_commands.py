@@ -525,7 +525,7 @@ def test_costs_that_are_not_times_are_replaced_by_measured_ones_of_every_group(d
     groups = [{key: value for key, value in each.items() if key != "requires"} for each in groups]
     Path("groups.json").write_text(json.dumps({"cost_unit": "dollars", "groups": groups}))
     trained()
-    Path("metrics.txt").write_text(page_metrics(**{name: [(100, 10.0)] * 40 for name in "abc"}))
+    Path("metrics.txt").write_text(page_metrics(a=[(100, 10.0)] * 40, b=[(100, 10.0)] * 40, c=[(100, 10.0)] * 40))
     assert "-" in output(capsys, *COSTS, "--out", "learned.yaml")
     assert learned_parts()["b"] == (0, 0.1)
     assert load_groups("learned.yaml").cost_unit == "ms"

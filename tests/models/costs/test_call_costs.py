@@ -22,6 +22,7 @@ from anytime.costs.scraping import (
 )
 from anytime.errors import AnytimeError
 from anytime.groups import CallCost
+from anytime.types import Float
 from anytime_service.telemetry.metrics import rows_label
 
 BOUNDS = ("0.001", "0.01", "0.1", "+Inf")
@@ -115,9 +116,9 @@ def test_the_fit_is_the_least_sum_of_squared_relative_errors() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         rows = np.sort(rng.choice(np.arange(1, 500), size=4, replace=False)).astype(float)
-        times, weights = rng.uniform(0.1, 9, size=4), rng.integers(1, 90, size=4)
+        times, weights = rng.uniform(0.1, 9, size=4), rng.integers(1, 90, size=4).astype(float)
 
-        def error(x: np.ndarray, rows=rows, times=times, weights=weights) -> float:  # type: ignore[no-untyped-def,type-arg]
+        def error(x: Float, rows: Float = rows, times: Float = times, weights: Float = weights) -> float:
             return float(np.sum(weights * ((x[0] + x[1] * rows - times) / times) ** 2))
 
         found = np.array(parts(fitted_cost(rows.tolist(), times.tolist(), weights.tolist())))

@@ -643,7 +643,7 @@ def literal_cost(content: dict[str, Any], used: tuple[str, ...], rows: int) -> f
     paid = {*used, *(name for each in used for name in by_name[each].get("requires", ()))}
     costs = (by_name[name]["cost"] for name in paid)
     parts = (each if isinstance(each, dict) else {"per_row": each} for each in costs)
-    return sum(each.get("fixed", 0.0) + each.get("per_row", 0.0) * rows for each in parts)
+    return float(sum(each.get("fixed", 0.0) + each.get("per_row", 0.0) * rows for each in parts))
 
 
 @pytest.mark.parametrize("content", [GROUPS, CALLS], ids=["per row", "of a call"])
