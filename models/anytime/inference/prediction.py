@@ -377,7 +377,7 @@ class Prediction:
             arrived, note = self._arrived(budget, solve)
         if arrived is None:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
-            total = model.call_costs[prefix].of_call(self.rows)
+            total = model.prefix_costs[prefix].of_call(self.rows)
             scores = self._prefix_scores(prefix)
         else:
             used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
@@ -436,7 +436,7 @@ class Prediction:
 
     def _total(self, arrived: ArrivedModel) -> float:
         """Return the cost of the groups of an optimum for all rows together."""
-        if not self.model.call_costs[-1].fixed:
+        if not self.model.prefix_costs[-1].fixed:
             return arrived.cost * self.rows
         return self.model.total_cost(arrived.groups, self.rows)
 

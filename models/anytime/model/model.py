@@ -194,7 +194,7 @@ class Model:
         return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
 
     @cached_property
-    def call_costs(self) -> tuple[CallCost, ...]:
+    def prefix_costs(self) -> tuple[CallCost, ...]:
         """Return the fixed part and the part per row of the cost of all groups of each prefix, (steps + 1,)."""
         groups = self.groups
         adds = [list(map(groups.position, step.adds)) for step in self.manifest.steps]

@@ -263,8 +263,8 @@ class ModelMetrics:
         self._known: set[str] = set()
         self._count_clamped = partial(signals.clamped.labels, name)
         self._clamped: dict[str, Counter] = {}
-        self._groups: dict[tuple[str, int], Tally] = {}
-        """Durations of calls by group and number of binary digits of their rows."""
+        self._groups: dict[str | tuple[str, int], Tally] = {}
+        """Durations of calls by group, and number of binary digits of their rows unless that is one."""
         signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
     @property
@@ -293,7 +293,7 @@ class ModelMetrics:
 
     def computed(self, group: str, took_ms: float, rows: int) -> None:
         """Record the time to compute a group for some rows; it is exposed from the first time on."""
-        key = group, rows.bit_length()
+        key = group if rows == 1 else (group, rows.bit_length())
         tally = self._groups.get(key)
         if tally is None:
             if group not in self._known:

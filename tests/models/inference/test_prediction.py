@@ -668,7 +668,7 @@ def test_the_total_cost_is_that_of_the_groups_used_for_all_rows(
             if rows == content.get("rows", 1):
                 assert answer.cost_total == pytest.approx(rows * answer.cost)
         assert prediction.answer().cost_total == pytest.approx(literal_cost(content, tuple(NAMES), rows))
-    for prefix, (used, spent) in enumerate(zip(model.computed, model.call_costs, strict=True)):
+    for prefix, (used, spent) in enumerate(zip(model.computed, model.prefix_costs, strict=True)):
         paid = {name for step in model.manifest.steps[:prefix] for name in step.adds}
         assert spent.of_call(rows) == pytest.approx(literal_cost(content, tuple(paid), rows))
         assert set(used) <= paid
@@ -677,7 +677,7 @@ def test_the_total_cost_is_that_of_the_groups_used_for_all_rows(
 def test_a_budget_is_per_row_in_calls_of_the_models_rows() -> None:
     X = table()
     model = AnytimeRegressor(CALLS, alpha=1e-3, cv=3).fit(X, X.sum(axis=1)).model_
-    assert model.costs == pytest.approx([each.of_call(10) / 10 for each in model.call_costs])
+    assert model.costs == pytest.approx([each.of_call(10) / 10 for each in model.prefix_costs])
     for rows in (1, 50):
         prediction = arriving(model, table(5, rows), NAMES, rows)
         for prefix, cost in enumerate(model.costs.tolist()):
