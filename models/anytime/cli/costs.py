@@ -25,6 +25,7 @@ from anytime.costs.scraping import (
     distributions_of,
     group_cost,
     joined_text,
+    mean_rows,
     of_model,
     paired,
     pieces,
@@ -161,9 +162,7 @@ def _measured_groups(
             costs[group.name] = rounded_cost(group_cost(calls, stated, quantile, least))
     found = priced(groups, costs)
     if groups.rows is None and found.fixed_costs.any():
-        every = [each for calls in measured.values() for each in calls]
-        mean = sum(each.rows * each.calls for each in every) / sum(each.calls for each in every)
-        found = found.for_rows(max(round(mean), 1))
+        found = found.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
     return found
 
 
@@ -219,15 +218,15 @@ def _group_costs(
             bucket = low / calls[0].rows, high / calls[0].rows
         found.append(
             _GroupCost(
-                group.name,
-                float(priced_groups.costs[g]),
-                None if old is None else float(old[g]),
-                count,
-                bucket,
-                why,
-                sum(each.rows * each.calls for each in calls) / count if count else 1.0,
-                group.call_cost.fixed,
-                group.call_cost.per_row,
+                group=group.name,
+                cost=float(priced_groups.costs[g]),
+                old=None if old is None else float(old[g]),
+                measured=count,
+                bucket=bucket,
+                why=why,
+                rows=mean_rows(calls) if calls else 1.0,
+                fixed=group.call_cost.fixed,
+                per_row=group.call_cost.per_row,
             )
         )
     return found

@@ -249,6 +249,11 @@ def _histogram(group: str, values: Mapping[str, float]) -> Histogram | None:
     return Histogram(bounds=bounds, counts=counts, sum=max(values[SUM], 0.0) * 1e3)
 
 
+def mean_rows(calls: Sequence[CallTimes]) -> float:
+    """Return the mean number of rows of all calls, at least 1."""
+    return sum(each.rows * each.calls for each in calls) / sum(each.calls for each in calls)
+
+
 def group_cost(calls: Sequence[CallTimes], stated: CallCost, quantile: float | None, least: int) -> CallCost:
     """Return the cost of a group by the rows of a call, in milliseconds: of mean durations, or of a quantile of them.
 
@@ -261,9 +266,8 @@ def group_cost(calls: Sequence[CallTimes], stated: CallCost, quantile: float | N
         return fitted_cost([each.rows for each in sizes], times, [each.calls for each in sizes])
     rows, duration = sizes[0].rows, sizes[0].times.value(quantile)
     if quantile is None:  # sums of all calls
-        count = sum(each.calls for each in calls)
-        rows = sum(each.rows * each.calls for each in calls) / count
-        duration = sum(each.times.sum for each in calls) / count
+        rows = mean_rows(calls)
+        duration = sum(each.times.sum for each in calls) / sum(each.calls for each in calls)
     before = stated.of_call(rows)
     if not before:
         return CallCost(per_row=duration / rows)
