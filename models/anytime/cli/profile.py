@@ -71,6 +71,8 @@ def profile(
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
     found = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
     costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, found)
+    if groups.suffix != ".safetensors":  # a file states what is not to be learned; a model has learned all
+        costs = costs.model_copy(update={"bases": known.bases})
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)

@@ -221,7 +221,7 @@ def fitted_cost(rows: Many[float], times: Many[float], weights: Many[float] | No
     if len(r) < 2:
         return CallCost(per_row=float(t[0] / r[0]))
     found = nnls(np.column_stack([scale, scale * r]), scale * t)[0]
-    # Rounding may leave a tiny part where there is none.
+    # Rounding may make a part tiny that should be 0.
     fixed, per_row = np.where(found * [1, r.max()] > NEGLIGIBLE * t.max(), found, 0.0).tolist()
     return CallCost(fixed=fixed, per_row=per_row)
 

@@ -579,7 +579,7 @@ def test_a_deadline_is_compared_with_the_time_of_a_page(desk: Path, capsys: Capt
 
 
 def test_a_profile_accepts_a_pattern_and_keeps_it(desk: Path, capsys: Capture) -> None:
-    pattern = {"cost_unit": "ms", "groups": [{"name": "a", "features": ["a*"], "cost": 1}]}
+    pattern = {"cost_unit": "ms", "groups": [{"name": "a", "features": ["a*"], "cost": 1}], "bases": {"a1": "hinge:2"}}
     Path("groups.json").write_text(json.dumps(pattern))
     Path("wide.py").write_text(
         "E = {'a': lambda x: [1.0, 2.0]}\nI = [1, 2, 3]\n"
@@ -590,6 +590,7 @@ def test_a_profile_accepts_a_pattern_and_keeps_it(desk: Path, capsys: Capture) -
     for inputs in (["--inputs", "wide:I"], ["train.csv"]):
         output(capsys, "profile", "wide:E", *inputs, "--groups", "groups.json", "--out", "measured.yaml", *QUICK)
         assert load_groups("measured.yaml").features == ("a*",)
+        assert load_groups("measured.yaml").bases["a1"].basis == "hinge:2"
     call = ["--inputs", "wide:I", "--groups", "groups.json", "--out", "measured.yaml"]
     for extractors, why in (("G", "returned 2; expected 1 values"), ("N", "returned 0; expected 1 or more values")):
         assert main(["profile", f"wide:{extractors}", *call]) == 2
