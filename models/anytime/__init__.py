@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anytime.evaluation.calibrate import calibrate
     from anytime.evaluation.certificate.certify import certify
     from anytime.evaluation.evaluate import evaluate
-    from anytime.groups import FeatureGroup, FeatureGroups, load_groups
+    from anytime.groups import CallCost, FeatureGroup, FeatureGroups, load_groups
     from anytime.inference.prediction import Answer, LoadedModel, Prediction, load
     from anytime.inference.runner import Runner
     from anytime.model.model import Expected, Model
@@ -33,6 +33,7 @@ __all__ = [
     "AnytimeError",
     "AnytimeRegressor",
     "ArtifactError",
+    "CallCost",
     "Expected",
     "ExtractorError",
     "FeatureGroup",
@@ -59,6 +60,7 @@ _IMPORTED_ON_USE = {
     "Answer": "anytime.inference.prediction",
     "AnytimeClassifier": "anytime.estimators",
     "AnytimeRegressor": "anytime.estimators",
+    "CallCost": "anytime.groups",
     "Expected": "anytime.model.model",
     "FeatureGroup": "anytime.groups",
     "FeatureGroups": "anytime.groups",

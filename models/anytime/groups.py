@@ -5,6 +5,7 @@ A groups file is JSON or YAML::
     {"cost_unit": "ms", "groups": [{"name": "hog", "features": ["hog_0", "hog_1"], "cost": 2.5, "requires":
     ["resize"]}]}
 
+A cost is a number, for each row, or `{"fixed": 2.0, "per_row": 0.5}`, for a call that computes several rows together.
 Every feature belongs to exactly one group; `body_*` stands for columns of a table that no group names. The order of the
 file is the order of the columns everywhere in this library. A group may require others, whose cost is paid once, and
 may have no features of its own (a blood draw).
@@ -24,11 +25,11 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from anytime._files import read_text, write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
@@ -46,6 +47,12 @@ _MILLISECONDS = {
 MAX_FACTORS = 16
 """Maximum number of factors of a column in a pair: a short file must not state millions of terms."""
 
+MAX_ROWS = 10**9
+"""Maximum number of rows of a call for which costs are stated."""
+
+MAX_COST = 1e100
+"""Maximum cost: sums over groups, and totals over rows, stay finite."""
+
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
 
@@ -55,15 +62,75 @@ def milliseconds(unit: str) -> float | None:
     return _MILLISECONDS.get(unit.strip().lower())
 
 
+class CallCost(BaseModel):
+    """The cost of a call that computes a group for several rows together: `fixed` + `per_row` * rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    fixed: float = 0.0
+    per_row: float = 0.0
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if not self.model_fields_set:
+            raise GroupsError("the cost is {}; expected a number per row, or fixed and per_row")
+        return self
+
+    @classmethod
+    def of(cls, cost: float | CallCost) -> CallCost:
+        """Return a cost in both parts; a number is a cost per row."""
+        return cost if isinstance(cost, CallCost) else cls(per_row=cost)
+
+    def of_call(self, rows: float) -> float:
+        """Return the cost of a call with this many rows."""
+        return self.fixed + self.per_row * rows
+
+    def scaled(self, factor: float) -> float | CallCost:
+        """Return the cost times a factor, as groups state it: a number if it has no fixed part."""
+        if not self.fixed:
+            return self.per_row * factor
+        return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _cost_kind(cost: Any) -> str:
+    return _PARTS if isinstance(cost, Mapping | CallCost) else _NUMBER
+
+
+_PARTS, _NUMBER = "fixed and per_row", "number"
+
+
 class FeatureGroup(BaseModel):
-    """Features that are computed together, at one test-time cost."""
+    """Features that are computed together, at one test-time cost: a number per row, or that of a call."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(min_length=1)
     features: tuple[str, ...]
-    cost: float
+    cost: Annotated[Annotated[float, Tag(_NUMBER)] | Annotated[CallCost, Tag(_PARTS)], Discriminator(_cost_kind)]
     requires: tuple[str, ...] = ()
+
+    @field_validator("cost")
+    @classmethod
+    def _without_zero(cls, cost: float | CallCost) -> float | CallCost:
+        """Return a cost without a fixed part as a number, so that equal costs are equal."""
+        return cost if isinstance(cost, CallCost) and cost.fixed else CallCost.of(cost).per_row
+
+    @property
+    def call_cost(self) -> CallCost:
+        """Return the fixed part and the part per row of the cost of a call."""
+        return CallCost.of(self.cost)
+
+
+def _check_cost(group: FeatureGroup) -> None:
+    cost = group.call_cost
+    for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
+        if not 0 <= part <= MAX_COST:
+            wanted = f"{MAX_COST:g} or less; use a larger unit" if math.isfinite(part) and part > 0 else ">= 0"
+            raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
 
 
 class ProductGroup(FeatureGroup):
@@ -121,12 +188,15 @@ class ColumnBasis(BaseModel):
 class FeatureGroups(BaseModel):
     """A partition of the features into groups with costs, in the order of the file, and the bases of some features.
 
-    `pairs` are the products that training selected (`anytime.features.screening`), in the order of their terms.
+    `rows` is the number of rows of a call: that many rows share the fixed part of a cost. None, where nothing states
+    it, is one row. `pairs` are the products that training selected (`anytime.features.screening`), in the order of
+    their terms.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
+    rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=_is_none)
     groups: tuple[FeatureGroup, ...]
     bases: dict[str, ColumnBasis] = {}
     pairs: tuple[Pair, ...] = Field(default=(), exclude_if=operator.not_)
@@ -141,8 +211,7 @@ class FeatureGroups(BaseModel):
             if group.name in names:
                 raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
             names.add(group.name)
-            if not math.isfinite(group.cost) or group.cost < 0:
-                raise GroupsError(f"the cost of group {group.name!r} is {group.cost}; expected a finite number >= 0")
+            _check_cost(group)
             for feature in group.features:
                 if feature in owner:
                     twice = f"in group {owner[feature]!r} and in group {group.name!r}"
@@ -156,7 +225,7 @@ class FeatureGroups(BaseModel):
                 if name not in names:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
         for column in self.bases:
-            if column not in owner and not any(_matches(name, column) for name in owner if _is_pattern(name)):
+            if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
                 known = suggestion(column, tuple(owner))
                 raise GroupsError(f"bases has column {column!r}, which is in no group; {known}")
         self._check_pairs()
@@ -204,10 +273,41 @@ class FeatureGroups(BaseModel):
         ends = np.cumsum([len(group.features) for group in self.groups]).tolist()
         return tuple(slice(end - len(group.features), end) for group, end in zip(self.groups, ends, strict=True))
 
+    @property
+    def rows_per_call(self) -> int:
+        """Return the number of rows of a call, for which `costs` are stated."""
+        return self.rows or 1
+
+    @property
+    def shared_by(self) -> str:
+        """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
+        n = self.rows_per_call
+        return f"in predictions of {n} row{'s' * (n != 1)}" if self.fixed_costs.any() else ""
+
+    @cached_property
+    def fixed_costs(self) -> Float:
+        """Return the part of the cost of a call that does not depend on its rows, (groups,), in `cost_unit`."""
+        return np.array([group.call_cost.fixed for group in self.groups], dtype=np.float64)
+
+    @cached_property
+    def row_costs(self) -> Float:
+        """Return the cost that each row adds to a call, (groups,), in `cost_unit`."""
+        return np.array([group.call_cost.per_row for group in self.groups], dtype=np.float64)
+
     @cached_property
     def costs(self) -> Float:
-        """Return the cost of each group, (groups,), in `cost_unit`."""
-        return np.array([group.cost for group in self.groups], dtype=np.float64)
+        """Return the cost of each group per row, in a call with `rows_per_call` rows, (groups,), in `cost_unit`."""
+        return self.row_costs + self.fixed_costs / self.rows_per_call
+
+    def call_costs(self, rows: int) -> Float:
+        """Return the cost of one call of each group with this many rows, (groups,), in `cost_unit`."""
+        return self.fixed_costs + self.row_costs * rows
+
+    def for_rows(self, rows: int) -> FeatureGroups:
+        """Return the groups with costs for calls with this many rows; raise GroupsError if the number is invalid."""
+        if not 1 <= rows <= MAX_ROWS:
+            raise GroupsError(f"rows is {rows}; expected a whole number from 1 to {MAX_ROWS}")
+        return self._of(self.groups, rows=rows)
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -267,7 +367,7 @@ class FeatureGroups(BaseModel):
             for g, of in zip(rest, order, strict=True)
         )
         columns = [np.arange(self.slices[i].start, self.slices[i].stop) for of in order for i in of]
-        return FeatureGroups(cost_unit=self.cost_unit, groups=groups), np.concatenate(columns)
+        return FeatureGroups(cost_unit=self.cost_unit, rows=self.rows, groups=groups), np.concatenate(columns)
 
     @cached_property
     def featured(self) -> tuple[str, ...]:
@@ -289,11 +389,11 @@ class FeatureGroups(BaseModel):
         free = [name for name in names if name not in self.features]
 
         def features(feature: str) -> list[str]:
-            if feature in names or not _is_pattern(feature):
+            if feature in names or not is_pattern(feature):
                 return [feature]
             return [name for name in free if _matches(feature, name)] or [feature]
 
-        if not any(map(_is_pattern, self.features)):
+        if not any(map(is_pattern, self.features)):
             return self
         content = self.model_dump(exclude_unset=True)
         for group in content["groups"]:
@@ -309,15 +409,27 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        return self._of(groups, self.cost_unit)
+        return self._of(groups)
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
-        return self._of(tuple(self.groups[g] for g in sorted(set(groups))), self.cost_unit)
+        return self._of(tuple(self.groups[g] for g in sorted(set(groups))))
 
-    def _of(self, groups: tuple[FeatureGroup, ...], cost_unit: str) -> FeatureGroups:
-        """Return other groups with these bases and pairs, as far as they have the columns."""
-        return FeatureGroups(cost_unit=cost_unit, groups=groups).with_bases(self.bases).with_pairs(self.pairs)
+    def _of(self, groups: tuple[FeatureGroup, ...], **changes: Any) -> FeatureGroups:
+        """Return other groups, with these bases and pairs as far as they have the columns, and changes of other fields.
+
+        A copy would keep cached costs.
+        """
+        fields = {"cost_unit": self.cost_unit, "rows": self.rows, "groups": groups} | changes
+        return FeatureGroups(**fields).with_bases(self.bases).with_pairs(self.pairs)
+
+    def with_prices(self, costs: Mapping[str, float | CallCost], cost_unit: str) -> FeatureGroups:
+        """Return the groups with other costs, by name, in another unit; groups that are not named keep theirs."""
+        groups = tuple(
+            group.model_copy(update={"cost": costs[group.name]}) if group.name in costs else group
+            for group in self.groups
+        )
+        return self._of(groups, cost_unit=cost_unit)
 
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
@@ -346,6 +458,7 @@ class FeatureGroups(BaseModel):
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """Return these groups with the costs, unit and requirements of another file that has the same groups.
 
+        `rows` stays, unless the file states it.
         Features of the other file that these groups lack, because training dropped them, stay dropped.
 
         Raises
@@ -368,10 +481,11 @@ class FeatureGroups(BaseModel):
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
             groups.append(changed.model_copy(update={"features": group.features}))
-        return self._of(tuple(groups), other.cost_unit)
+        return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows or self.rows)
 
 
-def _is_pattern(feature: str) -> bool:
+def is_pattern(feature: str) -> bool:
+    """Return whether a feature of a groups file stands for the columns that match it."""
     return "*" in feature or "?" in feature
 
 
@@ -447,15 +561,21 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":  # raised by a rule for all groups or for a basis; use its own message
-        column = f"column {first['loc'][1]!r}: " if first["loc"] else ""
-        return column + str(first["ctx"]["error"])
+        match first["loc"]:
+            case ("bases", column, *_):
+                return f"column {column!r}: {first['ctx']['error']}"
+            case ("groups", int(index), *_):
+                return f"group {content['groups'][index].get('name')!r}: {first['ctx']['error']}"
+        return str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     match first["loc"]:
-        case ("groups", int(index), *_):
+        case ("groups", int(index), *inner):
             group = content["groups"][index]
             name = group.get("name") if isinstance(group, Mapping) else None
             where = [f"group {name!r}" if name else f"group number {index + 1}", *where[2:]]
+            if inner[:1] == ["cost"] and len(inner) > 1:  # after it, the kind of cost that was assumed
+                del where[2]
     got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
     return f"{', '.join(where)}: {first['msg'].lower()}{got}"
 
@@ -471,12 +591,17 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
         lines = ",\n".join("  " + _json(group) for group in entries)
         columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
         end = f', "bases": {{\n{columns}\n}}' if bases else ""
-        text = f'{{"cost_unit": {_json(groups.cost_unit)}, "groups": [\n{lines}\n]{end}}}\n'
+        head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in _head(groups).items())
+        text = f'{{{head}"groups": [\n{lines}\n]{end}}}\n'
     else:
-        text = yaml.safe_dump({"cost_unit": groups.cost_unit}, allow_unicode=True) + "groups:\n"
+        text = yaml.safe_dump(_head(groups), allow_unicode=True, sort_keys=False) + "groups:\n"
         text += "".join(f"  - {_flow(group)}\n" for group in entries)
         text += "bases:\n" * bool(bases) + "".join(f"  {_flow({name: bases[name]})[1:-1]}\n" for name in bases)
     write_text(text, path)
+
+
+def _head(groups: FeatureGroups) -> dict[str, Any]:
+    return {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
 
 
 def _json(value: Any) -> str:

@@ -106,7 +106,9 @@ def regrouping(
     if size is None:
         return groups, np.arange(len(groups.features))
     rng = np.random.default_rng([setting.seed, size, number])
-    costs = np.concatenate([np.full(len(g.features), g.cost / len(g.features)) for g in groups.groups])
+    costs = np.concatenate(
+        [np.full(len(g.features), c / len(g.features)) for g, c in zip(groups.groups, groups.costs, strict=True)]
+    )
     built: list[FeatureGroup] = []
     order: list[int] = []
     for cost in np.unique(costs).tolist():

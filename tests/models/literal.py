@@ -299,7 +299,7 @@ def columns_of(groups: FeatureGroups, members: Iterable[int]) -> list[int]:
 
 def cost_of(groups: FeatureGroups, members: Iterable[int]) -> float:
     """Joint cost of some groups."""
-    return float(sum(groups.groups[g].cost for g in members))
+    return float(sum(groups.costs[g] for g in members))
 
 
 def unpaid(groups: FeatureGroups, g: int, paid: Iterable[int]) -> tuple[int, ...]:

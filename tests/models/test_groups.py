@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from anytime import AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError
-from anytime.groups import FeatureGroups, load_groups, singletons
+from anytime.groups import FeatureGroups, load_groups, singletons, write_groups
 
 Content = dict[str, Any]
 Writer = Callable[[Path, Content], Path]
@@ -366,3 +366,95 @@ def test_patterns_are_matched_by_commands_and_estimators(tmp_path: Path, capsys:
     assert estimator.model_.groups.features == model.groups.features
     assert estimator.predict(table).shape == (60,)
     capsys.readouterr()
+
+
+# Costs of calls.
+
+PAGES: Content = {
+    "cost_unit": "ms",
+    "groups": [
+        group("stored", ["clicks"], 0.1),
+        group("terms", ["title", "body"], {"fixed": 2, "per_row": 0.5}),
+        group("model", [], {"fixed": 8}),
+        group("network", ["vector"], {"per_row": 4.0}, requires=["model"]),
+        group("idle", ["i"], {"fixed": 0.0, "per_row": 0.0}),
+    ],
+}
+
+
+def test_a_cost_is_a_number_per_row_or_has_a_fixed_part(write: Writer, tmp_path: Path) -> None:
+    groups = load_groups(write(tmp_path, PAGES))
+    assert groups.fixed_costs.tolist() == [0, 2, 8, 0, 0]
+    assert groups.row_costs.tolist() == [0.1, 0.5, 0, 4, 0]
+    assert groups.groups[3].cost == 4.0, "equal costs are equal"
+    for rows in (1, 7, 100):
+        literal = [0.1 * rows, 2 + 0.5 * rows, 8, 4 * rows, 0]
+        assert groups.call_costs(rows) == pytest.approx(literal)
+        assert groups.for_rows(rows).costs == pytest.approx(np.array(literal) / rows)
+    assert groups.rows_per_call == 1
+    assert groups.costs.tolist() == groups.call_costs(1).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+@pytest.mark.parametrize("rows", [None, 1, 100])
+def test_costs_of_calls_survive_writing_a_file(rows: int | None, suffix: str, tmp_path: Path) -> None:
+    groups = load_groups(PAGES if rows is None else PAGES | {"rows": rows})
+    write_groups(groups, tmp_path / f"g{suffix}")
+    assert load_groups(tmp_path / f"g{suffix}") == groups
+    assert FeatureGroups.model_validate_json(groups.model_dump_json()) == groups
+    assert ("rows" in (tmp_path / f"g{suffix}").read_text()) is (rows is not None)
+
+
+def test_groups_keep_the_rows_of_their_calls_and_no_stale_costs() -> None:
+    groups = load_groups(PAGES | {"rows": 100})
+    assert groups.costs[1] == pytest.approx(0.52)
+    for same in (groups.only([1, 2]), groups.without(["clicks"]), groups.matched(["x"]), groups.with_bases({})):
+        assert same.costs[same.position("terms")] == pytest.approx(0.52)
+    assert groups.for_rows(4).costs[1] == pytest.approx(1.0)
+    assert groups.costs[1] == pytest.approx(0.52)
+    cheap = load_groups(PAGES | {"groups": [{**each, "cost": {"fixed": 50}} for each in PAGES["groups"]]})
+    assert groups.with_costs(cheap).costs.tolist() == [0.5] * 5, "the model's rows, as the file states none"
+    assert groups.with_costs(cheap.for_rows(10)).costs.tolist() == [5.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("cost", "why"),
+    [
+        ({}, "groups: group 'a': the cost is {}; expected a number per row, or fixed and per_row"),
+        ({"fixed": -1}, "the fixed cost of group 'a' is -1.0; expected a finite number >= 0"),
+        ({"fixed": 1, "per_row": -1}, "the cost of group 'a' is -1.0; expected a finite number >= 0"),
+        ({"fixed": 1e200}, "the fixed cost of group 'a' is 1e+200; expected a finite number 1e+100 or less"),
+        ({"fixed": "x"}, "group 'a', cost, fixed: input should be a valid number (got 'x')"),
+        ({"each": 1}, "group 'a', cost, each: extra inputs are not permitted (got 1)"),
+        ("x", "group 'a', cost: input should be a valid number (got 'x')"),
+        (None, "group 'a', cost: input should be a valid number (got None)"),
+        ([1, 2], "group 'a', cost: input should be a valid number (got [1, 2])"),
+    ],
+    ids=str,
+)
+def test_a_wrong_cost_is_told_in_a_line(cost: Any, why: str) -> None:
+    assert why in refusal({"groups": [group("a", ["x"], cost)]})
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "1", True, 10**10])
+def test_wrong_rows_are_told_in_a_line(rows: Any) -> None:
+    assert "rows: " in refusal({"rows": rows, "groups": [group("a", ["x"])]})
+
+
+def test_rows_of_a_call_must_be_positive() -> None:
+    with pytest.raises(GroupsError, match="rows is 0; expected a whole number from 1 to 1000000000"):
+        load_groups(PAGES).for_rows(0)
+
+
+def test_an_order_is_for_the_rows_of_a_call() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = X @ [1.0, 1.0] + rng.normal(size=200)
+    for rows, first in ((1, "each"), (100, "together")):
+        content = {
+            "rows": rows,
+            "groups": [group("together", ["x0"], {"fixed": 9.0, "per_row": 0.01}), group("each", ["x1"], 1.0)],
+        }
+        model = AnytimeRegressor(content, alpha=1e-3).fit(X, y)
+        assert model.sequence_[0] == first
+        assert model.costs_[1] == pytest.approx({1: 1.0, 100: 0.1}[rows])

@@ -112,7 +112,7 @@ def assert_told(reply: dict[str, Any], answer: dict[str, Any]) -> None:
     for name, value in answer["expected"].items():
         assert told.pop(f"expected_{name}", None) == value
     assert told == {name: answer[name] for name in told}
-    assert {"prefix", "steps", "cost", "complete", "policy"} <= set(told)
+    assert {"prefix", "steps", "cost", "cost_total", "complete", "policy"} <= set(told)
     assert all(isinstance(value, str | bool | int | float) for value in reply["parameters"].values())
     np.testing.assert_array_equal(output(reply).ravel(), np.ravel(answer["prediction"]))
     assert (reply["model_name"], reply["model_version"]) == (answer["model"], answer["version"])

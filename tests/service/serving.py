@@ -271,10 +271,10 @@ class Running:
             yield Stream(wire, form)
 
     def metric(self, name: str, **labels: str) -> float:
-        """One metric of the service; 0 if it has no value yet."""
-        selector = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
-        found = re.search(rf"^{re.escape(name + selector)} (\S+)$", self.scrape().text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        """One metric of the service, the sum over labels that are not given; 0 if it has no value yet."""
+        found = re.findall(rf"^{re.escape(name)}(?:{{(.*)}})? (\S+)$", self.scrape().text, re.MULTILINE)
+        wanted = {f'{key}="{value}"' for key, value in labels.items()}
+        return sum(float(value) for others, value in found if wanted <= set(others.split(",")))
 
     def scrape(self, path: str = "/metrics", **headers: str) -> httpx.Response:
         """Ask the port that has the metrics."""

@@ -16,11 +16,25 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.sources import open_retrained
-from anytime.costs.distributions import CostDistributions, Histogram, priced
+from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
-from anytime.costs.scraping import added, histograms, joined_text, of_model, paired, pieces, since, tallies, was_reset
+from anytime.costs.scraping import (
+    CallTimes,
+    added,
+    call_times,
+    distributions_of,
+    group_cost,
+    joined_text,
+    mean_rows,
+    of_model,
+    paired,
+    pieces,
+    read_scrape,
+    since,
+    was_reset,
+)
 from anytime.errors import AnytimeError
-from anytime.groups import SUFFIXES, FeatureGroups, milliseconds, write_groups, write_text
+from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.inference.prediction import load
 
 BUDGETS = (0.1, 0.25, 0.5, 1.0)
@@ -42,7 +56,7 @@ def costs(
     ] = None,
     cost_quantile: options.CostQuantile = None,
     least: Annotated[
-        int, typer.Option(min=1, help="Change the cost of a group only from this many measured values on.")
+        int, typer.Option(min=1, help="Change the cost of a group only from this many measured calls on.")
     ] = 30,
     out: Annotated[Path | None, typer.Option(help=options.GROUPS_OUT)] = None,
     distributions: options.Distributions = None,
@@ -64,8 +78,9 @@ def costs(
 ) -> None:
     """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
-    A cost is the mean, which is exact; a quantile is interpolated in a bucket, which is printed. The API key is
-    read from ANYTIME_KEY.
+    A cost is per row: the mean, which is exact, or a quantile, interpolated in a bucket, which is printed. Where calls
+    of different numbers of rows were measured, a cost has a fixed part and one per row. The API key is read from
+    ANYTIME_KEY.
 
     Example: anytime costs --from http://127.0.0.1:8000 --model model.safetensors --out measured.yaml
     """
@@ -74,8 +89,8 @@ def costs(
     check_writable(distributions, (".json",))
     loaded = load(model)
     measured = _measured(source, since or (), loaded.name, keep)
-    group_costs = _group_costs(loaded.groups, measured, quantile, least)
-    groups = priced(loaded.groups, {each.group: each.cost for each in group_costs if each.why is None})
+    groups = _measured_groups(loaded.groups, measured, quantile, least)
+    group_costs = _group_costs(loaded.groups, groups, measured, quantile, least)
     retrained = open_retrained(
         loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=options.workers(n_jobs)
     )
@@ -85,13 +100,15 @@ def costs(
     if out is not None:
         write_groups(groups, out)
     if distributions is not None:
-        write_text(measured.text(), distributions)
+        name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
+        write_text(distributions_of(measured, parts, name).text(), distributions)
     sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
     if json:
         entries = [each._asdict() for each in group_costs]
-        print_json({"model": loaded.name, "cost_unit": "ms", "groups": entries, "sequence": sequence})
+        values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call, "groups": entries}
+        print_json(values | {"sequence": sequence})
     else:
-        print_results(_cost_table(group_costs), *_sequence_parts(sequence))
+        print_results(_cost_table(group_costs), *_rows_line(groups), *_sequence_parts(sequence))
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
             print_results(f"wrote {' and '.join(written)}")
@@ -103,29 +120,54 @@ def costs(
         raise typer.Exit(DRIFT)
 
 
-def _measured(sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None) -> CostDistributions:
+def _measured(
+    sources: Sequence[str], earlier: Sequence[str], model: str, keep: Path | None
+) -> dict[str, list[CallTimes]]:
     """Return the timings of a model's groups from several services, minus earlier ones; store the text if requested."""
     key = os.environ.get("ANYTIME_KEY") or None
     now = [piece for source in sources for piece in pieces(source, key)]
-    timings = of_model([tallies(piece.text) for piece in now], model)
+    scrapes = [read_scrape(piece.text) for piece in now]
+    timings = of_model([each.timings for each in scrapes], model)
     if earlier:
         before = paired(now, [piece for source in earlier for piece in pieces(source, key)])
         for i, piece in enumerate(before):
-            then = {} if piece is None else tallies(piece.text).get(model, {})
-            if was_reset(timings[i], then):
+            if piece is None:
+                continue
+            then = read_scrape(piece.text)
+            if was_reset(model, scrapes[i], then):
                 remark(f"{now[i].source} was restarted since then; all of its counts are used")
             else:
-                timings[i] = since(timings[i], then)
-    found = histograms(added(timings))
+                timings[i] = since(timings[i], then.timings.get(model, {}))
+    found = call_times(added(timings))
     if keep is not None:
         write_text(joined_text(now), keep)
     if not found:
         raise AnytimeError(f"no group of model {model!r} was timed since then; wait for some predictions")
-    return CostDistributions(source=f"anytime costs --from {' --from '.join(sources)}", groups=dict(found))
+    return found
+
+
+def _measured_groups(
+    groups: FeatureGroups, measured: Mapping[str, Sequence[CallTimes]], quantile: float | None, least: int
+) -> FeatureGroups:
+    """Return the groups with measured costs, in ms; those with fewer than `least` calls keep theirs.
+
+    If a cost has a fixed part, and the groups state no number of rows, costs are for the mean number in service.
+    """
+    factor = milliseconds(groups.cost_unit) or 0.0
+    costs: dict[str, float | CallCost] = {}
+    for group in groups.groups:
+        calls = measured.get(group.name, ()) if group.features else ()
+        if sum(each.calls for each in calls) >= least:
+            stated = CallCost.of(group.call_cost.scaled(factor))
+            costs[group.name] = rounded_cost(group_cost(calls, stated, quantile, least))
+    found = priced(groups, costs)
+    if groups.rows is None and found.fixed_costs.any():
+        found = found.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
+    return found
 
 
 class _GroupCost(NamedTuple):
-    """The measured and the old cost of one group, in milliseconds, and the number of values measured."""
+    """The measured and the old cost of one group per row, in milliseconds, and the number of calls measured."""
 
     group: str
     cost: float
@@ -133,9 +175,15 @@ class _GroupCost(NamedTuple):
     """None if the model's cost is not a time."""
     measured: int
     bucket: tuple[float, float] | None = None
-    """The bucket that contains the cost, if it is a quantile of a histogram."""
+    """The bucket that contains the cost, if it is a quantile of calls with equal numbers of rows."""
     why: str | None = None
     """Why the old cost is unchanged, if it is."""
+    rows: float = 1.0
+    """Mean number of rows of the calls measured."""
+    fixed: float = 0.0
+    """The part of the cost of a call that does not depend on its rows."""
+    per_row: float = 0.0
+    """The part of the cost of a call that each row adds."""
 
     def remark(self) -> str:
         if self.why is not None or self.bucket is None:
@@ -145,32 +193,61 @@ class _GroupCost(NamedTuple):
 
 
 def _group_costs(
-    groups: FeatureGroups, measured: CostDistributions, quantile: float | None, least: int
+    groups: FeatureGroups,
+    priced_groups: FeatureGroups,
+    measured: Mapping[str, Sequence[CallTimes]],
+    quantile: float | None,
+    least: int,
 ) -> list[_GroupCost]:
-    """Return the cost of each group, in the order of the groups; unchanged with fewer than `least` measured values."""
+    """Return the old and the new cost of each group, in the order of the groups."""
     factor = milliseconds(groups.cost_unit)
+    # Both per row, in calls with the same number of rows.
+    old = None if factor is None else factor * groups.for_rows(priced_groups.rows_per_call).costs
     found: list[_GroupCost] = []
-    for group in groups.groups:
-        old = None if factor is None else group.cost * factor
-        timings = measured.groups.get(group.name) if group.features else None
-        count = 0 if timings is None else timings.count
-        why = f"fewer than {least} values were measured" if group.features else "it has no features"
-        if timings is None or count < least:
-            found.append(_GroupCost(group.name, old or 0.0, old, count, why=f"unchanged: {why}"))
-        else:
-            bucket = timings.bucket(quantile) if isinstance(timings, Histogram) and quantile is not None else None
-            found.append(_GroupCost(group.name, measured.cost(group.name, quantile), old, count, bucket))
+    for g, group in enumerate(priced_groups.groups):
+        calls = measured.get(group.name, ()) if group.features else ()
+        count = sum(each.calls for each in calls)
+        why: str | None = None
+        bucket = None
+        if not group.features:
+            why = "unchanged: it has no features"
+        elif count < least:
+            why = f"unchanged: fewer than {least} values were measured"
+        elif quantile is not None and len(calls) == 1:
+            low, high = calls[0].times.bucket(quantile)
+            bucket = low / calls[0].rows, high / calls[0].rows
+        found.append(
+            _GroupCost(
+                group=group.name,
+                cost=float(priced_groups.costs[g]),
+                old=None if old is None else float(old[g]),
+                measured=count,
+                bucket=bucket,
+                why=why,
+                rows=mean_rows(calls) if calls else 1.0,
+                fixed=group.call_cost.fixed,
+                per_row=group.call_cost.per_row,
+            )
+        )
     return found
 
 
 def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
-    table = blank_table("cost (ms)", "was", "measured")
+    by_rows = any(each.rows > 1 or each.fixed for each in group_costs)
+    table = blank_table("cost (ms)", "was", "measured", *(("rows", "a call", "a row") if by_rows else ()))
     table.add_column("group", overflow="fold")
     table.add_column("", overflow="fold")
     for each in group_costs:
         was = "-" if each.old is None else f"{each.old:.4g}"
-        table.add_row(f"{each.cost:.4g}", was, str(each.measured), escape(each.group), escape(each.remark()))
+        parts = [f"{each.rows:.4g}", f"{each.fixed:.4g}", f"{each.per_row:.4g}"] if by_rows else []
+        cells = f"{each.cost:.4g}", was, str(each.measured), *parts
+        table.add_row(*cells, escape(each.group), escape(each.remark()))
     return table
+
+
+def _rows_line(groups: FeatureGroups) -> list[str]:
+    """Return what a cost per row means, if it depends on the rows of a call."""
+    return [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []
 
 
 def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:

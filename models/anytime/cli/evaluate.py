@@ -42,6 +42,12 @@ def evaluate(
     deadline: Annotated[
         list[float] | None, typer.Option(min=0, help="Simulate this deadline, in ms; repeat for several.")
     ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Simulate predictions of this many rows; by default that of the calls that were measured."
+        ),
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Simulate this many predictions.")] = 10_000,
     seed: Seed = 0,
     n_jobs: Jobs = None,
@@ -54,18 +60,22 @@ def evaluate(
     within = [loaded.affordable(each) for each in budgets]
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
-    times = None
+    if random_costs is None and rows is not None:
+        raise TrainingError("--rows applies to simulations only; add --random-costs FILE")
+    times, called = None, rows or 1
     if random_costs is not None:
-        times = simulate(loaded, CostDistributions.load(random_costs), draws, np.random.default_rng(seed))
+        measured = CostDistributions.load(random_costs)
+        called = rows or measured.rows
+        times = simulate(loaded, measured, draws, np.random.default_rng(seed), called)
     evaluation = evaluate_model(
         loaded, open_table(data), weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
     )
-    simulation = None if times is None else _simulation(evaluation, times, deadline or ())
+    simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)
         if budgets:
-            rows = (values["prefixes"][prefix] for prefix in within)
-            values["budgets"] = [{"budget": each} | row for each, row in zip(budgets, rows, strict=True)]
+            reached = (values["prefixes"][prefix] for prefix in within)
+            values["budgets"] = [{"budget": each} | row for each, row in zip(budgets, reached, strict=True)]
         print_json(values if simulation is None else values | {"random_costs": simulation})
         return
     print_results(
@@ -75,7 +85,7 @@ def evaluate(
         *ndcg_line(evaluation),
     )
     if simulation is not None:
-        line = _simulation_line(simulation["draws"], simulation["timeliness_r2"])
+        line = _simulation_line(simulation["draws"], called, simulation["timeliness_r2"])
         print_results(_simulation_table(loaded, simulation["deadlines"]), line)
 
 
@@ -146,10 +156,12 @@ def _simulation_table(model: Model, rows: Sequence[Mapping[str, float]]) -> Tabl
     return table
 
 
-def _simulation_line(draws: int, timeliness: Mapping[str, float | None]) -> str:
+def _simulation_line(draws: int, rows: int, timeliness: Mapping[str, float | None]) -> str:
+    of_rows = "" if rows == 1 else f" of {rows} rows"
     if timeliness["mean"] is None:
-        return f"{draws} draws of costs; no timeliness of r2, as the target is constant in the table"
+        return f"{draws} draws of costs{of_rows}; no timeliness of r2, as the target is constant in the table"
     return (
-        f"{draws} draws of costs; timeliness of r2 up to {timeliness['stop_ms']:.4g} ms: {timeliness['mean']:.4f} ± "
-        f"{timeliness['error']:.1g}, {timeliness['at_mean_costs']:.4f} if every group takes its mean time"
+        f"{draws} draws of costs{of_rows}; timeliness of r2 up to {timeliness['stop_ms']:.4g} ms: "
+        f"{timeliness['mean']:.4f} ± {timeliness['error']:.1g}, "
+        f"{timeliness['at_mean_costs']:.4f} if every group takes its mean time"
     )

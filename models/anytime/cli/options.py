@@ -29,6 +29,13 @@ MaybeGroups = Annotated[
     Path | None,
     typer.Option(help="Read the feature groups from this file (JSON or YAML); required for a table, not for moments."),
 ]
+RowsOfCall = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.",
+    ),
+]
 MaybeTarget = Annotated[
     list[str] | None,
     typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),

@@ -13,7 +13,7 @@ from rich.table import Table
 from anytime._files import check_writable
 from anytime.cli.console import blank_table, print_json, print_results, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
-from anytime.costs.distributions import CostDistributions, priced
+from anytime.costs.distributions import CostDistributions, priced, rounded_cost
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
 from anytime.costs.profiling import profile as profile_extractors
 from anytime.data.formats import open_table
@@ -38,10 +38,14 @@ def profile(
     inputs: Annotated[
         str | None, typer.Option(metavar="MODULE:INPUTS", help="Import this iterable of inputs, instead of a table.")
     ] = None,
-    rows: Annotated[str | None, typer.Option(help="Pass this many rows to each call, such as 1,8,64.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Pass this many rows to each call; 1,100,500 fits a fixed cost and one per row.")
+    ] = None,
     cost_quantile: CostQuantile = None,
     limit: Annotated[int, typer.Option(min=1, help="Measure at most this many inputs, from the first.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="Measure each input this many times.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Measure each input this many times; repeats find it in the caches, see 'cold'.")
+    ] = 5,
     warm_up: Annotated[int, typer.Option(min=1, help="Compute this many inputs before the measurements.")] = 10,
     distributions: Distributions = None,
     json: AsJson = False,
@@ -49,7 +53,8 @@ def profile(
     """Measure the extractors of the groups and write the median time of each as its cost.
 
     Groups that others require are computed before them. With --rows an extractor is called with several rows, as a
-    dict of arrays or a list of inputs, and a cost is the time per row at the last of these row counts.
+    dict of arrays or a list of inputs. With one row count a cost is the time per row; with several it has a fixed part
+    and one per row, and the file states the last count as the rows of a call.
 
     Example: anytime profile module:EXTRACTORS test.csv --groups groups.yaml --out measured.yaml
     """
@@ -63,8 +68,11 @@ def profile(
         measured = profile_extractors(
             known, loaded, rows_of, rows=counts, warm_up=warm_up, repeats=repeats, progress=advance
         )
-    times = CostDistributions.measured(measured.times, f"anytime profile {extractors}")
-    costs = priced(known, {name: times.cost(name, quantile or 0.5) for name in times.groups})
+    times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
+    found = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
+    costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, found)
+    if groups.suffix != ".safetensors":  # a file states what is not to be learned; a model has learned all
+        costs = costs.model_copy(update={"bases": known.bases})
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)
@@ -72,7 +80,7 @@ def profile(
         print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return
     print_results(_table(measured, costs))
-    unmeasured = [group.name for group in costs.groups if not group.features and group.cost > 0]
+    unmeasured = [g.name for g, cost in zip(costs.groups, costs.costs, strict=True) if not g.features and cost > 0]
     if unmeasured:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
     print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))
@@ -103,10 +111,10 @@ def _table(measured: Profile, costs: FeatureGroups) -> Table:
     values = _values(measured, costs)
     percentiles = [f"p{q}" for q in PERCENTILES]
     scaled = ["a call", "a row"] if "base" in values[0] else []
-    table = blank_table("cost (ms)", "median", *percentiles, "timer", *scaled)
+    table = blank_table("cost (ms)", "median", *percentiles, "cold", "timer", *scaled)
     table.add_column("group", overflow="fold")
     for each in values:
-        cells = [f"{each[name]:.4g}" for name in ("cost", "median", *percentiles)]
+        cells = [f"{each[name]:.4g}" for name in ("cost", "median", *percentiles, "cold")]
         scaling = [f"{each[name]:.3g}" for name in ("base", "per_row") if scaled]
         table.add_row(*cells, f"{each['timer_share']:.1%}", *scaling, escape(each["group"]))
     return table
@@ -119,8 +127,8 @@ def _values(measured: Profile, costs: FeatureGroups) -> list[dict[str, Any]]:
         values = {"group": name, "cost": float(costs.costs[costs.positions[name]]), "median": median}
         values |= {f"p{q}": value for q, value in zip(PERCENTILES, others, strict=True)}
         share = min(measured.timer_ms / median, 1.0) if median > 0 else 1.0
-        values |= {"calls": len(times.per_row), "timer_share": share}
+        values |= {"cold": times.cold, "calls": len(times.per_row), "timer_share": share}
         if times.scaling is not None:
-            values |= times.scaling._asdict()
+            values |= {"base": times.scaling.fixed, "per_row": times.scaling.per_row}
         entries.append(values)
     return entries

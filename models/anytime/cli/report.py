@@ -149,6 +149,8 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
+    if model.groups.shared_by:
+        lines.append(f"costs are per row, {model.groups.shared_by}")
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
         lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]

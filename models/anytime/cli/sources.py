@@ -89,6 +89,12 @@ class ColumnOptions(NamedTuple):
     clamp: Clamp = None
     bases: Mapping[str, ColumnBasis] | None = None
     """Bases of the columns, if they are already learned."""
+    rows: int | None = None
+    """Rows of a call for which costs are stated, if other than in the groups."""
+
+    def changed(self, groups: FeatureGroups) -> FeatureGroups:
+        """Return the groups that remain, with costs for the calls of these options."""
+        return remaining_groups(groups if self.rows is None else groups.for_rows(self.rows), self.changes)
 
 
 class Columns(NamedTuple):
@@ -196,7 +202,7 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     table = open_table(data if backend.cluster is None else data.resolve())
     used = (*options.target, options.query, options.weights)
     known = load_groups(options.groups).matched(name for name in table.columns if name not in used)
-    groups = remaining_groups(known, options.changes)
+    groups = options.changed(known)
     for feature in options.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
@@ -254,8 +260,7 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
     if options.task not in ("auto", record.task):
         raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
     groups = record.groups if options.groups is None else record.groups.with_costs(load_groups(options.groups))
-    groups = remaining_groups(groups, options.changes)
-    return MomentsSource(stored, Columns(groups, stored.target, record.query, record.weights))
+    return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
 
 
 def open_test(test: Path, source: Source) -> Dataset:

@@ -31,6 +31,7 @@ def train(
     ],
     out: options.Out,
     groups: options.MaybeGroups = None,
+    rows: options.RowsOfCall = None,
     target: options.MaybeTarget = None,
     task: Annotated[
         Literal["auto", "regression", "binary", "multiclass", "count"],
@@ -147,6 +148,7 @@ def train(
         changes=changes,
         basis=options.checked_basis(basis),
         clamp=options.parsed_clamp(clamp),
+        rows=rows,
     )
     with open_backend(backend, scheduler, checkpoint) as opened:
         source = open_source(data, columns, opened)

@@ -1,8 +1,9 @@
 """Distributions of the time that groups take, and the quality at each deadline that follows from them.
 
-A distribution is samples, or the histogram that a service exports. They are stored in a JSON file::
+A distribution is samples, or the histogram that a service exports, of the duration of a call with `rows` rows. They are
+stored in a JSON file; without `rows`, a call had one row::
 
-    {"format": 1, "unit": "ms", "source": "anytime profile", "paired": true,
+    {"format": 1, "unit": "ms", "source": "anytime profile", "rows": 100, "paired": true,
      "groups": {"hog": {"samples": [2.41, 2.38]}, "speed": {"bounds": [0.1, 0.2], "counts": [7, 3, 0], "sum": 0.96}}}
 
 Samples are `paired` if samples at the same position belong to the same input: a large picture is slow for every group,
@@ -24,12 +25,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from scipy.optimize import nnls
 
 from anytime._files import read_text
 from anytime.errors import GroupsError, listed, suggestion
-from anytime.groups import FeatureGroups, milliseconds
+from anytime.groups import MAX_ROWS, CallCost, FeatureGroups, milliseconds
 from anytime.model.model import Model
 from anytime.types import Float, Index
+
+NEGLIGIBLE = 1e-6
+"""A part of a fitted cost that is at most this share of the longest time is left out."""
 
 _CONFIG = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ignored_types=(cached_property,))
 
@@ -58,6 +63,14 @@ class Histogram(BaseModel):
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+    def scaled(self, factor: float) -> Histogram:
+        """Return the histogram of the values times a factor above 0."""
+        return Histogram(bounds=tuple(each * factor for each in self.bounds), counts=self.counts, sum=self.sum * factor)
+
+    def value(self, quantile: float | None) -> float:
+        """Return the mean, or a quantile."""
+        return self.mean if quantile is None else float(self.quantiles(np.array(quantile)))
 
     @property
     def mean(self) -> float:
@@ -112,6 +125,10 @@ class Samples(BaseModel):
         return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
 
 
+def _is_one(rows: int) -> bool:
+    return rows == 1
+
+
 def _kind(group: Any) -> str:
     """Return whether a group is samples or a histogram, so that validation reports the errors of that type."""
     is_samples = "samples" in group if isinstance(group, Mapping) else isinstance(group, Samples)
@@ -122,13 +139,14 @@ _Group = Annotated[Annotated[Samples, Tag("samples")] | Annotated[Histogram, Tag
 
 
 class CostDistributions(BaseModel):
-    """Distributions of the time to compute each group, in milliseconds; the module docstring describes the fields."""
+    """Distributions of the duration of a call of each group, in milliseconds; the module docstring describes them."""
 
     model_config = _CONFIG
 
     format: Literal[1] = 1
     unit: Literal["ms"] = "ms"
     source: str = ""
+    rows: int = Field(default=1, ge=1, le=MAX_ROWS, exclude_if=_is_one)
     paired: bool = False
     groups: dict[str, _Group] = Field(min_length=1)
 
@@ -142,10 +160,10 @@ class CostDistributions(BaseModel):
         return self
 
     @classmethod
-    def measured(cls, times: Mapping[str, Float], source: str) -> CostDistributions:
+    def measured(cls, times: Mapping[str, Float], source: str, rows: int = 1) -> CostDistributions:
         """Return the distributions of paired samples, (count,) milliseconds each, to four significant digits."""
         groups = {name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()}
-        return cls(source=source, paired=True, groups=dict(groups))
+        return cls(source=source, rows=rows, paired=True, groups=dict(groups))
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
@@ -173,17 +191,36 @@ class CostDistributions(BaseModel):
             columns = [group.quantiles(rng.random(draws)) for group in groups]
         return np.stack(columns, axis=1) if columns else np.zeros((draws, 0))
 
-    def cost(self, name: str, quantile: float | None) -> float:
-        """Return the cost of a group: its mean, or a quantile; in milliseconds to four significant digits."""
-        group = self.groups[name]
-        return _rounded(group.mean if quantile is None else float(group.quantiles(np.array(quantile))))
-
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
+def rounded_cost(cost: CallCost) -> float | CallCost:
+    """Return a cost as groups state it, to four significant digits."""
+    return CallCost(fixed=_rounded(cost.fixed), per_row=_rounded(cost.per_row)).scaled(1.0)
+
+
+def fitted_cost(rows: Many[float], times: Many[float], weights: Many[float] | None = None) -> CallCost:
+    """Return the cost of a call by its number of rows, by non-negative least squares of relative errors.
+
+    Parameters
+    ----------
+    rows : numbers of rows, or means of them, at least one.
+    times : time of a call with each number of rows.
+    weights : of each number of rows, the number of calls; equal if None.
+    """
+    r, t = np.array(rows, dtype=np.float64), np.array(times, dtype=np.float64)
+    scale = np.sqrt(np.ones(len(r)) if weights is None else np.array(weights)) / np.maximum(t, 1e-9)
+    if len(r) < 2:
+        return CallCost(per_row=float(t[0] / r[0]))
+    found = nnls(np.column_stack([scale, scale * r]), scale * t)[0]
+    # Rounding may make a part tiny that should be 0.
+    fixed, per_row = np.where(found * [1, r.max()] > NEGLIGIBLE * t.max(), found, 0.0).tolist()
+    return CallCost(fixed=fixed, per_row=per_row)
+
+
+def priced(groups: FeatureGroups, costs: Mapping[str, float | CallCost]) -> FeatureGroups:
     """Return the groups with these costs in milliseconds, by name; other groups keep theirs, converted.
 
     Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
@@ -192,17 +229,17 @@ def priced(groups: FeatureGroups, costs: Mapping[str, float]) -> FeatureGroups:
         if name not in groups.positions:
             raise GroupsError(f"there is no group {name!r}; {suggestion(name, groups.names)}")
     factor = milliseconds(groups.cost_unit)
-    unknown = [group.name for group in groups.groups if group.name not in costs and group.cost > 0]
+    unknown = [name for name, cost in zip(groups.names, groups.costs, strict=True) if name not in costs and cost > 0]
     if factor is None and unknown:
         raise GroupsError(
             f"{listed(unknown)} have no measured cost, and {groups.cost_unit!r} is not a unit of time; "
             "give their costs in ms, and cost_unit ms"
         )
     repriced = [
-        group.model_copy(update={"cost": costs.get(group.name, group.cost * (factor or 0.0))})
+        group.model_copy(update={"cost": costs.get(group.name, group.call_cost.scaled(factor or 0.0))})
         for group in groups.groups
     ]
-    return FeatureGroups(cost_unit="ms", groups=tuple(repriced))
+    return FeatureGroups(cost_unit="ms", rows=groups.rows, groups=tuple(repriced))
 
 
 class Estimate(NamedTuple):
@@ -252,11 +289,14 @@ def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
     return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)
 
 
-def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator) -> RandomTimes:
-    """Draw the times at which each prefix of a model is complete.
+def simulate(
+    model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator, rows: int | None = None
+) -> RandomTimes:
+    """Draw the times at which each prefix of a model is complete, for a prediction of `rows` rows.
 
-    Groups without features are not computed; they take their cost in the model. Raises GroupsError if that is not a
-    time, or if a group with features has no distribution. A standard error falls as 1 / sqrt(draws).
+    None is the number of rows of the calls that were measured. For another number, times scale as the model's costs of
+    a call. Groups without features are not computed; they take their cost in the model. Raises GroupsError if that is
+    not a time, or if a group with features has no distribution. A standard error falls as 1 / sqrt(draws).
     """
     groups = model.groups
     missing = [name for name in groups.featured if name not in distributions.groups]
@@ -265,15 +305,20 @@ def simulate(model: Model, distributions: CostDistributions, draws: int, rng: np
     drawn = [name for name in groups.names if name in distributions.groups]
     factor = milliseconds(groups.cost_unit)
     costs = np.zeros((draws, len(groups)))
-    costs[:, [groups.positions[name] for name in drawn]] = distributions.draw(drawn, draws, rng)
-    for position, group in enumerate(groups.groups):
-        if group.name in distributions.groups or group.cost == 0:
+    measured = distributions.rows
+    rows = measured if rows is None else rows
+    then, now = groups.call_costs(measured), groups.call_costs(rows)
+    scales = np.divide(now, then, out=np.full(len(groups), rows / measured), where=then > 0)
+    at = [groups.positions[name] for name in drawn]
+    costs[:, at] = distributions.draw(drawn, draws, rng) * scales[at]
+    for position, (name, cost) in enumerate(zip(groups.names, now.tolist(), strict=True)):
+        if name in distributions.groups or cost == 0:
             continue
         if factor is None:
             raise GroupsError(
-                f"group {group.name!r} without features costs {group.cost:g} {groups.cost_unit}, which is not a time; "
+                f"group {name!r} without features costs {cost:g} {groups.cost_unit}, which is not a time; "
                 "give costs in ms"
             )
-        costs[:, position] = factor * group.cost
+        costs[:, position] = factor * cost
     steps = [[groups.positions[name] for name in step.adds] for step in model.manifest.steps]
     return completions(steps, costs)

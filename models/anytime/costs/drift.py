@@ -94,7 +94,7 @@ def _order(model: Model, groups: FeatureGroups) -> Order:
 
 
 def _cumulative_costs(steps: tuple[tuple[str, ...], ...], groups: FeatureGroups) -> Float:
-    spent = [sum(groups.groups[groups.positions[name]].cost for name in adds) for adds in steps]
+    spent = [sum(groups.costs[groups.positions[name]] for name in adds) for adds in steps]
     return np.cumsum([0.0, *spent])
 
 

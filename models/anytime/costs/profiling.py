@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from anytime._linalg import single_blas_thread
+from anytime.costs.distributions import fitted_cost
 from anytime.data.formats import Table
 from anytime.errors import ExtractorError, summary
-from anytime.groups import FeatureGroups
+from anytime.groups import CallCost, FeatureGroups, is_pattern
 from anytime.inference.planning import check_extractors
 from anytime.types import Float
 
@@ -87,35 +87,38 @@ Inputs: TypeAlias = TableInputs | ModuleInputs
 """Rows that extractors receive: one by one, or several together."""
 
 
-class Scaling(NamedTuple):
-    """Duration of a call by its number of rows: `base` + `per_row` * rows, in milliseconds."""
-
-    base: float
-    per_row: float
-
-
 @dataclass(frozen=True, eq=False)
 class GroupTimes:
     """Measured times of one group: for each number of rows, the duration of each call in milliseconds, (calls,)."""
 
     times: Mapping[int, Float]
+    first: Float
+    """Duration of the first call of each input, (inputs,), with the last number of rows: no cache has its values."""
+
+    @property
+    def rows(self) -> int:
+        """The last number of rows."""
+        return list(self.times)[-1]
 
     @property
     def per_row(self) -> Float:
         """Milliseconds per row, (calls,), of calls with the last number of rows."""
-        rows = list(self.times)[-1]
-        return self.times[rows] / rows
+        return self.times[self.rows] / self.rows
 
     @property
-    def scaling(self) -> Scaling | None:
-        """Growth of time with rows, by least squares of relative errors of the medians; None for a single row count."""
-        if len(self.times) < 2:
-            return None
-        rows = np.array(list(self.times), dtype=np.float64)
-        medians = np.array([np.median(times) for times in self.times.values()])
-        scale = np.maximum(medians, 1e-9)
-        found, _ = nnls(np.column_stack([1 / scale, rows / scale]), medians / scale)
-        return Scaling(float(found[0]), float(found[1]))
+    def cold(self) -> float:
+        """Median milliseconds per row of the first call of each input."""
+        return float(np.median(self.first)) / self.rows
+
+    def cost(self, quantile: float) -> CallCost:
+        """Return a quantile of the duration of a call: by its rows, or per row if one number of rows was measured."""
+        times = [float(np.quantile(each, quantile, method="inverted_cdf")) for each in self.times.values()]
+        return fitted_cost(list(self.times), times)
+
+    @property
+    def scaling(self) -> CallCost | None:
+        """Growth of the median duration with rows; None for a single row count."""
+        return fitted_cost(list(self.times), [*map(np.median, self.times.values())]) if len(self.times) > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +130,14 @@ class Profile:
     """Duration of two clock readings; every measured time includes it."""
 
     @property
+    def rows(self) -> int:
+        """The last number of rows of a call, that of `times`."""
+        return next(iter(self.groups.values())).rows
+
+    @property
     def times(self) -> dict[str, Float]:
-        """Milliseconds per row, by group, (calls,): values at the same position belong to the same input."""
-        return {name: measured.per_row for name, measured in self.groups.items()}
+        """Milliseconds per call, by group, (calls,): values at the same position belong to the same input."""
+        return {name: measured.times[measured.rows] for name, measured in self.groups.items()}
 
 
 def profile(
@@ -146,41 +154,49 @@ def profile(
     """Measure extractors, with one thread of the linear algebra library, as in a worker process.
 
     Raises ExtractorError, which names the group, if an extractor is missing, superfluous, fails or returns other values
-    than the group's features.
+    than the group's features. Where these are a pattern, the values of the first call define their number.
 
     Parameters
     ----------
-    rows : row counts of a call; without, a call gets one input. The cost of a row is the duration of a call with the
-        last count, divided by that count.
+    rows : row counts of a call; without, a call gets one input.
     warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
-    repeats : number of measurements of each input; `progress` is called after each.
+    repeats : number of measurements of each input; `progress` is called after each. All but the first find an input in
+        the caches of the processor, so `GroupTimes.first` states the first call of each input.
     clock : returns nanoseconds; only differences are used.
     """
     check_extractors({group.name: group.features for group in groups.groups}, extractors)
     order = required_first(groups)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
+    first: dict[str, Float] = {}
+    widths: dict[str, int] = {}
     with single_blas_thread():
         for count in rows or (0,):
             batches = list(_batches(inputs, count))
             durations: dict[str, list[float]] = {name: [] for name in order}
-            for batch in islice(cycle(batches), max(warm_up, 1)):
+            earliest: dict[str, dict[int, float]] = {name: {} for name in order}
+            for number, batch in islice(cycle(enumerate(batches)), max(warm_up, 1)):
                 x = inputs[batch]
                 for name in order:
                     with _naming(name):
+                        begin = clock()
                         values = extractors[name](x)
-                    _check(groups, name, values, max(count, 1))
-            for batch in batches * repeats:
+                        earliest[name].setdefault(number, (clock() - begin) / 1e6)
+                    widths[name] = _checked_width(groups, name, values, max(count, 1), widths.get(name))
+            for number, batch in list(enumerate(batches)) * repeats:
                 x = inputs[batch]
                 for name in order:
                     with _naming(name):
                         begin = clock()
                         extractors[name](x)
                         durations[name].append((clock() - begin) / 1e6)
+                    earliest[name].setdefault(number, durations[name][-1])
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
+                first[name] = np.array(list(earliest[name].values()))
     readings = [-(clock() - clock()) for _ in range(1001)]
-    return Profile({name: GroupTimes(times[name]) for name in order}, float(np.median(readings)) / 1e6)
+    measured = {name: GroupTimes(times[name], first[name]) for name in order}
+    return Profile(measured, float(np.median(readings)) / 1e6)
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
@@ -213,9 +229,15 @@ def _naming(name: str) -> Iterator[None]:
         ) from error
 
 
-def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
-    width = len(groups.groups[groups.position(name)].features)
-    wanted = f"{width}" if rows == 1 else f"{rows} x {width}"
+def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, known: int | None) -> int:
+    """Return the number of values per row; raise ExtractorError unless it is that of the group's features.
+
+    `known` is that of an earlier call. Without it, a pattern stands for one feature or more.
+    """
+    features = groups.groups[groups.position(name)].features
+    width = known or (None if any(map(is_pattern, features)) else len(features))
+    wanted = f"{len(features)} or more" if width is None else f"{width}"
+    wanted = wanted if rows == 1 else f"{rows} x {wanted}"
     try:
         found = np.asarray(values).shape
     except ValueError:  # ragged
@@ -225,6 +247,8 @@ def _check(groups: FeatureGroups, name: str, values: Any, rows: int) -> None:
             f"the extractor of group {name!r} returned values that are not an array ({summary(error)}); "
             f"expected {wanted} values"
         ) from error
-    if found != (rows, width) and not (rows == 1 and found == (width,)):
-        shape = " x ".join(map(str, found)) or "no array"
-        raise ExtractorError(f"the extractor of group {name!r} returned {shape}; expected {wanted} values")
+    shape = (1, *found) if rows == 1 and len(found) == 1 else found
+    if len(shape) != 2 or shape[0] != rows or (shape[1] < len(features) if width is None else shape[1] != width):
+        returned = " x ".join(map(str, found)) or "no array"
+        raise ExtractorError(f"the extractor of group {name!r} returned {returned}; expected {wanted} values")
+    return int(shape[1])

@@ -357,7 +357,9 @@ class Expansion(Columns):
             for group in self.groups.groups
         )
         try:
-            return FeatureGroups(cost_unit=self.groups.cost_unit, groups=(*groups, *self._product_groups()))
+            return FeatureGroups(
+                cost_unit=self.groups.cost_unit, rows=self.groups.rows, groups=(*groups, *self._product_groups())
+            )
         except ValidationError as error:
             why = error.errors(include_url=False)[0]["ctx"]["error"]
             raise GroupsError(f"two terms have the same name, so rename a column: {why}") from None

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from anytime.errors import ExtractorError, listed, suggestion
-from anytime.groups import FeatureGroup
+from anytime.groups import CallCost, FeatureGroup
 from anytime.inference.extraction import Task
 from anytime.model.model import Model
 
@@ -96,7 +96,7 @@ def _merged(models: Sequence[Model], prefixes: Sequence[int], groups: Mapping[st
             float(each.explained_shares[j] - each.explained_shares[i])
             for each, i, j in zip(models, reached, after, strict=True)
         )
-        cost = sum(groups[name].cost for name in new)
+        cost = sum(CallCost.of(groups[name].cost).of_call(1) for name in new)
         return gain / cost if cost > 0 else float("inf")
 
     while True:

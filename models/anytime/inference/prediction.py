@@ -59,7 +59,9 @@ class Answer:
         Least squares on one-hot classes can leave [0, 1]; its outputs are clipped to [0, 1] and scaled to sum to one.
         Probabilities of a likelihood are returned unchanged.
     prefix : number of complete steps used; 0 is the base rate.  steps : number of steps of the model.
-    groups : groups used, in sequence order.  cost : their joint cost, in the model's cost unit.
+    groups : groups used, in sequence order.  cost : their joint cost per row, in the model's cost unit.
+    cost_total : their joint cost for all rows together: for each group its fixed part, and its cost per row times the
+        rows. A group that several require is paid once.
     budget : the requested budget.  complete : whether every step within the budget was used.
     missing : groups of the budget's prefix that were not received.
     imputed : columns received as null and replaced by their training means, or with a level that was never seen.
@@ -91,6 +93,7 @@ class Answer:
     steps: int
     groups: tuple[str, ...]
     cost: float
+    cost_total: float
     budget: float | None
     complete: bool
     missing: tuple[str, ...]
@@ -384,9 +387,11 @@ class Prediction:
             arrived, note = self._arrived(budget, solve)
         if arrived is None:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
+            total = model.prefix_costs[prefix].of_call(self.rows)
             scores = self._prefix_scores(prefix)
         else:
             used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
+            total = self._total(arrived)
             scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
         outputs = model_outputs(model, scores)
         prediction, probabilities = self._prediction(outputs)
@@ -400,6 +405,7 @@ class Prediction:
             steps=model.steps,
             groups=used,
             cost=cost,
+            cost_total=total,
             budget=budget,
             complete=prefix == allowed,
             missing=tuple([name for name in model.computed[allowed] if name not in self._received]),
@@ -437,6 +443,12 @@ class Prediction:
         terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
         base = intercept.tolist()
         return contributions(self.model, used, terms, coef, base[0] if P == 1 else base, shaped)
+
+    def _total(self, arrived: ArrivedModel) -> float:
+        """Return the cost of the groups of an optimum for all rows together."""
+        if not self.model.prefix_costs[-1].fixed:
+            return arrived.cost * self.rows
+        return self.model.total_cost(arrived.groups, self.rows)
 
     def _advance(self) -> None:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""

@@ -370,9 +370,9 @@ class Runner(Generic[Answers]):
         priors: dict[str, float | None] = dict.fromkeys(self._extractors)
         for model in reversed(self.models):
             factor = milliseconds(model.groups.cost_unit)
-            for group in model.groups.groups:
-                if factor is not None and group.name in priors:
-                    priors[group.name] = factor * group.cost
+            for name, cost in zip(model.groups.names, model.groups.call_costs(1).tolist(), strict=True):
+                if factor is not None and name in priors:
+                    priors[name] = factor * cost
         for name, took in times.items():
             took_ms = sorted(took)
             if name not in priors:

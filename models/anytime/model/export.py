@@ -58,9 +58,10 @@ PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
 def document(model: Model) -> dict[str, Any]:
     """Return the document of a model; every number is finite.
 
-    Groups are in the order of the sequence and include those without features. A group is complete with prefix `step`.
-    Its features are those from `start` to before `stop`. `coef` of a prefix has a row for each term of its features,
-    and a column for each score.
+    Groups are in the order of the sequence and include those without features. A cost is per row, in a call with `rows`
+    rows where that is stated; a group with a `fixed` part states its `per_row` part too. A group is complete with
+    prefix `step`. Its features are those from `start` to before `stop`. `coef` of a prefix has a row for each term of
+    its features, and a column for each score.
     """
     manifest, prefixes = model.manifest, model.prefixes
     groups: list[dict[str, Any]] = []
@@ -75,7 +76,10 @@ def document(model: Model) -> dict[str, Any]:
                 features += _features(model.places[name])
             starts[name] = start
             place = {"step": step, "start": start, "stop": len(features)}
-            groups.append({"name": name, "cost": group.cost, "requires": list(group.requires), **place})
+            cost: dict[str, Any] = {"cost": float(model.groups.costs[model.groups.positions[name]])}
+            if group.call_cost.fixed:
+                cost |= group.call_cost.model_dump()
+            groups.append({"name": name, **cost, "requires": list(group.requires), **place})
         features += chain.from_iterable(_pairs(each, starts) for each in model.product_places if each.step == step)
         complete.append(len(features))
     return {
@@ -88,6 +92,7 @@ def document(model: Model) -> dict[str, Any]:
         "responses": list(manifest.responses),
         "classes": None if manifest.classes is None else list(manifest.classes),
         "cost_unit": model.groups.cost_unit,
+        **({} if model.groups.rows is None else {"rows": model.groups.rows}),
         "features": features,
         "groups": groups,
         "prefixes": [
@@ -202,6 +207,7 @@ def c_source(model: Model) -> str:
         "group_step": _lines(str(place.step) for place in places.values()),
         "means": _numbers(prefixes.mean[prefixes.columns]),
         "costs": _numbers(model.costs),
+        "per_row": f", per row {model.groups.shared_by}" if model.groups.shared_by else "",
         "cv_errors": _lines("NAN" if error is None else repr(error) for error in errors),
         "ends": _lines(map(str, prefixes.ends.tolist())),
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
@@ -372,7 +378,7 @@ extern const char ${name}_cost_unit[];
 extern const char *const ${name}_groups[${NAME}_GROUPS];
 extern const char *const ${name}_outputs[${NAME}_OUTPUTS];
 
-/* Cost of each prefix, the base rate first. */
+/* Cost of each prefix${per_row}, the base rate first. */
 extern const double ${name}_costs[${NAME}_STEPS + 1];
 
 /* Cross-validated error of each prefix in training, NAN if unknown: the mean square of least squares, in squared units

@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.features.expansion import Columns, Expansion, Product
-from anytime.groups import COST_TOLERANCE, FeatureGroups
+from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
@@ -192,6 +192,21 @@ class Model:
     def costs(self) -> Float:
         """Return the cumulative cost of each prefix, (steps + 1,); element 0 is 0."""
         return np.array([0.0, *(step.cumulative_cost for step in self.manifest.steps)])
+
+    @cached_property
+    def prefix_costs(self) -> tuple[CallCost, ...]:
+        """Return the fixed part and the part per row of the cost of all groups of each prefix, (steps + 1,)."""
+        groups = self.groups
+        adds = [list(map(groups.position, step.adds)) for step in self.manifest.steps]
+        parts = ([float(part[each].sum()) for each in adds] for part in (groups.fixed_costs, groups.row_costs))
+        fixed, per_row = (np.cumsum([0.0, *part]).tolist() for part in parts)
+        return tuple(CallCost(fixed=f, per_row=r) for f, r in zip(fixed, per_row, strict=True))
+
+    def total_cost(self, groups: Iterable[str], rows: int) -> float:
+        """Return the cost of some groups, each with those that it requires, for this many rows together."""
+        index = self.groups.position
+        paid = {p for g in map(index, groups) for p in (g, *self.groups.prerequisites[g])}
+        return float(self.groups.call_costs(rows)[sorted(paid)].sum())
 
     @cached_property
     def places(self) -> dict[str, GroupPosition]:

@@ -33,6 +33,12 @@ Budget = Annotated[
 ]
 Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
 
+Rows = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    BeforeValidator(lambda value: value or None),
+    Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
+]
+
 
 @router.get("/models")
 async def list_models(service: Service) -> list[ModelCard]:
@@ -48,10 +54,11 @@ async def describe_model(name: str, service: Service) -> ModelSummary:
 
 
 @router.get("/models/{name}/plan", responses=problem_responses(404, 422))
-async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None) -> Plan:
-    """List the groups to compute next, in order, within the budget, and their gain."""
+async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None, rows: Rows = None) -> Plan:
+    """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
-    return plan(model, budget, _split(model, have or []))
+    service.check_rows(rows)
+    return plan(model, budget, _split(model, have or []), rows)
 
 
 @router.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from starlette.types import Scope
@@ -20,7 +21,15 @@ from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
 from anytime_service.schemas.codecs import too_large
-from anytime_service.schemas.predict import Arrays, arrays, read_late_line, read_line, read_request, read_row_request
+from anytime_service.schemas.predict import (
+    Arrays,
+    TookLine,
+    arrays,
+    read_late_line,
+    read_line,
+    read_request,
+    read_row_request,
+)
 from anytime_service.schemas.values import AT_ONCE
 
 
@@ -72,7 +81,8 @@ class Lines:
             convert = partial(read_line, number=self._number, model=active.model, max_rows=limit)
             line, array = await in_turn(self._handler, convert, content)
             if active.answered:  # its deadline expired while the line was converted
-                active.record.timings.received_late(line.group, now_ms(), line.took_ms)
+                rows = partial(len, array) if array.ndim > 1 else lambda: 1
+                active.record.timings.received_late(line.group, now_ms(), line.took_ms, rows)
             else:
                 active.group(line.group, {line.group: array}, line.took_ms)
         except FieldError as error:
@@ -105,7 +115,10 @@ class Lines:
             self._late_remaining -= 1
             line = read_late_line(content)
             if line is not None:
-                self._active.record.timings.received_late(line.group, now_ms(), line.took_ms)
+                self._active.record.timings.received_late(line.group, now_ms(), line.took_ms, self._rows_of(line))
+
+    def _rows_of(self, line: TookLine) -> Callable[[], int]:
+        return lambda: min(line.rows(), self._handler.settings.max_rows)
 
 
 class Predict(Endpoint):

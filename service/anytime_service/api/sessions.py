@@ -92,7 +92,7 @@ class SessionGroups(_SessionEndpoint):
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
-        self.handler.session_timings.received(name, signals, tuple(groups), exchange.ended_ms, again=repeated)
+        self.handler.session_timings.received(name, signals, groups, exchange.ended_ms, again=repeated)
 
     async def _groups(self, form: Form, session: OpenSession, content: bytes) -> Arrays:
         settings = self.handler.settings

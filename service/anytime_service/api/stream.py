@@ -40,7 +40,7 @@ from anytime_service.schemas.stream import (
     peek,
     read_frame,
 )
-from anytime_service.schemas.values import AT_ONCE, Array, Pauses, array_of
+from anytime_service.schemas.values import AT_ONCE, Array, Pauses, array_of, count_rows
 from anytime_service.telemetry.records import GroupTimings
 
 LONG_WEIGHT = 4  # a long message counts as this many of the messages `AT_A_TIME`
@@ -213,7 +213,7 @@ class _Connection:
         elif isinstance(frame, EndFrame):
             self._end(frame)
         else:
-            self._group(frame)
+            self._group(form, frame)
 
     def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -269,14 +269,20 @@ class _Connection:
         else:
             self.open[name] = active
 
-    def _group(self, frame: Any) -> None:
+    def _rows_of(self, form: Form, values: Any) -> int:
+        """Return the number of rows of values that may be invalid; 1 for packed values, whose width is unknown."""
+        if isinstance(values, msgspec.Raw):
+            return min(count_rows(form, bytes(values)), self.handler.settings.max_rows)
+        return len(values) if isinstance(values, list) and values and isinstance(values[0], list) else 1
+
+    def _group(self, form: Form, frame: Any) -> None:
         active = self.open.get(frame.id)
         if active is None:
             timings = self._known(frame.id, "group")
             if timings is None:
                 return
             if frame.values or frame.took_ms is None:
-                timings.received_late(frame.group, now_ms(), frame.took_ms)
+                timings.received_late(frame.group, now_ms(), frame.took_ms, partial(self._rows_of, form, frame.values))
             else:  # the client has received the answer and reports only how long the group took
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return

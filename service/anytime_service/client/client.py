@@ -170,7 +170,14 @@ class AsyncClient:
         self._check()
         return await self._control.model(name or await self._only())
 
-    async def plan(self, model: str | None = None, budget: float | None = None, have: Iterable[str] = ()) -> Plan:
+    async def plan(
+        self,
+        model: str | None = None,
+        budget: float | None = None,
+        have: Iterable[str] = (),
+        *,
+        rows: int | None = None,
+    ) -> Plan:
         """Return the plan of the next groups to compute, with the quality after each step.
 
         Parameters
@@ -179,9 +186,12 @@ class AsyncClient:
         budget : limit on the cost of the complete prefix, including available groups, in the model's cost unit; None
             means no limit.
         have : available groups.
+        rows : rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs
+            are stated for.
         """
         self._check()
-        params: dict[str, Any] = {"have": list(have)} if budget is None else {"have": list(have), "budget": budget}
+        options = {"budget": budget, "rows": rows}
+        params: dict[str, Any] = {"have": list(have)} | {k: v for k, v in options.items() if v is not None}
         path = f"/models/{quote(model or await self._only(), safe='')}/plan"
         return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
 

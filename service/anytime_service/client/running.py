@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from anytime.errors import ValuesError
-from anytime.groups import milliseconds
+from anytime.groups import CallCost, milliseconds
 from anytime.inference.deadline import STALL_S
 from anytime.inference.extraction import Arrival, Extraction
 from anytime.inference.planning import check_extractors, tasks_of
@@ -55,10 +55,12 @@ class Pool:
         found = self.schedules.get(rows)
         if found is None:
             factor = milliseconds(description.cost_unit)
-            costs = {group.name: None if factor is None else factor * rows * group.cost for group in description.groups}
+            costs = {each.name: CallCost.of(each.cost).of_call(rows) * (factor or 0.0) for each in description.groups}
             if len(self.schedules) >= MAX_SCHEDULES:
                 del self.schedules[next(iter(self.schedules))]
-            found = self.schedules[rows] = Schedule({name: costs.get(name) for name in self.extractors})
+            found = self.schedules[rows] = Schedule(
+                {name: None if factor is None else costs.get(name) for name in self.extractors}
+            )
         return found
 
 

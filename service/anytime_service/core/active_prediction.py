@@ -143,7 +143,7 @@ class ActivePrediction:
 
     def begin(self, request: PredictionRequest, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, request.traceparent)
+        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, request.traceparent, request.rows)
         longest = self._context.max_deadline_ms
         deadline_ms = longest if request.deadline_ms is None else min(request.deadline_ms, longest)
         answer = self.opened.begin(
@@ -174,7 +174,9 @@ class ActivePrediction:
         if not repeated:
             self._account.check(self.opened.prediction.more_bytes(values), f"groups.{name}")
         answer = self.opened.groups(now, values)
-        self.record.timings.received(name, now, took_ms, repeated and took_ms is None)
+        timings = self.record.timings
+        timings.rows = self.opened.prediction.rows
+        timings.received(name, now, took_ms, repeated and took_ms is None)
         self._count_bytes()
         self._after(answer)
 
@@ -182,6 +184,7 @@ class ActivePrediction:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         self._account.check(self.opened.prediction.more_bytes(values), "groups")
         answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
+        self.record.timings.rows = self.opened.prediction.rows
         self._count_bytes()
         self._after(answer)
 

@@ -14,7 +14,7 @@ from anytime.features.expansion import Column
 from anytime.groups import FeatureGroup
 from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.types import FamilyName, Label, Link, Task
+from anytime.types import FamilyName, Float, Label, Link, Task
 from anytime_service.errors import FieldError
 
 
@@ -50,7 +50,7 @@ class ModelSummary(BaseModel, frozen=True):
 
     `versions` are all loaded versions, the newest first. `cv_error` of steps and `prior_error` are mean squared errors
     for least squares (family gaussian) and mean deviances for other families. `deviance` and `prior_deviance` are mean
-    deviances on the training rows.
+    deviances on the training rows. Costs are per row, in predictions of `rows` rows.
     """
 
     name: str
@@ -64,6 +64,7 @@ class ModelSummary(BaseModel, frozen=True):
     responses: tuple[str, ...]
     classes: tuple[Label, ...] | None
     cost_unit: str
+    rows: int
     total_cost: float
     prior_error: float | None
     prior_deviance: float | None
@@ -102,7 +103,8 @@ class ModelSummary(BaseModel, frozen=True):
 class PlannedStep(BaseModel, frozen=True):
     """An incomplete step: the groups to compute for it, their cost, and the quality of the prefix after it.
 
-    `spent` is the cost of the available groups and of this plan up to and including this step.
+    Costs are per row. `spent` is the cost of the available groups and of this plan up to and including this step.
+    `cost_total` and `spent_total` are those of a prediction of the plan's `rows` together.
     """
 
     prefix: int
@@ -110,6 +112,8 @@ class PlannedStep(BaseModel, frozen=True):
     compute: tuple[str, ...]
     cost: float
     spent: float
+    cost_total: float
+    spent_total: float
     explained_variance: float
     r2: float | None
     cv_error: float | None
@@ -117,12 +121,16 @@ class PlannedStep(BaseModel, frozen=True):
 
 
 class Plan(BaseModel, frozen=True):
-    """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps."""
+    """The groups to compute next, in order, within a budget; `prefix` is the number of complete steps.
+
+    `rows` is the number of rows of the prediction.
+    """
 
     model: str
     version: str
     cost_unit: str
     budget: float | None
+    rows: int
     have: tuple[str, ...]
     prefix: int
     steps: tuple[PlannedStep, ...]
@@ -147,6 +155,7 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     }
     fields["versions"] = tuple(versions)
     fields["cost_unit"] = model.groups.cost_unit
+    fields["rows"] = model.groups.rows_per_call
     fields["total_cost"] = float(model.costs[-1])
     fields["policies"] = ("prefix", "arrived") if model.supports_arrived else ("prefix",)
     fields["groups"] = model.groups.groups
@@ -170,8 +179,10 @@ def _column(group: str, column: Column) -> ModelColumn:
     )
 
 
-def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
+def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | None = None) -> Plan:
     """Plan which groups of a model's sequence to compute next; raise FieldError if the model lacks one of `have`.
+
+    Without `rows` the plan is for the number of rows that the model's costs are stated for.
 
     As for a prediction, the budget limits the cost of the complete prefix, including the available groups `have`. The
     groups that they require count as paid, too.
@@ -183,17 +194,21 @@ def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
     while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
         prefix += 1
     steps: list[PlannedStep] = []
-    spent = _cost(model, paid)
+    rows = model.groups.rows_per_call if rows is None else rows
+    per_row, in_total = model.groups.costs, model.groups.call_costs(rows)
+    spent, spent_total = _cost(model, per_row, paid), _cost(model, in_total, paid)
     for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):
         compute = tuple(name for name in step.adds if name not in paid)
-        cost = _cost(model, compute)
-        spent += cost
+        cost, total = _cost(model, per_row, compute), _cost(model, in_total, compute)
+        spent, spent_total = spent + cost, spent_total + total
         steps.append(
             PlannedStep(
                 prefix=number,
                 compute=compute,
                 cost=cost,
                 spent=spent,
+                cost_total=total,
+                spent_total=spent_total,
                 **step.model_dump(include={"group", "explained_variance", "r2", "cv_error", "deviance"}),
             )
         )
@@ -202,14 +217,15 @@ def plan(model: Model, budget: float | None, have: Iterable[str]) -> Plan:
         version=model.version,
         cost_unit=model.groups.cost_unit,
         budget=budget,
+        rows=rows,
         have=available,
         prefix=prefix,
         steps=tuple(steps),
     )
 
 
-def _cost(model: Model, groups: Iterable[str]) -> float:
-    return float(sum(model.groups.costs[model.groups.positions[name]] for name in groups))
+def _cost(model: Model, costs: Float, groups: Iterable[str]) -> float:
+    return float(sum(costs[model.groups.positions[name]] for name in groups))
 
 
 def _paid(model: Model, have: Iterable[str]) -> set[str]:

@@ -51,8 +51,8 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 TEXT = "BYTES"  # datatype of text
 
 _PARAMETERS = (
-    *("prefix", "steps", "groups", "cost", "budget", "complete", "missing", "imputed", "clamped", "reason", "policy"),
-    *("approximate", "elapsed_ms", "late_groups", "note", "contributions"),
+    *("prefix", "steps", "groups", "cost", "cost_total", "budget", "complete", "missing", "imputed", "clamped"),
+    *("reason", "policy", "approximate", "elapsed_ms", "late_groups", "note", "contributions"),
 )
 """Fields of an answer that a reply has as parameters."""
 
@@ -516,10 +516,10 @@ class InferModelState(msgspec.Struct, frozen=True):
 class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input or output of a model; a size of -1 is arbitrary: the number of rows.
 
-    Parameters of an input: `features`, JSON in a string; `cost`, the cost of its group in the model's `cost_unit`, once
-    for all inputs of the group; `step`, the step that adds it; `prefix_cost`, the cost of all steps up to this one.
-    Probabilities and prediction set have `classes`, JSON in a string. Interval and prediction set have `coverage`, the
-    calibrated coverage.
+    Parameters of an input: `features`, JSON in a string; `cost`, the cost per row of its group in the model's
+    `cost_unit`, once for all inputs of the group; `step`, the step that adds it; `prefix_cost`, the cost of all steps
+    up to this one. Probabilities and prediction set have `classes`, JSON in a string. Interval and prediction set have
+    `coverage`, the calibrated coverage.
     """
 
     name: str
@@ -565,11 +565,11 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
 def _input_kinds(model: Model) -> list[InferTensorKind]:
     kinds: list[InferTensorKind] = []
     for name, place in model.places.items():
-        group = model.groups.groups[model.groups.positions[name]]
+        cost = float(model.groups.costs[model.groups.positions[name]])
         for each, columns in inputs_of(name, place).items():
             parameters: dict[str, Scalar] = {
                 "features": json_text([place.features[j] for j in columns]),
-                "cost": float(group.cost),
+                "cost": cost,
                 "step": place.step,
                 "prefix_cost": float(model.costs[place.step]),
             }

@@ -19,6 +19,7 @@ from anytime_service.schemas.values import (
     Pauses,
     Values,
     array_of,
+    count_rows,
     malformed,
     read_values,
 )
@@ -77,10 +78,15 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TookLine(msgspec.Struct, frozen=True):
-    """The fields of a line that arrives after the answer; its values are ignored."""
+    """The fields of a line that arrives after the answer; only the rows of its values may be counted."""
 
     group: str
     took_ms: _Took | None = None
+    values: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def rows(self) -> int:
+        """Return the number of rows of the values, which may be invalid."""
+        return count_rows(JSON, bytes(self.values))
 
 
 _REQUEST = decoders(PredictRequest[msgspec.Raw])
@@ -162,7 +168,7 @@ async def read_line(content: bytes, number: int, model: Model, max_rows: int) ->
 
 
 def read_late_line(line: bytes) -> TookLine | None:
-    """Return group and computing time of a late line; None if it is malformed, because the answer is already sent."""
+    """Return a late line; None if it is malformed, because the answer is already sent."""
     try:
         return _LATE_LINE.decode(line)
     except msgspec.DecodeError:

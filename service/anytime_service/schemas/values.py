@@ -181,7 +181,7 @@ async def read_values(
     try:
         if place.expansion.categories:
             return await _read_coded(form, group, place, listed, max_rows, pauses)
-        _check_rows(_count_rows(form, listed), max_rows)
+        _check_rows(count_rows(form, listed), max_rows)
         return await read_list(form, listed, len(place.features), pauses)
     except (FieldError, msgspec.ValidationError):
         raise
@@ -297,7 +297,7 @@ def is_long_list(form: Form, content: msgspec.Raw | bytes) -> bool:
     return len(content) > AT_ONCE and (form is JSON or _head(memoryview(content)[:5])[1] > 0)
 
 
-def _count_rows(form: Form, content: bytes) -> int:
+def count_rows(form: Form, content: bytes) -> int:
     """Return the number of rows of a list, without decoding it; 1 for a flat list."""
     if form is JSON:
         return max(content.count(b"[") - 1, 1)

@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from anytime._version import __version__
 from anytime.inference.deadline import LatenessRecord
@@ -46,12 +46,14 @@ class Tally:
     Every answer observes two values, and every group one; only the thread of the event loop uses them.
     """
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "rows", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.rows = 0
+        """Rows of all calls, if the values are their durations."""
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -72,6 +74,7 @@ class Histograms:
         self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
         self._empty = partial(HistogramMetricFamily, name, documentation, labels=labels)
         self._members: dict[tuple[str, ...], Tally] = {}
+        self.members: Mapping[tuple[str, ...], Tally] = self._members
         registry.register(self)
 
     def labels(self, *values: str) -> Tally:
@@ -91,6 +94,39 @@ class Histograms:
             counts = accumulate(tally.counts)
             family.add_metric(values, list(zip(self._bound_labels, counts, strict=True)), tally.total)
             yield family
+
+
+class RowCounts:
+    """Family of counters: the rows of the calls that each member of a family of histograms counts.
+
+    It is registered after the histograms, so that it counts at least the rows of the calls that were written.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str], calls: Histograms, registry: CollectorRegistry
+    ) -> None:
+        self._empty = partial(CounterMetricFamily, name, documentation, labels=labels)
+        self._calls = calls
+        registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Return the family without members, from which the registry reads the name."""
+        return [self._empty()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the family once per member, as `Histograms.collect`."""
+        if not self._calls.members:
+            yield self._empty()
+        for values, tally in tuple(self._calls.members.items()):
+            family = self._empty()
+            family.add_metric(values, float(tally.rows))
+            yield family
+
+
+def rows_label(rows: int) -> str:
+    """Return the range of numbers of rows, up to twice its start, that contains a number: "1", "2-3", "4-7"..."""
+    low = 1 << rows.bit_length() - 1
+    return "1" if rows == 1 else f"{low}-{2 * low - 1}"
 
 
 class Metrics:
@@ -122,8 +158,15 @@ class Metrics:
         self.group_seconds = Histograms(
             "anytime_group_seconds",
             "Time to compute a group: as the client reports it, else since the previous event of the prediction.",
-            ["model", "group"],
+            ["model", "group", "rows"],
             _GROUP_S,
+            here,
+        )
+        RowCounts(
+            "anytime_group_rows",
+            "Rows for which groups were computed, in the calls that anytime_group_seconds counts.",
+            ["model", "group", "rows"],
+            self.group_seconds,
             here,
         )
         self.open = gauge("anytime_open_predictions", "Open predictions.")
@@ -220,7 +263,8 @@ class ModelMetrics:
         self._known: set[str] = set()
         self._count_clamped = partial(signals.clamped.labels, name)
         self._clamped: dict[str, Counter] = {}
-        self._groups: dict[str, Tally] = {}
+        self._groups: dict[str | tuple[str, int], Tally] = {}
+        """Durations of calls by group, and number of binary digits of their rows unless that is one."""
         signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
     @property
@@ -247,13 +291,15 @@ class ModelMetrics:
             self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)
 
-    def computed(self, group: str, took_ms: float) -> None:
-        """Record the time to compute a group; it is exposed from the first time on."""
-        tally = self._groups.get(group)
+    def computed(self, group: str, took_ms: float, rows: int) -> None:
+        """Record the time to compute a group for some rows; it is exposed from the first time on."""
+        key = group if rows == 1 else (group, rows.bit_length())
+        tally = self._groups.get(key)
         if tally is None:
             if group not in self._known:
                 return
-            tally = self._groups[group] = self._group_seconds.labels(self._name, group)
+            tally = self._groups[key] = self._group_seconds.labels(self._name, group, rows_label(rows))
+        tally.rows += rows
         tally.observe(took_ms / 1000.0)
 
     def dropped(self, groups: int) -> None:

@@ -2,18 +2,20 @@
 
 The costs of the groups are estimated from these times. The time of a group is the one that the client reports. Without
 a report it is the time since the previous event of the prediction: its begin, or the group before. Late groups count
-too; otherwise the costs would be those of fast computations only.
+too; otherwise the costs would be those of fast computations only. A time is that of a call for all rows of the
+prediction, so their number is recorded too.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
 from anytime.inference.prediction import Answer
+from anytime.types import Float
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
 from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
@@ -27,11 +29,13 @@ _log = logging.getLogger("anytime_service")
 class GroupTimings:
     """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
 
-    __slots__ = ("last_ms", "signals")
+    __slots__ = ("last_ms", "rows", "signals")
 
-    def __init__(self, signals: ModelMetrics, begun_ms: float) -> None:
+    def __init__(self, signals: ModelMetrics, begun_ms: float, rows: int | None = None) -> None:
         self.signals = signals
         self.last_ms = begun_ms
+        self.rows = rows
+        """Number of rows of the prediction; None while it is unknown."""
 
     def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
         """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.
@@ -43,10 +47,16 @@ class GroupTimings:
             took_ms = now_ms - self.last_ms
         self.last_ms = now_ms
         if not again:
-            self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS)  # NaN counts as the longest
+            # NaN counts as the longest.
+            self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS, self.rows or 1)
 
-    def received_late(self, group: str, now_ms: float, took_ms: float | None = None) -> None:
+    def received_late(
+        self, group: str, now_ms: float, took_ms: float | None = None, rows: Callable[[], int] = lambda: 1
+    ) -> None:
+        """Record a group that arrived after the answer; `rows` counts the rows of its values, if still unknown."""
         self.signals.dropped(1)
+        if self.rows is None:
+            self.rows = rows()
         self.received(group, now_ms, took_ms)
 
 
@@ -66,15 +76,19 @@ class SessionTimings:
         if len(self._timings) > self._limit:
             self._timings.popitem(last=False)
 
-    def received(self, name: str, signals: ModelMetrics, groups: Sequence[str], now_ms: float, *, again: bool) -> None:
-        """Record groups that a session accepted; `again` if they arrived before."""
+    def received(
+        self, name: str, signals: ModelMetrics, groups: Mapping[str, Float], now_ms: float, *, again: bool
+    ) -> None:
+        """Record groups that a session accepted, with their values; `again` if they arrived before."""
         timings = self._timings.get(name)
         if timings is None:
             self.begin(name, signals, now_ms)
             return
         self._timings.move_to_end(name)
         if len(groups) == 1:
-            timings.received(groups[0], now_ms, again=again)
+            ((group, values),) = groups.items()
+            timings.rows = len(values) if values.ndim > 1 else 1
+            timings.received(group, now_ms, again=again)
         else:
             timings.last_ms = now_ms  # the times of the single groups are unknown
 
@@ -88,9 +102,14 @@ class PredictionRecord:
     __slots__ = ("_context", "_make_span", "_signals", "timings")
 
     def __init__(
-        self, signals: ModelMetrics, tracing: Tracing | None, begun_ms: float, traceparent: str | None
+        self,
+        signals: ModelMetrics,
+        tracing: Tracing | None,
+        begun_ms: float,
+        traceparent: str | None,
+        rows: int | None = None,
     ) -> None:
-        self.timings = GroupTimings(signals, begun_ms)
+        self.timings = GroupTimings(signals, begun_ms, rows)
         self._signals = signals
         self._context = CURRENT.get()
         self._make_span = None if tracing is None else partial(tracing.answered, tracing.origin(traceparent))

@@ -56,9 +56,9 @@ def cost_of(used: Bool, groups: FeatureGroups) -> Float:
 def prices(groups: FeatureGroups) -> tuple[Float, Float]:
     """Return two prices of each feature, if only features have prices: its share of its group, or all of it."""
     shared, full = np.zeros(len(groups.features)), np.zeros(len(groups.features))
-    for group, columns in zip(groups.groups, groups.slices, strict=True):
-        shared[columns] = group.cost / max(len(group.features), 1)
-        full[columns] = group.cost
+    for group, cost, columns in zip(groups.groups, groups.costs, groups.slices, strict=True):
+        shared[columns] = cost / max(len(group.features), 1)
+        full[columns] = cost
     return shared, full
 
 

@@ -119,7 +119,7 @@ def test_profile_writes_the_groups_at_what_their_extractors_take(desk: Path, cap
     saved = CostDistributions.load("measured.json")
     assert saved.paired
     for name in "abc":
-        assert found.costs[found.position(name)] == saved.cost(name, 0.5)
+        assert found.costs[found.position(name)] == saved.groups[name].quantiles(np.array(0.5))
         assert saved.groups[name].count == 10
     for word in ("cost (ms)", "median", "p99", "timer", "wrote measured.yaml and measured.json"):
         assert word in out
@@ -135,7 +135,9 @@ def test_profile_takes_a_quantile_inputs_of_a_module_a_model_and_batches(desk: P
     )
     saved = CostDistributions.load("d.json")
     assert values["cost_unit"] == "ms"
-    assert {each["group"]: each["cost"] for each in values["groups"]} == {name: saved.cost(name, 0.9) for name in "abc"}
+    assert {each["group"]: each["cost"] for each in values["groups"]} == {
+        name: saved.groups[name].quantiles(np.array(0.9)) for name in "abc"
+    }
     assert all(each["calls"] == 15 and each["p10"] <= each["median"] <= each["p99"] for each in values["groups"])
     batches = ["profile", "desk_module:BATCHES", *PROFILE[2:], "--rows", "1,8"]
     values = json.loads(output(capsys, *batches, *QUICK, "--json"))
@@ -400,3 +402,196 @@ def test_evaluate_refuses_deadlines_without_costs_and_costs_that_lack_a_group(de
     Path("d.json").write_text(CostDistributions(groups={"a": Samples(samples=(1.0,))}).text())
     assert main(["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json"]) == 2
     assert "no distribution for 'b', 'c'" in capsys.readouterr().err
+
+
+# Costs of calls
+
+PAGES: dict[str, Any] = GROUPS | {
+    "groups": [
+        {**each, "cost": {"a": {"fixed": 90.0, "per_row": 0.1}, "b": 1.0}.get(each["name"], each["cost"])}
+        for each in GROUPS["groups"]
+    ]
+}
+"""Group a is the most expensive for one row, and the cheapest for a page."""
+
+
+def page_metrics(started: float = 1.0, **groups: list[tuple[int, float]]) -> str:
+    """What a service exposes of calls of (rows, milliseconds), rows from 64 to 127 or 1."""
+    lines = [f"process_start_time_seconds {started}"]
+    for group, calls in groups.items():
+        for label in sorted({"1" if rows == 1 else "64-127" for rows, _ in calls}):
+            own = [(rows, ms / 1e3) for rows, ms in calls if (rows == 1) == (label == "1")]
+            labels = f'model="m",group="{group}",rows="{label}"'
+            for bound in BOUNDS:
+                below = sum(time <= float(bound) for _, time in own)
+                lines.append(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {below}.0')
+            lines.append(f"anytime_group_seconds_sum{{{labels}}} {sum(time for _, time in own)}")
+            lines.append(f"anytime_group_rows_total{{{labels}}} {sum(rows for rows, _ in own)}.0")
+    return "\n".join([*lines, ""])
+
+
+def learned_parts(path: str = "learned.yaml") -> dict[str, tuple[float, float]]:
+    return {group.name: (group.call_cost.fixed, group.call_cost.per_row) for group in load_groups(path).groups}
+
+
+def test_a_model_is_trained_for_the_rows_of_a_page_and_every_command_keeps_them(desk: Path, capsys: Capture) -> None:
+    Path("groups.json").write_text(json.dumps(PAGES))
+    trained()
+    assert load("m.safetensors").manifest.steps[-1].group == "a"
+    trained("--rows", "100")
+    model = load("m.safetensors")
+    assert model.manifest.steps[0].group == "a"
+    assert model.costs[1] == pytest.approx(1.0)
+    assert model.groups.rows == 100
+    assert "costs are per row, in predictions of 100 rows" in output(capsys, "show", "m.safetensors")
+    assert json.loads(output(capsys, "show", "m.safetensors", "--json"))["groups"]["rows"] == 100
+    Path("groups.json").write_text(json.dumps(PAGES | {"rows": 100}))
+    trained()
+    assert load("m.safetensors").version == model.version, "in the file or as an option"
+    assert main(["certify", "m.safetensors", "--out", "n.safetensors", "--seconds", "1"]) == 0
+    assert load("n.safetensors").groups == model.groups
+    Path("groups.json").write_text(json.dumps(PAGES))
+    assert main(["resequence", "m.safetensors", "--costs", "groups.json", "--out", "n.safetensors"]) == 0
+    assert load("n.safetensors").groups == model.groups
+    document = json.loads(output(capsys, "export", "m.safetensors", "--to", "json"))
+    group = next(each for each in document["groups"] if each["name"] == "a")
+    assert document["rows"] == 100
+    assert (group["cost"], group["fixed"], group["per_row"]) == pytest.approx((1.0, 90.0, 0.1))
+    header = output(capsys, "export", "m.safetensors", "--to", "c")
+    assert "/* Cost of each prefix, per row in predictions of 100 rows, the base rate first. */" in header
+    moments = ["moments", *TRAIN[1:6], "--out", "m.moments"]
+    assert main(moments) == 0
+    assert (
+        main(["train", "m.moments", "--rows", "100", "--alpha", "0.01", "--folds", "0", "--out", "n.safetensors"]) == 0
+    )
+    assert load("n.safetensors").costs == pytest.approx(model.costs)
+    assert load("n.safetensors").groups.rows == 100
+
+
+def test_costs_of_pages_are_per_row_and_keep_the_order(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(page_metrics(a=[(100, 400.0)] * 40, b=[(100, 50.0)] * 40, c=[(1, 2.0)] * 40))
+    out = output(capsys, *COSTS, "--out", "learned.yaml")
+    assert learned_parts() == {"a": (0, 4.0), "visit": (0, 1.0), "b": (0, 0.5), "c": (0, 2.0)}
+    assert load_groups("learned.yaml").rows is None
+    assert "the sequence does not change" in out
+    quantile = output(capsys, *COSTS, "--cost-quantile", "0.5")
+    assert "more than" in quantile
+
+
+def test_costs_of_calls_of_two_sizes_have_a_fixed_part(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(page_metrics(a=[(100, 12.0)] * 30 + [(1, 2.1)] * 30, b=[(100, 800.0)] * 60))
+    values = json.loads(output(capsys, *COSTS, "--out", "learned.yaml", "--distributions", "d.json", "--json"))
+    assert learned_parts()["a"] == pytest.approx((2.0, 0.1))
+    assert load_groups("learned.yaml").rows == values["rows"] == round((30 * 100 + 30 + 60 * 100) / 120)
+    assert CostDistributions.load("d.json").rows == 100
+    first = values["groups"][0]
+    assert (first["fixed"], first["per_row"], first["measured"]) == pytest.approx((2.0, 0.1, 60))
+    assert first["cost"] == pytest.approx(0.1 + 2.0 / values["rows"])
+    trained("--rows", "50")
+    assert "in predictions of 50 rows" in output(capsys, *COSTS, "--out", "learned.yaml"), "the model says so"
+
+
+def test_a_restart_between_two_texts_is_seen_by_the_start_of_the_process(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("before.txt").write_text(page_metrics(1.0, a=[(1, 8.0)] * 40))
+    Path("metrics.txt").write_text(page_metrics(2.0, a=[(1, 2.0)] * 90))
+    assert main([*COSTS, "--since", "before.txt", "--out", "learned.yaml"]) == 0
+    assert "metrics.txt was restarted since then; all of its counts are used" in capsys.readouterr().err
+    assert learned_parts()["a"] == (0, 2.0)
+    Path("before.txt").write_text(page_metrics(2.0, a=[(1, 2.0)] * 40))
+    Path("metrics.txt").write_text(page_metrics(2.0, a=[(1, 2.0)] * 40 + [(1, 4.0)] * 50))
+    assert main([*COSTS, "--since", "before.txt", "--out", "learned.yaml"]) == 0
+    assert "restarted" not in capsys.readouterr().err
+    assert learned_parts()["a"] == (0, 4.0)
+
+
+def test_metrics_that_are_not_finite_are_refused_in_a_line(desk: Path, capsys: Capture) -> None:
+    trained()
+    Path("metrics.txt").write_text(page_metrics(a=[(1, 2.0)] * 40).replace("seconds_sum{", "seconds_sum{", 1))
+    content = Path("metrics.txt").read_text()
+    line = next(each for each in content.splitlines() if "seconds_sum" in each)
+    Path("metrics.txt").write_text(content.replace(line, line.rpartition(" ")[0] + " NaN"))
+    capsys.readouterr()
+    assert main([*COSTS, "--out", "learned.yaml"]) == 2
+    (error,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("error: "))
+    assert "anytime_group_seconds_sum" in error
+    assert not Path("learned.yaml").exists()
+
+
+def test_costs_that_are_not_times_are_replaced_by_measured_ones_of_every_group(desk: Path, capsys: Capture) -> None:
+    groups = [each for each in PAGES["groups"] if each["name"] != "visit"]
+    groups = [{key: value for key, value in each.items() if key != "requires"} for each in groups]
+    Path("groups.json").write_text(json.dumps({"cost_unit": "dollars", "groups": groups}))
+    trained()
+    Path("metrics.txt").write_text(page_metrics(a=[(100, 10.0)] * 40, b=[(100, 10.0)] * 40, c=[(100, 10.0)] * 40))
+    assert "-" in output(capsys, *COSTS, "--out", "learned.yaml")
+    assert learned_parts()["b"] == (0, 0.1)
+    assert load_groups("learned.yaml").cost_unit == "ms"
+
+
+def test_a_profile_of_several_row_counts_has_a_fixed_part_and_its_deadlines_are_of_pages(
+    desk: Path, capsys: Capture
+) -> None:
+    call = ["profile", "desk_module:BATCHES", *PROFILE[2:], *QUICK, "--distributions", "d.json"]
+    values = json.loads(output(capsys, *call, "--rows", "1,20", "--json"))
+    found = load_groups("measured.yaml")
+    assert (found.rows, CostDistributions.load("d.json").rows) == (20, 20)
+    for each in values["groups"]:
+        assert each["cold"] > 0
+        assert each["cost"] == pytest.approx(found.costs[found.position(each["group"])])
+    output(capsys, *call, "--rows", "20")
+    assert load_groups("measured.yaml").rows is None
+    assert not load_groups("measured.yaml").fixed_costs.any()
+
+
+def test_a_deadline_is_compared_with_the_time_of_a_page(desk: Path, capsys: Capture) -> None:
+    Path("groups.json").write_text(json.dumps(PAGES))
+    trained()
+    times = {"a": np.full(9, 100.0), "b": np.full(9, 100.0), "c": np.full(9, 200.0)}
+    Path("d.json").write_text(CostDistributions.measured(times, "by hand", 100).text())
+    call = ["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json", "--json", "--draws", "2"]
+
+    def reached(deadline: float, *options: str) -> float:
+        values = json.loads(output(capsys, *call, "--deadline", str(deadline), *options))["random_costs"]
+        assert values["rows"] == (int(options[1]) if options else 100)
+        found: float = values["deadlines"][0]["prefix"]
+        return found
+
+    def literal(deadline: float, rows: int) -> int:
+        """The steps of the sequence that end in time; the visit costs 1 ms per row."""
+        model = load("m.safetensors")
+        calls = {"a": (90 + 0.1 * rows), "b": rows, "c": 2 * rows, "visit": rows}
+        spent, prefix = 0.0, 0
+        for step in model.manifest.steps:
+            spent += sum(calls[name] for name in step.adds)
+            prefix += spent <= deadline
+        return prefix
+
+    for rows in (1, 50, 100, 200):
+        for deadline in (0.5, 3, 95, 130, 250, 450, 2000):
+            options = [] if rows == 100 else ["--rows", str(rows)]
+            assert reached(deadline, *options) == literal(deadline, rows), (rows, deadline)
+    assert "draws of costs of 100 rows" in output(capsys, *call[:5])
+    assert main(["evaluate", "m.safetensors", "test.csv", "--rows", "9"]) == 2
+    assert "--rows applies to simulations only; add --random-costs FILE" in capsys.readouterr().err
+
+
+def test_a_profile_accepts_a_pattern_and_keeps_it(desk: Path, capsys: Capture) -> None:
+    pattern = {"cost_unit": "ms", "groups": [{"name": "a", "features": ["a*"], "cost": 1}], "bases": {"a1": "hinge:2"}}
+    Path("groups.json").write_text(json.dumps(pattern))
+    Path("wide.py").write_text(
+        "E = {'a': lambda x: [1.0, 2.0]}\nI = [1, 2, 3]\n"
+        "calls = []\n"
+        "def growing(x):\n    calls.append(x); return [1.0] * len(calls)\n"
+        "G = {'a': growing}\nN = {'a': lambda x: []}\n"
+    )
+    for inputs in (["--inputs", "wide:I"], ["train.csv"]):
+        output(capsys, "profile", "wide:E", *inputs, "--groups", "groups.json", "--out", "measured.yaml", *QUICK)
+        assert load_groups("measured.yaml").features == ("a*",)
+        assert load_groups("measured.yaml").bases["a1"].basis == "hinge:2"
+    call = ["--inputs", "wide:I", "--groups", "groups.json", "--out", "measured.yaml"]
+    for extractors, why in (("G", "returned 2; expected 1 values"), ("N", "returned 0; expected 1 or more values")):
+        assert main(["profile", f"wide:{extractors}", *call]) == 2
+        assert f"the extractor of group 'a' {why}" in capsys.readouterr().err

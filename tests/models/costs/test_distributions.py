@@ -54,12 +54,21 @@ def test_paired_samples_are_drawn_together_and_others_are_not() -> None:
     assert MIXED.draw([], 5, rng).shape == (5, 0)
 
 
-def test_a_cost_is_the_mean_or_a_quantile_to_four_digits() -> None:
-    assert MIXED.cost("a", None) == 2.5
-    assert MIXED.cost("a", 0.9) == 4.0
-    assert MIXED.cost("b", None) == 1.25
-    assert MIXED.cost("b", 0.5) == pytest.approx(1.0, rel=1e-3)
-    assert CostDistributions.measured({"a": np.array([1.23456])}, "").cost("a", None) == 1.235
+def test_samples_are_stored_to_four_digits() -> None:
+    assert CostDistributions.measured({"a": np.array([1.23456])}, "").groups["a"] == Samples(samples=(1.235,))
+
+
+def test_a_file_states_the_rows_of_its_calls_and_without_them_a_call_has_one(tmp_path: Path) -> None:
+    file = tmp_path / "d.json"
+    file.write_text('{"groups": {"a": {"samples": [1.0]}}}')
+    assert CostDistributions.load(file).rows == 1
+    for rows in (1, 100):
+        file.write_text(CostDistributions.measured({"a": np.array([1.0])}, "", rows).text())
+        assert CostDistributions.load(file).rows == rows
+    assert '"rows"' not in CostDistributions.measured({"a": np.array([1.0])}, "").text(), "as before"
+    file.write_text('{"rows": 0, "groups": {"a": {"samples": [1.0]}}}')
+    with pytest.raises(GroupsError, match="rows: input should be greater than or equal to 1"):
+        CostDistributions.load(file)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_c
     assert list(found.staying.steps) == [step.adds for step in trained.manifest.steps]
     assert list(found.moving.steps) == [step.adds for step in relearned.manifest.steps]
     np.testing.assert_allclose(found.moving.costs, relearned.costs)
-    spent = [sum(new.groups[new.position(name)].cost for name in adds) for adds in found.staying.steps]
+    spent = [sum(new.costs[new.position(name)] for name in adds) for adds in found.staying.steps]
     np.testing.assert_allclose(found.staying.costs, np.cumsum([0.0, *spent]))
     for order, of in ((found.staying, trained), (found.moving, relearned)):
         assert order.r2 is not None
@@ -94,7 +94,7 @@ def literal_order(trained: Model, new: FeatureGroups) -> list[tuple[str, ...]]:
     order = []
     while left:
         may = [step for step in left if ("d" not in step.adds or "b" in had or "b" in step.adds)]
-        best = max(may, key=lambda step: gains[step.adds] / sum(new.groups[new.position(n)].cost for n in step.adds))
+        best = max(may, key=lambda step: gains[step.adds] / sum(new.costs[new.position(n)] for n in step.adds))
         order.append(best.adds)
         had |= set(best.adds)
         left.remove(best)

@@ -115,9 +115,14 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
         groups(), {"late": extract(1), "early": extract(2)}, table(), rows=(1, 8, 64), repeats=2, clock=clock
     )
     assert sizes == {1, 8, 64}
-    assert found.groups["late"].scaling == pytest.approx((3.0, 0.25))
+    scaling = found.groups["late"].scaling
+    assert scaling is not None
+    assert (scaling.fixed, scaling.per_row) == pytest.approx((3.0, 0.25))
+    assert found.groups["late"].cost(0.9).of_call(100) == pytest.approx(3.0 + 0.25 * 100)
     assert list(found.groups["late"].times) == [1, 8, 64]
-    assert found.times["late"] == pytest.approx(3.0 / 64 + 0.25)
+    assert found.rows == 64
+    assert found.times["late"] == pytest.approx(3.0 + 0.25 * 64)
+    assert found.groups["late"].per_row == pytest.approx(3.0 / 64 + 0.25)
     assert len(found.times["late"]) == 2 * 10, "ten batches at the least"
     assert measurements(table(), (1, 8, 64), 2) == 2 * 30
 
@@ -191,3 +196,18 @@ def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
         profile(groups(), both | {"visit": one["late"]}, ModuleInputs((0,)), clock=clock)
     with pytest.raises(ExtractorError, match="there is no group 'earli'"):
         profile(groups(), both | {"earli": one["late"]}, ModuleInputs((0,)), clock=clock)
+
+
+def test_the_first_call_of_each_input_is_cold() -> None:
+    clock, seen = Clock(), set[float]()
+
+    def extractor(x: Any) -> Any:
+        clock.after(1.0 if x in seen else 10.0 + x)
+        seen.add(x)
+        return [x]
+
+    one = load_groups({"cost_unit": "ms", "groups": [{"name": "a", "features": ["x"], "cost": 1}]})
+    found = profile(one, {"a": extractor}, ModuleInputs((1, 2, 3)), warm_up=2, repeats=4, clock=clock).groups["a"]
+    assert found.first == pytest.approx([11.0, 12.0, 13.0]), "in the warm-up or in the measurement"
+    assert found.cold == pytest.approx(12.0)
+    assert float(np.median(found.per_row)) == pytest.approx(1.0)

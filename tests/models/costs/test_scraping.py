@@ -10,17 +10,20 @@ from threading import Thread
 
 import pytest
 
+from anytime.costs.distributions import Histogram
 from anytime.costs.scraping import (
     Piece,
+    Scrape,
+    Tallies,
     added,
-    histograms,
+    call_times,
     joined_text,
     of_model,
     paired,
     pieces,
+    read_scrape,
     scraped,
     since,
-    tallies,
     was_reset,
 )
 from anytime.errors import AnytimeError
@@ -39,6 +42,17 @@ def text(*values: float, group: str = "hog", model: str = "brake") -> str:
     return "\n".join([*lines, "# TYPE other gauge", "other 3", ""])
 
 
+def tallies(content: str) -> dict[str, Tallies]:
+    return read_scrape(content).timings
+
+
+def histograms(timings: Tallies) -> dict[str, Histogram]:
+    """Of groups whose calls have one row."""
+    found = call_times(timings)
+    assert all(each.rows == 1 for calls in found.values() for each in calls)
+    return {name: calls.times for name, (calls,) in found.items()}
+
+
 def test_histograms_are_read_in_milliseconds() -> None:
     found = histograms(tallies(text(0.0005, 0.0015, 0.0018, 0.02))["brake"])["hog"]
     assert found.bounds == pytest.approx((1.0, 2.0, 5.0))
@@ -54,9 +68,9 @@ def test_replicas_add_up_and_other_models_do_not_count() -> None:
 
 
 def test_what_was_told_before_is_taken_away() -> None:
-    before = tallies(text(0.0005, 0.02))["brake"]
-    after = tallies(text(0.0005, 0.02, 0.0015) + text(0.003, group="lab"))["brake"]
-    assert not was_reset(after, before)
+    earlier, later = text(0.0005, 0.02), text(0.0005, 0.02, 0.0015) + text(0.003, group="lab")
+    assert not was_reset("brake", read_scrape(later), read_scrape(earlier))
+    before, after = tallies(earlier)["brake"], tallies(later)["brake"]
     found = histograms(since(after, before))
     assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0), "lab": (0, 0, 1, 0)}
     assert found["hog"].mean == pytest.approx(1.5)
@@ -64,12 +78,23 @@ def test_what_was_told_before_is_taken_away() -> None:
 
 
 def test_a_service_that_began_anew_tells_less_than_before() -> None:
-    both = tallies(text(0.0005, 0.02) + text(0.003, group="lab"))["brake"]
-    assert was_reset(tallies(text(0.0005) + text(0.003, group="lab"))["brake"], both)
-    assert was_reset(tallies(text(0.0005, 0.02))["brake"], both), "a group has gone"
-    assert was_reset({}, both)
-    assert not was_reset(both, {})
-    assert not was_reset(both, both)
+    both = read_scrape(text(0.0005, 0.02) + text(0.003, group="lab"))
+    assert was_reset("brake", read_scrape(text(0.0005) + text(0.003, group="lab")), both)
+    assert was_reset("brake", read_scrape(text(0.0005, 0.02)), both), "a group has gone"
+    assert was_reset("brake", read_scrape(""), both)
+    assert not was_reset("brake", both, read_scrape(""))
+    assert not was_reset("brake", both, both)
+
+
+def test_a_service_that_began_anew_and_counted_more_since_is_known_by_its_start() -> None:
+    def at(start: float, *values: float) -> Scrape:
+        return read_scrape(text(*values) + f"process_start_time_seconds {start}\n")
+
+    assert was_reset("brake", at(2e9, 0.001, 0.002), at(1e9, 0.001))
+    assert not was_reset("brake", at(1e9, 0.001, 0.002), at(1e9, 0.001))
+    unknown = read_scrape(text(0.001, 0.002))
+    assert not was_reset("brake", unknown, at(1e9, 0.001)), "a proxy may leave the start out"
+    assert not was_reset("brake", at(1e9, 0.001, 0.002), read_scrape(text(0.001)))
 
 
 def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:
 
 def test_a_model_at_other_costs_is_not_certified() -> None:
     model = certify(trained(SEVEN)[0], nodes=1)
-    dearer = FeatureGroups(groups=tuple(g.model_copy(update={"cost": 2 * g.cost}) for g in SEVEN.groups))
+    dearer = FeatureGroups(
+        groups=tuple(g.model_copy(update={"cost": 2 * c}) for g, c in zip(SEVEN.groups, SEVEN.costs, strict=True))
+    )
     assert resequence(model, dearer).manifest.certificate is None
 
 

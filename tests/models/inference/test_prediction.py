@@ -619,3 +619,66 @@ def test_the_answer_names_the_model_and_its_version() -> None:
     model = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"name": "brake", "version": "abc"}))
     answer = Prediction(model).answer()
     assert (answer.model, answer.version) == ("brake", "abc")
+
+
+# The cost of all rows together.
+
+CALLS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "rows": 10,
+    "groups": [
+        {"name": "near", "features": ["n0", "n1"], "cost": 0.1},
+        {"name": "speed", "features": ["v"], "cost": {"fixed": 3.0}},
+        {"name": "visit", "features": [], "cost": {"fixed": 2.0, "per_row": 0.01}},
+        {"name": "lab", "features": ["l0", "l1"], "cost": {"fixed": 1.0, "per_row": 0.2}, "requires": ["visit"]},
+        {"name": "scan", "features": ["s0", "s1", "s2"], "cost": 0.7, "requires": ["visit"]},
+        {"name": "far", "features": ["f"], "cost": {"fixed": 5.0, "per_row": 0.0}},
+    ],
+}
+
+
+def literal_cost(content: dict[str, Any], used: tuple[str, ...], rows: int) -> float:
+    """The cost of some groups and of all that they require, each once."""
+    by_name = {each["name"]: each for each in content["groups"]}
+    paid = {*used, *(name for each in used for name in by_name[each].get("requires", ()))}
+    costs = (by_name[name]["cost"] for name in paid)
+    parts = (each if isinstance(each, dict) else {"per_row": each} for each in costs)
+    return float(sum(each.get("fixed", 0.0) + each.get("per_row", 0.0) * rows for each in parts))
+
+
+@pytest.mark.parametrize("content", [GROUPS, CALLS], ids=["per row", "of a call"])
+@pytest.mark.parametrize("rows", [1, 10, 37])
+@pytest.mark.parametrize("options", [{}, {"pairs": 3}, {"basis": "hinge:2"}], ids=str)
+def test_the_total_cost_is_that_of_the_groups_used_for_all_rows(
+    content: dict[str, Any], rows: int, options: dict[str, Any]
+) -> None:
+    X = table()
+    y = X @ np.random.default_rng(1).normal(size=9)
+    model = AnytimeRegressor(content, alpha=1e-3, cv=3, **options).fit(X, y).model_
+    x = table(5, rows)
+    for policy in ("prefix", "arrived"):
+        prediction = Prediction(model, rows)
+        assert prediction.answer(policy=policy).cost_total == 0.0
+        for name in ("far", "scan", "near", "lab", "speed"):
+            prediction.add(name, x[:, SLICES[name]])
+            answer = prediction.answer(policy=policy)
+            assert answer.policy == policy
+            if policy == "arrived":
+                assert answer.cost_total == pytest.approx(literal_cost(content, answer.groups, rows))
+            if rows == content.get("rows", 1):
+                assert answer.cost_total == pytest.approx(rows * answer.cost)
+        assert prediction.answer().cost_total == pytest.approx(literal_cost(content, tuple(NAMES), rows))
+    for prefix, (used, spent) in enumerate(zip(model.computed, model.prefix_costs, strict=True)):
+        paid = {name for step in model.manifest.steps[:prefix] for name in step.adds}
+        assert spent.of_call(rows) == pytest.approx(literal_cost(content, tuple(paid), rows))
+        assert set(used) <= paid
+
+
+def test_a_budget_is_per_row_in_calls_of_the_models_rows() -> None:
+    X = table()
+    model = AnytimeRegressor(CALLS, alpha=1e-3, cv=3).fit(X, X.sum(axis=1)).model_
+    assert model.costs == pytest.approx([each.of_call(10) / 10 for each in model.prefix_costs])
+    for rows in (1, 50):
+        prediction = arriving(model, table(5, rows), NAMES, rows)
+        for prefix, cost in enumerate(model.costs.tolist()):
+            assert prediction.answer(cost).prefix >= prefix, "whatever the number of rows"

@@ -186,7 +186,7 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
     for k, w in enumerate(path.coef, start=1):
         for g in np.flatnonzero([np.any(w[columns]) for columns in groups.slices]).tolist():
             paid |= {g, *groups.prerequisites[g]}
-        assert costs[k] == pytest.approx(sum(groups.groups[g].cost for g in paid))
+        assert costs[k] == pytest.approx(sum(groups.costs[g] for g in paid))
         by_rows = 0.5 * (np.mean(Ys**2, axis=0) - np.mean((Ys - Xs @ w) ** 2, axis=0)).sum()
         assert explained[k] == pytest.approx(by_rows, abs=1e-9)
     assert (np.diff(costs) >= 0).all()

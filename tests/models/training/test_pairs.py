@@ -117,7 +117,7 @@ def case(seed: int, *, across: bool = True) -> Case:
 def literal_steps(of: Case) -> list[tuple[frozenset[str], float]]:
     """The best groups per cost, one after the other or the two groups of a pair at once, and F after each step."""
     owner = {name: group.name for group in of.groups.groups for name in group.features}
-    cost = {group.name: group.cost for group in of.groups.groups}
+    cost = dict(zip(of.groups.names, of.groups.costs.tolist(), strict=True))
     together = {frozenset(owner[side.column] for side in pair) for pair in of.groups.pairs}
     selected: frozenset[str] = frozenset()
     steps = []
@@ -140,7 +140,7 @@ def test_sequence_and_coefficients_are_those_of_multiplied_columns(seed: int) ->
     for step, (adds, F) in zip(model.manifest.steps, literal_steps(of), strict=True):
         assert set(step.adds) == adds
         assert step.explained_variance == pytest.approx(F, rel=1e-9, abs=1e-12)
-        assert step.cost == pytest.approx(sum(of.groups.groups[of.groups.position(name)].cost for name in adds))
+        assert step.cost == pytest.approx(sum(of.groups.costs[of.groups.position(name)] for name in adds))
         selected |= adds
         coef = model.prefixes.coef(model.manifest.steps.index(step) + 1)[:, 0]
         expected = of.solved(frozenset(selected))[0]

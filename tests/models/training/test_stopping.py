@@ -395,7 +395,7 @@ def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> Non
 
 
 def repriced(groups: FeatureGroups, factor: float = 2.0) -> FeatureGroups:
-    costly = tuple(g.model_copy(update={"cost": factor * g.cost}) for g in groups.groups)
+    costly = tuple(g.model_copy(update={"cost": factor * c}) for g, c in zip(groups.groups, groups.costs, strict=True))
     return FeatureGroups(groups=costly, bases=groups.bases)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -188,7 +189,7 @@ def test_histograms_expose_what_those_of_the_library_do(bounds: tuple[float, ...
 def test_an_absurd_time_counts_as_the_longest() -> None:
     signals = Metrics()
     GroupTimings(signals.of(small_model()), 0.0).received("speed", 1.0, 1e300)
-    assert f'anytime_group_seconds_sum{{group="speed",model="brake"}} {LONGEST_MS / 1000}' in scraped(signals)
+    assert f'anytime_group_seconds_sum{{group="speed",model="brake",rows="1"}} {LONGEST_MS / 1000}' in scraped(signals)
 
 
 def test_the_least_recently_used_session_is_removed() -> None:
@@ -197,13 +198,14 @@ def test_the_least_recently_used_session_is_removed() -> None:
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
-    timings.received("b", of_model, ("speed",), 3.0, again=False)
-    timings.received("a", of_model, ("hog",), 5.0, again=False)  # like a session that another replica began
-    timings.received("a", of_model, ("hog",), 9.0, again=False)
+    row = np.zeros(1)
+    timings.received("b", of_model, {"speed": row}, 3.0, again=False)
+    timings.received("a", of_model, {"hog": row}, 5.0, again=False)  # like a session that another replica began
+    timings.received("a", of_model, {"hog": row}, 9.0, again=False)
     timings.end("b")
-    timings.received("b", of_model, ("lab",), 9.0, again=False)
+    timings.received("b", of_model, {"lab": row}, 9.0, again=False)
     seconds = re.findall(
-        r'^anytime_group_seconds_sum{group="(\w+)",model="brake"} (\S+)$', scraped(signals), re.MULTILINE
+        r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(signals), re.MULTILINE
     )
     assert seconds == [("speed", "0.003"), ("hog", "0.004")]
 
@@ -327,8 +329,8 @@ def test_no_text_of_a_client_becomes_a_label() -> None:
         text = service.scrape(accept="evil/evil").text
         assert "evil" not in text
         new = {name for name, _ in set(samples(families(text))) - before}
-        assert {name.removeprefix("anytime_") for name in new if not name.startswith("anytime_group_seconds")} == {
-            "errors_total"
+        assert {name for name in new if not name.startswith(("anytime_group_seconds", "anytime_group_rows"))} == {
+            "anytime_errors_total"
         }
 
 

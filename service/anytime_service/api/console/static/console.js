@@ -77,7 +77,8 @@ function play() {
 
 /** Return the computing time of each group, in ms; the time of groups without features is added to the next group. */
 function waits(groups) {
-  const costs = new Map(model.groups.map((group) => [group.name, group.cost]));
+  const perRow = (cost) => (typeof cost === "number" ? cost : cost.per_row + cost.fixed / model.rows);
+  const costs = new Map(model.groups.map((group) => [group.name, perRow(group.cost)]));
   const scale = PLAY_MS / Math.max(model.total_cost, 1e-9);
   const durations = new Map();
   let pending = 0;

@@ -1,0 +1,201 @@
+"""Predictions of many rows: their total cost on every binding, the plan for them, and the rows of measured calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anytime.cli.main import main
+from anytime.costs.distributions import CostDistributions
+from anytime.groups import load_groups
+from anytime.model.model import Model
+from anytime_service.app import create_app
+from anytime_service.client import Client
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.catalogue import plan
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.settings import Settings
+from service.inferring import infer
+from service.serving import GROUPS, VALUES, Running, packed, running, small_model, until
+
+LIMITS = Settings(port=0)
+COSTS: dict[str, Any] = {"speed": 1.0, "hog": {"fixed": 60.0, "per_row": 3.4}, "blood": {"fixed": 200.0}, "lab": 3.0}
+ROWS = 100
+
+
+def page_model() -> Model:
+    """The small model at costs of calls, which are those of its steps for pages of a hundred rows."""
+    model = small_model()
+    groups = [{**each, "cost": COSTS[each["name"]]} for each in GROUPS["groups"]]
+    content = GROUPS | {"rows": ROWS, "groups": groups}
+    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(content)}))
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[Running]:
+    with running(create_app(ModelRegistry.of([page_model()]), LIMITS), LIMITS) as service:
+        yield service
+
+
+@pytest.fixture
+def fresh() -> Iterator[Running]:
+    """A service that has measured nothing yet."""
+    with running(create_app(ModelRegistry.of([page_model()]), LIMITS), LIMITS) as service:
+        yield service
+
+
+def page(group: str, rows: int) -> list[list[float]]:
+    return [VALUES[group]] * rows
+
+
+def total(*groups: str, rows: int) -> float:
+    """The literal sum of the costs of some groups."""
+    found = 0.0
+    for name in groups:
+        cost = COSTS[name]
+        found += cost["fixed"] + cost.get("per_row", 0.0) * rows if isinstance(cost, dict) else cost * rows
+    return found
+
+
+def test_costs_of_the_model_are_per_row_for_its_rows() -> None:
+    model = page_model()
+    assert model.costs.tolist() == [0.0, 1.0, 5.0, 10.0]
+    assert model.groups.costs == pytest.approx([1.0, 4.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("rows", [1, 3, ROWS])
+def test_every_binding_states_the_cost_of_all_rows(pages: Running, rows: int) -> None:
+    two, all_three = total("speed", "hog", rows=rows), total("speed", "hog", "blood", "lab", rows=rows)
+    values = {name: page(name, rows) for name in VALUES}
+    for form in (JSON, MSGPACK):
+        with pages.stream(form) as stream:
+            stream.say("begin", 1, rows=rows, updates=True)
+            stream.say("group", 1, group="speed", values=values["speed"])
+            update = stream.hear()
+            assert (update["type"], update["cost_total"]) == ("update", pytest.approx(total("speed", rows=rows)))
+            stream.say("group", 1, group="hog", values=values["hog"])
+            stream.hear()
+            stream.say("end", 1)
+            answer = stream.hear()
+            assert (answer["cost"], answer["cost_total"]) == (5.0, pytest.approx(two))
+    assert pages.post({"groups": values}).json()["cost_total"] == pytest.approx(all_three)
+    assert pages.post({"groups": values}, budget=5).json()["cost_total"] == pytest.approx(two)
+    assert pages.post({"groups": {}}).json()["cost_total"] == 0
+    where = pages.post_to("/sessions", {"rows": rows}).json()["id"]
+    pages.post_to(f"/sessions/{where}/groups", values)
+    assert pages.get(f"/sessions/{where}/predict").json()["cost_total"] == pytest.approx(all_three)
+    inputs = [
+        {"name": name, "datatype": "FP64", "shape": [rows, len(VALUES[name])], "data": [*chain(*values[name])]}
+        for name in VALUES
+    ]
+    assert infer(pages, inputs)["parameters"]["cost_total"] == pytest.approx(all_three)
+    with Client(pages.url) as client:
+        assert client.predict(values).cost_total == pytest.approx(all_three)
+        extractors = {name: (lambda _, name=name: values[name]) for name in VALUES}
+        ran = client.run(extractors, None, deadline_ms=20_000, rows=rows)
+        assert ran.prefix == 3
+        assert ran.cost_total == pytest.approx(all_three)
+
+
+def test_a_plan_states_the_costs_of_the_rows_that_are_requested(pages: Running) -> None:
+    for rows in (1, 7, ROWS):
+        steps = pages.get("/models/brake/plan", rows=rows, have="speed").json()["steps"]
+        totals = [total("hog", rows=rows), total("blood", "lab", rows=rows)]
+        assert [step["cost_total"] for step in steps] == pytest.approx(totals)
+        spent = [total("speed", "hog", rows=rows), total("speed", "hog", "blood", "lab", rows=rows)]
+        assert [step["spent_total"] for step in steps] == pytest.approx(spent)
+        assert [step["cost"] for step in steps] == pytest.approx([4.0, 5.0]), "per row, as budgets are"
+    told = pages.get("/models/brake/plan", rows="").json()
+    assert told["rows"] == ROWS, "the number that the model's costs are for"
+    assert told["steps"][1]["cost_total"] == pytest.approx(ROWS * told["steps"][1]["cost"])
+    with Client(pages.url) as client:
+        found = client.plan(rows=7)
+        assert (found.rows, found.steps[0].cost_total) == (7, 7.0)
+        assert client.plan() == plan(page_model(), None, ())
+        assert client.model().rows == ROWS
+
+
+@pytest.mark.parametrize("rows", ["0", "-1", "1.5", "x", "10000000000"])
+def test_a_plan_for_wrong_rows_is_a_problem(pages: Running, rows: str) -> None:
+    response = pages.get("/models/brake/plan", rows=rows)
+    assert (response.status_code, response.json()["field"]) == (422, "rows")
+
+
+def measured(service: Running, group: str, label: str) -> tuple[float, float]:
+    """Calls of a group with a range of rows, and their rows."""
+    labels = {"model": "brake", "group": group, "rows": label}
+    calls = service.metric("anytime_group_seconds_count", **labels)
+    return calls, service.metric("anytime_group_rows_total", **labels)
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+def test_rows_of_groups_are_counted_on_a_stream_also_of_late_ones(fresh: Running, form: Form) -> None:
+    with fresh.stream(form) as stream:
+        stream.say("begin", 1)
+        stream.say("group", 1, group="speed", values=page("speed", 5), took_ms=1)
+        stream.say("group", 1, group="hog", values=page("hog", 5), took_ms=1)
+        stream.say("end", 1)
+        stream.answer(1)
+        stream.say("group", 1, group="lab", values=[], took_ms=1)
+        until(lambda: measured(fresh, "lab", "4-7") == (1, 5))
+        stream.say("begin", 2, deadline_ms=0)
+        stream.answer(2)
+        stream.say("group", 2, group="speed", values=page("speed", 9), took_ms=1)
+        stream.say("group", 2, group="hog", values=[], took_ms=1)
+        until(lambda: measured(fresh, "hog", "8-15") == (1, 9))
+        stream.say("begin", 3, rows=17, deadline_ms=0)
+        stream.answer(3)
+        stream.say(
+            "group", 3, group="hog", took_ms=1, **(packed(page("hog", 17)) if form is MSGPACK else {"values": []})
+        )
+        until(lambda: measured(fresh, "hog", "16-31") == (1, 17))
+    assert measured(fresh, "speed", "4-7") == (1, 5)
+    assert measured(fresh, "speed", "8-15") == (1, 9)
+    assert measured(fresh, "hog", "4-7") == (1, 5)
+    assert measured(fresh, "hog", "1") == (0, 0)
+
+
+def test_rows_of_groups_are_counted_in_lines_and_sessions(fresh: Running) -> None:
+    lines = [json.dumps({"group": name, "values": page(name, 3), "took_ms": 1}).encode() + b"\n" for name in VALUES]
+    with fresh.connect() as connection:
+        connection.head("budget=1", content_type="application/x-ndjson")
+        for content in (lines[0], *lines[1:]):
+            connection.send(b"%x\r\n%s\r\n" % (len(content), content))
+        connection.send(b"0\r\n\r\n")
+        assert connection.response()[2]["cost_total"] == 3.0
+        until(lambda: measured(fresh, "lab", "2-3") == (1, 3))
+        connection.head("deadline_ms=0", content_type="application/x-ndjson")
+        assert connection.response()[0] == 200
+        connection.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(lines[1]), lines[1]))
+        until(lambda: measured(fresh, "hog", "2-3") == (2, 6))
+    where = fresh.post_to("/sessions").json()["id"]
+    fresh.post_to(f"/sessions/{where}/groups", {"hog": page("hog", 64)})
+    assert measured(fresh, "hog", "64-127") == (1, 64)
+    assert measured(fresh, "speed", "2-3") == (1, 3)
+
+
+def test_costs_are_learned_per_row_from_calls_of_any_size(fresh: Running, tmp_path: Path) -> None:
+    page_model().save(tmp_path / "brake.safetensors")
+    with fresh.stream() as stream:
+        for i, rows in enumerate([1, 100, 500] * 10):
+            stream.say("begin", i, rows=rows)
+            for name, took_ms in {"speed": 0.1 * rows, "hog": 3 + 0.02 * rows, "lab": 7.0}.items():
+                stream.say("group", i, group=name, values=page(name, rows), took_ms=took_ms)
+            stream.answer(i)
+    learned, table = tmp_path / "learned.yaml", tmp_path / "times.json"
+    arguments = ["--from", fresh.url, "--model", str(tmp_path / "brake.safetensors"), "--out", str(learned)]
+    assert main(["costs", *arguments, "--distributions", str(table)]) == 0
+    found = load_groups(learned)
+    costs = {group.name: group.call_cost for group in found.groups}
+    assert (costs["speed"].fixed, costs["speed"].per_row) == pytest.approx((0, 0.1), abs=1e-4)
+    assert (costs["hog"].fixed, costs["hog"].per_row) == pytest.approx((3, 0.02), rel=1e-3)
+    assert (costs["lab"].fixed, costs["lab"].per_row) == pytest.approx((7, 0), abs=1e-4)
+    assert costs["blood"].fixed == 200, "it has no features"
+    assert found.rows == ROWS
+    assert CostDistributions.load(table).rows in (1, 100, 500)
