@@ -48,6 +48,9 @@ def evaluate(
             min=1, help="Simulate predictions of this many rows; by default that of the calls that were measured."
         ),
     ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, help="Simulate groups that this many workers compute at the same time.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Simulate this many predictions.")] = 10_000,
     seed: Seed = 0,
     n_jobs: Jobs = None,
@@ -60,13 +63,14 @@ def evaluate(
     within = [loaded.affordable(each) for each in budgets]
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
-    if random_costs is None and rows is not None:
-        raise TrainingError("--rows applies to simulations only; add --random-costs FILE")
+    for option, value in (("--rows", rows), ("--parallel", parallel)):
+        if random_costs is None and value is not None:
+            raise TrainingError(f"{option} applies to simulations only; add --random-costs FILE")
     times, called = None, rows or 1
     if random_costs is not None:
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
-        times = simulate(loaded, measured, draws, np.random.default_rng(seed), called)
+        times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
     evaluation = evaluate_model(
         loaded, open_table(data), weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
     )

@@ -46,6 +46,9 @@ def profile(
     repeats: Annotated[
         int, typer.Option(min=1, help="Measure each input this many times; repeats find it in the caches, see 'cold'.")
     ] = 5,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Compute this many groups of an input at the same time, in threads.")
+    ] = 1,
     warm_up: Annotated[int, typer.Option(min=1, help="Compute this many inputs before the measurements.")] = 10,
     distributions: Distributions = None,
     json: AsJson = False,
@@ -66,7 +69,7 @@ def profile(
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)
     with progress("measuring", measurements(rows_of, counts, repeats), "inputs") as advance:
         measured = profile_extractors(
-            known, loaded, rows_of, rows=counts, warm_up=warm_up, repeats=repeats, progress=advance
+            known, loaded, rows_of, rows=counts, parallel=parallel, warm_up=warm_up, repeats=repeats, progress=advance
         )
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
     found = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
@@ -80,7 +83,8 @@ def profile(
         print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return
     print_results(_table(measured, costs))
-    unmeasured = [g.name for g, cost in zip(costs.groups, costs.costs, strict=True) if not g.features and cost > 0]
+    priced_groups = zip(costs.groups, costs.costs, strict=True)
+    unmeasured = [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]
     if unmeasured:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
     print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from functools import cached_property
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -283,16 +284,52 @@ class RandomTimes(NamedTuple):
         return float(mean), float(error)
 
 
-def completions(steps: Many[Many[int]], costs: Float) -> RandomTimes:
-    """Return the times of prefixes, given `costs` (draws, groups) in ms and the columns of them that each step adds."""
-    added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
-    return RandomTimes(np.cumsum([np.zeros(len(costs)), *added], axis=0).T)
+def completions(
+    steps: Many[Many[int]], costs: Float, workers: int = 1, needs: Many[Iterable[int]] | None = None
+) -> RandomTimes:
+    """Return the times of prefixes, given `costs` (draws, groups) in ms and the columns of them that each step adds.
+
+    Several `workers` compute groups at the same time, as `anytime.Runner` does: each takes the next group of the
+    sequence whose `needs`, the columns of other groups, are complete.
+    """
+    if workers == 1:
+        added = [costs[:, list(columns)].sum(axis=1) for columns in steps]
+    else:
+        order = list(chain.from_iterable(steps))
+        needed = [frozenset(each).intersection(order) for each in needs or [()] * costs.shape[1]]
+        ends = np.array([_ends(order, needed, row, workers) for row in costs.tolist()])
+        added = [ends[:, list(columns)].max(axis=1, initial=0.0) for columns in steps]
+    combined = np.cumsum if workers == 1 else np.maximum.accumulate
+    return RandomTimes(combined(np.array([np.zeros(len(costs)), *added]), axis=0).T)
+
+
+def _ends(order: Many[int], needs: Many[frozenset[int]], costs: Many[float], workers: int) -> list[float]:
+    """Return the time at which each group ends if several workers compute them in order; 0 for groups not in it."""
+    ends, waiting, done = [0.0] * len(costs), list(order), set[int]()
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while waiting or running:
+        for group in list(waiting):
+            if len(running) == workers:
+                break
+            if needs[group] <= done:
+                waiting.remove(group)
+                heappush(running, (now + costs[group], group))
+        now, group = heappop(running)
+        ends[group] = now
+        done.add(group)
+    return ends
 
 
 def simulate(
-    model: Model, distributions: CostDistributions, draws: int, rng: np.random.Generator, rows: int | None = None
+    model: Model,
+    distributions: CostDistributions,
+    draws: int,
+    rng: np.random.Generator,
+    rows: int | None = None,
+    workers: int = 1,
 ) -> RandomTimes:
-    """Draw the times at which each prefix of a model is complete, for a prediction of `rows` rows.
+    """Draw the times at which each prefix of a model is complete, for a prediction of `rows` rows and some workers.
 
     None is the number of rows of the calls that were measured. For another number, times scale as the model's costs of
     a call. Groups without features are not computed; they take their cost in the model. Raises GroupsError if that is
@@ -321,4 +358,4 @@ def simulate(
             )
         costs[:, position] = factor * cost
     steps = [[groups.positions[name] for name in step.adds] for step in model.manifest.steps]
-    return completions(steps, costs)
+    return completions(steps, costs, workers, groups.prerequisites)

@@ -3,13 +3,14 @@
 Every group of every input is measured, in an order that computes required groups first. The groups of one input are
 computed one after the other, as in a prediction, so that each sees the caches as its neighbours leave them. Data that a
 group stores in the input for its dependents is present when these are measured, and the first such group pays for it,
-as in production. A group without features has no extractor and is not measured.
+as in production. A group without features is measured if it has an extractor.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -23,7 +24,9 @@ from anytime.costs.distributions import fitted_cost
 from anytime.data.formats import Table
 from anytime.errors import ExtractorError, summary
 from anytime.groups import CallCost, FeatureGroups, is_pattern
-from anytime.inference.planning import check_extractors
+from anytime.inference.extraction import Arrival, Extraction, Task
+from anytime.inference.planning import check_extractors, tasks_of
+from anytime.inference.workers import Workers
 from anytime.types import Float
 
 MIN_BATCHES = 10
@@ -123,7 +126,7 @@ class GroupTimes:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measured times of every group that has features, in the order in which they were computed."""
+    """Measured times of every group that has an extractor, in the order in which they were computed."""
 
     groups: Mapping[str, GroupTimes]
     timer_ms: float
@@ -142,10 +145,11 @@ class Profile:
 
 def profile(
     groups: FeatureGroups,
-    extractors: Mapping[str, Callable[[Any], Any]],
+    extractors: Mapping[str, Callable[..., Any]],
     inputs: Inputs,
     *,
     rows: Sequence[int] = (),
+    parallel: int = 1,
     warm_up: int = 5,
     repeats: int = 5,
     clock: Callable[[], int] = time.perf_counter_ns,
@@ -159,37 +163,39 @@ def profile(
     Parameters
     ----------
     rows : row counts of a call; without, a call gets one input.
+    parallel : number of threads that compute groups of an input at the same time, as `Runner(workers_per_run=...)`:
+        groups slow each other down.
     warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
     repeats : number of measurements of each input; `progress` is called after each. All but the first find an input in
         the caches of the processor, so `GroupTimes.first` states the first call of each input.
     clock : returns nanoseconds; only differences are used.
     """
     check_extractors({group.name: group.features for group in groups.groups}, extractors)
-    order = required_first(groups)
+    order = required_first(groups, extractors)
+    featured = set(groups.featured)
+    (tasks,) = tasks_of([order], {group.name: group for group in groups.groups}, extractors)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
     first: dict[str, Float] = {}
     widths: dict[str, int] = {}
-    with single_blas_thread():
+    with single_blas_thread(), Workers(extractors, max_workers=parallel) as workers:
         for count in rows or (0,):
             batches = list(_batches(inputs, count))
             durations: dict[str, list[float]] = {name: [] for name in order}
             earliest: dict[str, dict[int, float]] = {name: {} for name in order}
+
+            def called(batch: int | list[int]) -> Iterator[tuple[str, Any, float]]:
+                x = inputs[batch]
+                return _called(tasks, extractors, x, clock) if parallel == 1 else _side_by_side(tasks, workers, x)
+
             for number, batch in islice(cycle(enumerate(batches)), max(warm_up, 1)):
-                x = inputs[batch]
-                for name in order:
-                    with _naming(name):
-                        begin = clock()
-                        values = extractors[name](x)
-                        earliest[name].setdefault(number, (clock() - begin) / 1e6)
-                    widths[name] = _checked_width(groups, name, values, max(count, 1), widths.get(name))
+                for name, values, took_ms in called(batch):
+                    earliest[name].setdefault(number, took_ms)
+                    if name in featured:
+                        widths[name] = _checked_width(groups, name, values, max(count, 1), widths.get(name))
             for number, batch in list(enumerate(batches)) * repeats:
-                x = inputs[batch]
-                for name in order:
-                    with _naming(name):
-                        begin = clock()
-                        extractors[name](x)
-                        durations[name].append((clock() - begin) / 1e6)
-                    earliest[name].setdefault(number, durations[name][-1])
+                for name, _, took_ms in called(batch):
+                    durations[name].append(took_ms)
+                    earliest[name].setdefault(number, took_ms)
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
@@ -204,10 +210,43 @@ def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
     return repeats * sum(len(list(_batches(inputs, count))) for count in rows or (0,))
 
 
-def required_first(groups: FeatureGroups) -> list[str]:
-    """Return the groups that have features in the order of the file, but each after those that it requires."""
+def required_first(groups: FeatureGroups, extractors: Collection[str]) -> list[str]:
+    """Return the groups that have extractors in the order of the file, but each after those that it requires."""
     order = dict.fromkeys(g for i in range(len(groups)) for g in (*groups.prerequisites[i], i))
-    return [groups.names[g] for g in order if groups.groups[g].features]
+    return [groups.names[g] for g in order if groups.names[g] in extractors]
+
+
+def _called(
+    tasks: Sequence[Task], extractors: Mapping[str, Callable[..., Any]], x: Any, clock: Callable[[], int]
+) -> Iterator[tuple[str, Any, float]]:
+    """Yield each group of an input, its values and its duration in ms, one after the other."""
+    results: dict[str, Any] = {}
+    for task in tasks:
+        with _naming(task.group):
+            begin = clock()
+            values = extractors[task.group](x, *[results[name] for name in task.uses])
+            took_ms = (clock() - begin) / 1e6
+        results[task.group] = values
+        yield task.group, values, took_ms
+
+
+def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[tuple[str, Any, float]]:
+    """Yield the same for groups that all workers compute at the same time."""
+    arrivals: list[Arrival] = []
+
+    def receive(arrival: Arrival) -> bool:
+        arrivals.append(arrival)
+        return arrival.error is None
+
+    extraction = Extraction(tasks, x, receive, workers=workers.max_workers)
+    workers.start(extraction)
+    extraction.wait(math.inf)
+    for arrival in arrivals:
+        if arrival.error is not None:
+            raise ExtractorError(
+                f"the extractor of group {arrival.group!r} failed ({arrival.error}); fix it or its inputs"
+            )
+    yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
 def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:

@@ -12,9 +12,9 @@ import yaml
 
 from anytime._files import check_writable
 from anytime.cli.options import checked_quantile
-from anytime.costs.distributions import CostDistributions, Histogram, Samples, milliseconds, priced
+from anytime.costs.distributions import CostDistributions, Histogram, Samples, completions, priced
 from anytime.errors import AnytimeError, GroupsError
-from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups
+from anytime.groups import SUFFIXES, FeatureGroups, load_groups, milliseconds, write_groups
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(
@@ -155,3 +155,37 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         check_writable(tmp_path / "folder.json", SUFFIXES)
     with pytest.raises(GroupsError, match="cannot write"):
         write_groups(groups(), tmp_path / "folder.json")
+
+
+def played(steps: list[list[int]], needs: list[set[int]], costs: list[float], workers: int) -> list[float]:
+    """The times of prefixes if workers compute groups in order, in steps of a tenth of a millisecond."""
+    waiting = [group for step in steps for group in step]
+    ends: dict[int, int] = {}
+    running: dict[int, int] = {}
+    now = 0
+    while waiting or running:
+        for group in [group for group, end in running.items() if end <= now]:
+            ends[group] = running.pop(group)
+        for group in list(waiting):
+            if len(running) < workers and needs[group] <= ends.keys():
+                waiting.remove(group)
+                running[group] = now + round(10 * costs[group])
+        now += 1
+    times = [0.0]
+    for step in steps:
+        times.append(max([times[-1], *(ends[group] / 10 for group in step)]))
+    return times
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+@pytest.mark.parametrize("seed", range(6))
+def test_workers_share_the_groups_of_an_input(workers: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(6).tolist()
+    steps = [order[:1], order[1:3], order[3:]]
+    needs: list[set[int]] = [set() for _ in range(6)]
+    needs[order[2]], needs[order[5]] = {order[1]}, {order[0], order[3]}
+    costs = rng.integers(1, 60, size=(4, 6)) / 10
+    found = completions(steps, costs, workers, needs).times
+    expected = [played(steps, needs, row, workers) for row in costs.tolist()]
+    np.testing.assert_allclose(found, expected, atol=1e-9)

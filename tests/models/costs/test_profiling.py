@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,46 @@ def test_groups_are_computed_after_those_that_they_require_and_first_for_nothing
         "early": slow(clock, lambda _: 1.0, 2, called, "early"),
     }
     needy = groups(late=["early", "visit"])
-    assert required_first(needy) == ["early", "late"]
-    assert required_first(groups()) == ["late", "early"]
+    assert required_first(needy, ["early", "late"]) == ["early", "late"]
+    assert required_first(groups(), ["early", "late"]) == ["late", "early"]
     profile(needy, extractors, ModuleInputs((0, 0)), warm_up=3, repeats=1, clock=clock)
     assert called == ["early", "late"] * (3 + 2)
+
+
+def test_a_group_without_features_is_measured_once_for_those_that_use_its_result() -> None:
+    clock, called = Clock(), list[str]()
+    visit = slow(clock, lambda _: 7.0, 3, called, "visit")
+
+    def late(x: Any, result: Any) -> Any:
+        assert result.shape == (3,)
+        clock.after(1.0)
+        return [0.0]
+
+    extractors = {"late": late, "early": slow(clock, lambda _: 2.0, 2), "visit": visit}
+    found = profile(groups(late=["visit"]), extractors, ModuleInputs((0, 0)), warm_up=1, repeats=1, clock=clock)
+    assert list(found.groups) == ["visit", "late", "early"]
+    assert {name: times.tolist() for name, times in found.times.items()} == {
+        "visit": [7.0, 7.0],
+        "late": [1.0, 1.0],
+        "early": [2.0, 2.0],
+    }
+    assert called == ["visit"] * 3
+
+
+def test_groups_may_be_measured_side_by_side() -> None:
+    both = Barrier(2, timeout=30.0)
+
+    def meeting(width: int) -> Callable[[Any], Any]:
+        return lambda _: (both.wait(), np.zeros(width))[1]
+
+    found = profile(groups(), {"late": meeting(1), "early": meeting(2)}, ModuleInputs((0, 0)), parallel=2, repeats=3)
+    assert {name: len(times) for name, times in found.times.items()} == {"late": 6, "early": 6}
+    with pytest.raises(ExtractorError, match=r"the extractor of group 'late' failed .*no light"):
+        profile(groups(), {"late": unlit, "early": lambda _: [0.0, 0.0]}, ModuleInputs((0,)), parallel=2)
+
+
+def unlit(_: Any) -> Any:
+    raise RuntimeError("no light")
 
 
 def test_what_looking_at_the_clock_takes_is_told() -> None:
@@ -192,8 +229,6 @@ def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
     with pytest.raises(ExtractorError, match="no extractor for 'early'"):
         profile(groups(), one, ModuleInputs((0,)), clock=clock)
     both = one | {"early": slow(clock, lambda _: 1.0, 2)}
-    with pytest.raises(ExtractorError, match="group 'visit' has no features"):
-        profile(groups(), both | {"visit": one["late"]}, ModuleInputs((0,)), clock=clock)
     with pytest.raises(ExtractorError, match="there is no group 'earli'"):
         profile(groups(), both | {"earli": one["late"]}, ModuleInputs((0,)), clock=clock)
 
