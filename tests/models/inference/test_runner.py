@@ -607,7 +607,7 @@ def test_a_forked_child_uses_its_own_workers(worker: Worker, tmp_path: Path) -> 
     code = """
 with Runner(MODEL, EXTRACTORS, WORKER) as runner:
     print("before", *reasons(runner))
-    ended = forked(lambda: print("child", *reasons(runner)), [runner._workers._changed])
+    ended = forked(lambda: print("child", *reasons(runner)), [runner._workers._lock])
     print("after", *reasons(runner), ended)
 """
     assert forking(code, worker, tmp_path) == ["before complete None", "child complete None", "after complete None 0"]

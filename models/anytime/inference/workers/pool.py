@@ -3,8 +3,9 @@
 `Workers(extractors, worker).start(extraction)` has an extraction computed; see `Extraction` for how its results arrive.
 Workers know no model: the runner turns arrivals into an answer, and a client of the service sends them on.
 
-Every worker has a daemon thread. An extraction goes to as many idle workers as it may use. If all are busy, the pool
-starts new ones in the background, up to `max_workers`, and the extraction waits in the queue for the first free one.
+Every worker has a daemon thread. An extraction goes to as many idle workers as it may use, those that were busy last
+first: their caches are warm. If all are busy, the pool starts new ones in the background, up to `max_workers`, and the
+extraction waits in the queue for the first free one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from threading import Condition, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
@@ -115,7 +116,7 @@ class Workers:
         _pools.add(self)
         # Registered after multiprocessing's own hook, so run before it: processes must not appear to have died.
         atexit.register(self.close)
-        with self._changed:
+        with self._lock:
             starts = [self._grow() for _ in range(min(STARTED[worker], max_workers))]
         try:
             for start in starts:
@@ -137,11 +138,12 @@ class Workers:
 
     def _renew(self) -> None:
         """Reset to no workers and no work, also after a fork: the child has none of its parent's other threads."""
-        # A garbage collection may close a pool from a thread with this lock; Condition's lock is reentrant.
-        self._changed = Condition()
+        # A garbage collection may close a pool from a thread with this lock, so it is reentrant.
+        self._lock = RLock()
         self._queue: deque[Extraction] = deque()
         self._threads: dict[Thread, ProcessWorker | _ThreadWorker | None] = {}  # None while starting
-        self._idle = 0
+        self._idle: list[Condition] = []
+        """What each idle worker waits for; the one that was busy last is the last."""
         self._serving: dict[Thread, Extraction] = {}
 
     def start(self, extraction: Extraction) -> None:
@@ -150,21 +152,21 @@ class Workers:
         Raises ExtractorError if the workers are closed, or the input is not picklable for a process.
         """
         extraction.x = self._pack(extraction.x)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise ExtractorError("these workers are closed; create new ones")
             if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.finished)
             self._queue.extend([extraction] * extraction.workers)
-            starting = sum(worker is None for worker in self._threads.values())
-            for _ in range(min(len(self._queue) - self._idle - starting, self.max_workers - self.count)):
-                self._grow().add_done_callback(_log_refusal)
-            self._changed.notify(extraction.workers)
+            for _ in range(extraction.workers):
+                starting = sum([worker is None for worker in self._threads.values()])
+                if not self._wake() and len(self._queue) > starting and self.count < self.max_workers:
+                    self._grow().add_done_callback(_log_refusal)
 
     @property
     def shortage(self) -> str:
         """Why no worker begins an extraction."""
-        with self._changed:
+        with self._lock:
             starting = sum(worker is None for worker in self._threads.values())
             if starting:
                 return f"no worker was ready: {starting} of {self.count} are starting"
@@ -175,7 +177,7 @@ class Workers:
 
         Times are in seconds of `time.perf_counter`.
         """
-        with self._changed:
+        with self._lock:
             return {
                 group: started
                 for extraction in self._serving.values()
@@ -185,14 +187,15 @@ class Workers:
 
     def close(self) -> None:
         """Stop the workers; running extractions end where they are. Idempotent."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
             for extraction in {*self._queue, *self._serving.values()}:
                 extraction.close()
             self._queue.clear()
-            self._changed.notify_all()
+            while self._wake():
+                pass
             threads = dict(self._threads)
         atexit.unregister(self.close)
         for worker in threads.values():
@@ -216,18 +219,18 @@ class Workers:
         try:
             worker = self._make()
         except BaseException as error:  # reported by the future
-            with self._changed:
+            with self._lock:
                 del self._threads[current_thread()]
             started.set_exception(error)
             return
-        with self._changed:
+        with self._lock:
             self._threads[current_thread()] = worker
         started.set_result(None)
         lost = True
         try:
             lost = self._serve(worker)
         finally:
-            with self._changed:
+            with self._lock:
                 del self._threads[current_thread()]
                 if lost and not self._closed:
                     self._grow().add_done_callback(_log_refusal)
@@ -252,28 +255,33 @@ class Workers:
                 return True
             finally:
                 extraction.leave(worker)
-                with self._changed:
+                with self._lock:
                     self._serving.pop(current_thread(), None)
         return False
 
     def _return(self, extraction: Extraction) -> None:
-        with self._changed:
+        with self._lock:
             self._serving.pop(current_thread(), None)
             self._queue.appendleft(extraction)
-            self._changed.notify()
+            self._wake()
+
+    def _wake(self) -> bool:
+        """Wake the idle worker that was busy last, with the lock held; return whether there is one."""
+        if self._idle:
+            self._idle.pop().notify()
+            return True
+        return False
 
     def _next(self) -> Extraction | None:
-        with self._changed:
-            self._idle += 1
-            try:
-                while not self._closed:
-                    if not self._queue:
-                        self._changed.wait()
-                    elif not (extraction := self._queue.popleft()).finished:
-                        self._serving[current_thread()] = extraction
-                        return extraction
-            finally:
-                self._idle -= 1
+        with self._lock:
+            woken = Condition(self._lock)
+            while not self._closed:
+                if not self._queue:
+                    self._idle.append(woken)
+                    woken.wait()
+                elif not (extraction := self._queue.popleft()).finished:
+                    self._serving[current_thread()] = extraction
+                    return extraction
         return None
 
 
