@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +21,9 @@ from anytime.costs.distributions import CostDistributions, priced, rounded_cost
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
 from anytime.costs.profiling import profile as profile_extractors
 from anytime.data.formats import open_table
-from anytime.errors import ExtractorError
+from anytime.errors import ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
 from anytime.inference.prediction import load
-from anytime.inference.runner import imported, imported_extractors
 
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
@@ -136,3 +139,35 @@ def _values(measured: Profile, costs: FeatureGroups) -> list[dict[str, Any]]:
             values |= {"base": times.scaling.fixed, "per_row": times.scaling.per_row}
         entries.append(values)
     return entries
+
+
+def imported(reference: str) -> Any:
+    """Return the object that `MODULE:NAME` names, or raise ExtractorError; the working directory is searched too."""
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+    except Exception as error:  # the module may raise anything
+        raise ExtractorError(f"cannot import {module!r} ({summary(error)}); run this where Python finds it") from error
+    try:
+        return reduce(getattr, name.split("."), found)
+    except AttributeError as error:
+        known = [public for public in vars(found) if not public.startswith("_")]
+        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
+
+
+def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
+
+    Raises ExtractorError if it is something else, or empty.
+    """
+    found = imported(reference)
+    if callable(found) and not isinstance(found, Mapping):
+        found = found()
+    if not isinstance(found, Mapping) or not found:
+        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
+    return dict(found)

@@ -8,19 +8,15 @@ least the base rate.
 from __future__ import annotations
 
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from importlib import import_module
 from itertools import chain
-from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from anytime.errors import ExtractorError, ValuesError, suggestion, summary
+from anytime.errors import ExtractorError, ValuesError, suggestion
 from anytime.groups import milliseconds
 from anytime.inference.deadline import (
     MAX_DRAIN_S,
@@ -531,35 +527,3 @@ def _limits(
         except ValuesError:
             raise ExtractorError(f"{option} of group {name!r} is {limit!r}; expected milliseconds, 0 or more") from None
     return found
-
-
-def imported(reference: str) -> Any:
-    """Return the object that `MODULE:NAME` names, or raise ExtractorError; the working directory is searched too."""
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name):
-        raise ExtractorError(f"{reference!r} is not a name in a module; expected MODULE:NAME, like vision:EXTRACTORS")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = import_module(module)
-    except Exception as error:  # the module may raise anything
-        raise ExtractorError(f"cannot import {module!r} ({summary(error)}); run this where Python finds it") from error
-    try:
-        return reduce(getattr, name.split("."), found)
-    except AttributeError as error:
-        known = [public for public in vars(found) if not public.startswith("_")]
-        raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
-
-
-def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the extractors that `MODULE:NAME` names: a mapping of groups to callables, or a function that returns one.
-
-    Raises ExtractorError if it is something else, or empty.
-    """
-    found = imported(reference)
-    if callable(found) and not isinstance(found, Mapping):
-        found = found()
-    if not isinstance(found, Mapping) or not found:
-        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
-    return dict(found)
