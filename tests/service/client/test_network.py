@@ -269,7 +269,7 @@ def test_the_client_sends_a_shorter_deadline_after_it_has_measured_a_slow_networ
     wait_until(lambda: client.network_ms > 60)
     for _ in range(5):  # the delay of one answer may be a little shorter than that of the next
         second = client.run(extractors, VALUES, 600)
-        if second.groups:
+        if "no answer arrived" not in (second.note or ""):
             break
         time.sleep(1.0)  # the extractor at work ends
     assert (second.groups, second.reason) == (("speed", "hog"), "deadline")
