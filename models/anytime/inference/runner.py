@@ -305,7 +305,8 @@ class Runner(Generic[Answers]):
             continues=run.continues,
         )
         run.extraction = Extraction(tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run)
-        self._workers.start(run.extraction)
+        if tasks:
+            self._workers.start(run.extraction)
 
     def _wait(self, run: _Run, until: float) -> bool:
         """Wait for the groups until a time; return whether it was reached."""
@@ -430,7 +431,8 @@ class _Run:
             runner._schedule.arrived(arrival.group, arrival.took_ms if self._measured else None, now)
             if arrival.group in runner._reused:
                 reused = runner._reused[arrival.group]
-                reused.values, reused.at = arrival.values, self.begin
+                if self.begin > reused.at:  # a slow computation may end after that of a later input
+                    reused.values, reused.at = arrival.values, self.begin
         with self._lock:
             closed = self._closed
             if closed:
@@ -439,8 +441,8 @@ class _Run:
             else:
                 self.has.add(arrival.group)
                 error = arrival.error or self._add(arrival.group, arrival.values)
-            if error is None and now > self._deadline:
-                self._late.append(arrival.group)
+                if error is None and now > self._deadline:
+                    self._late.append(arrival.group)
         if error is not None:
             self.fail(arrival.group, error, hung=arrival.killed)
         return not closed and (error is None or self.continues)
