@@ -62,7 +62,10 @@ def checked_seconds(deadline_ms: float) -> float:
     """Return a deadline in seconds; raise ValuesError unless it is a finite number, 0 or more."""
     if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Real) or not 0 <= deadline_ms < math.inf:
         raise ValuesError(f"deadline_ms is {deadline_ms!r}; expected a finite number of milliseconds, 0 or more")
-    return float(deadline_ms) / 1e3
+    try:
+        return float(deadline_ms) / 1e3
+    except OverflowError:
+        raise ValuesError("deadline_ms is too large for a float; expected a finite number of milliseconds") from None
 
 
 def early_ms(margin_ms: float, deadline_ms: float) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import TIMEOUT_MAX, Condition
 from typing import Any, NamedTuple, Protocol
 
@@ -205,7 +205,7 @@ class Extraction:
         else:
             if arrival.error is not None:
                 self.in_order = False
-            elif arrival.group in self._shared:
+            elif arrival.group in self._shared and self.workers > 1:  # one worker keeps its results to itself
                 self.results[arrival.group] = arrival.values
             if self._closed or not self._receive(arrival):
                 self.cancel()
@@ -226,21 +226,30 @@ def computed(
     extractors: Mapping[str, Callable[..., Any]],
     x: Any,
     results: dict[str, Any],
+    skipped: Collection[str] = (),
     *,
     in_order: bool,
     starting: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Arrival]:
     """Yield the groups of `x`, computed in order and on demand; `results` gets those of groups without features.
 
-    A group that cannot start in time is skipped; with `in_order` it is the last one, until a group has failed. An
-    exception of an extractor becomes the error of its arrival.
+    A group that cannot start in time is skipped, as are groups that use its result; with `in_order` it is the last one,
+    until a group has failed. An exception of an extractor becomes the error of its arrival, and of the groups that use
+    its result. `skipped` are groups that other workers skipped.
     """
+    skipped = set(skipped)
     for task in tasks:
         begin = time.perf_counter()
-        if begin > task.start_by or any(name not in results for name in task.uses):
+        missing = [name for name in task.uses if name not in results]
+        if begin > task.start_by or not skipped.isdisjoint(missing):
+            skipped.add(task.group)
             yield Arrival(task.group, skipped=True)
             if in_order:
                 return
+            continue
+        if missing:
+            yield Arrival(task.group, error=f"it uses {missing[0]!r}, which failed")
+            in_order = False
             continue
         starting(task.group)
         values, error = None, None

@@ -119,6 +119,13 @@ class Answer:
         return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
 
 
+def checked_policy(policy: Policy) -> Policy:
+    """Return a policy; raise ValuesError if it is unknown."""
+    if policy not in ("prefix", "arrived"):
+        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
+    return policy
+
+
 class Prediction:
     """Groups received for one or more rows, and the answers they allow.
 
@@ -376,9 +383,7 @@ class Prediction:
             The budget is negative or not a number, the policy is unknown, or the model has several scores per row to
             rank.
         """
-        if policy not in ("prefix", "arrived"):
-            raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
-        model = self.model
+        model, policy = self.model, checked_policy(policy)
         budget = checked_budget(budget, model.groups.cost_unit)
         allowed = model.affordable(budget)
         prefix = min(self.prefix, allowed)

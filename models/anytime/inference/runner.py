@@ -8,9 +8,12 @@ least the base rate.
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
@@ -30,7 +33,7 @@ from anytime.inference.deadline import (
 )
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, Prediction, checked_policy
 from anytime.inference.schedule import Failure, GroupCounts, Schedule
 from anytime.inference.subsets import ArrivedModel, arrived_model_within, prepare_sets
 from anytime.inference.workers import Worker, Workers
@@ -66,6 +69,8 @@ class _Reused:
     at: float = -math.inf
     """Time at which the run of their input began."""
     refresh: Extraction = _NOTHING
+    process: int = 0
+    """Process that started the refresh."""
 
 
 class Runner(Generic[Answers]):
@@ -219,7 +224,7 @@ class Runner(Generic[Answers]):
         """
         tasks = list(chain.from_iterable(self._plan(None)))
         for count, measured in ((max(self._workers.count, 1), False), (1, True)):
-            runs = [_Run(self, math.inf, measured=measured) for _ in range(count)]
+            runs = [_Run(self, math.inf, measured=measured, stores=False) for _ in range(count)]
             extractions = [Extraction(tasks, x, run.receive) for run in runs]
             for extraction in extractions:
                 self._workers.start(extraction)
@@ -243,7 +248,7 @@ class Runner(Generic[Answers]):
         ----------
         x : input of the extractors.
         deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
-        budget : maximum joint cost of the groups, in the model's cost unit; None is no limit.
+        budget : maximum joint cost of the groups of each model, in its cost unit; None is no limit.
         policy : "prefix" answers as soon as the next group of the sequence cannot end in time; "arrived" continues with
             the groups after it that can, and answers from the set of groups received.
         explain : whether the answer has the contributions of the groups used and of their columns.
@@ -267,13 +272,14 @@ class Runner(Generic[Answers]):
         begin = time.perf_counter()
         seconds = checked_seconds(deadline_ms)
         deadline = begin + seconds
-        run = _Run(self, deadline, budget, policy, explain=explain)
+        run = _Run(self, deadline, budget, checked_policy(policy), explain=explain, reuses=True)
         steps = self._plan(budget)
         if not steps or not seconds:
             return self._returned(run.answers(waited=not seconds))
         margin_ms = self._late.margin_ms + self._answering.expected_ms(begin)
         until = deadline - early_ms(margin_ms, seconds * 1e3) / 1e3
-        run.left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
+        left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
+        run.left_out = {name: why for name, why in left_out.items() if name not in run.has}
         self._start(run, steps, x, until)
         try:
             waited = self._wait(run, until)
@@ -294,17 +300,24 @@ class Runner(Generic[Answers]):
 
     def _start(self, run: _Run, steps: Sequence[Sequence[Task]], x: Any, until: float) -> None:
         """Start the groups of some steps that this run needs."""
-        missing = [[task for task in step if task.group not in run.has] for step in steps]
-        in_order = run.policy == "prefix" and not run.left_out
+        needed = [[task for task in step if task.group not in run.has] for step in steps]
+        results = run.extraction.results
+        if run.failures:  # the results of an earlier part of this run may be in a process
+            used = {name for step in needed for task in step for name in task.uses} - results.keys()
+            needed = [[task for task in step if task.group not in run.has or task.group in used] for step in steps]
+        prefix = run.policy == "prefix" and not run.left_out and not run.failures
         tasks = self._schedule.tasks(
-            missing,
+            needed,
             run.left_out.keys(),
             now=time.perf_counter(),
             until=until if self._skip else None,
-            in_order=in_order,
+            whole_steps=prefix and self._workers_per_run == 1,
             continues=run.continues,
         )
+        # The next group of one model may not fit, and that of another may.
+        in_order = prefix and not self._several
         run.extraction = Extraction(tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run)
+        run.extraction.results.update(results)
         if tasks:
             self._workers.start(run.extraction)
 
@@ -324,7 +337,7 @@ class Runner(Generic[Answers]):
                     return False
                 self._start(run, self._plan(run.budget), run.extraction.original, until)
                 continue
-            check = min(limits.values(), default=now + min(self._time_limits.values()))
+            check = min([*limits.values(), now + min(self._time_limits.values())])  # others may start meanwhile
             if check >= until:
                 break
             if run.extraction.wait(check) is None:
@@ -350,17 +363,26 @@ class Runner(Generic[Answers]):
         return plan
 
     def _refresh(self, run: _Run, x: Any) -> None:
-        """Compute, in the background, the groups to reuse whose values are old, from the input of this run."""
-        now = time.perf_counter()
+        """Compute, in the background, the groups to reuse whose values are old, from a copy of this run's input."""
+        now, copied = time.perf_counter(), None
         for name, limit in self._reuse.items():
             reused = self._reused[name]
-            if name in run.left_out or not reused.refresh.finished or now - reused.at < limit / 2:
+            if reused.process != os.getpid():  # the refresh of the parent of a fork
+                reused.process, reused.refresh = os.getpid(), _NOTHING
+            running = reused.refresh.running.copy()
+            limited = any(now - at > self._time_limits.get(group, math.inf) for group, at in running.items())
+            if limited or self._schedule.hangs(running, now):
+                reused.refresh.cancel()
+            old = now - reused.at >= limit / 2 and reused.at < run.begin
+            if name in run.left_out or not reused.refresh.finished or not old:
                 continue
             tasks = list(chain.from_iterable(self._plan(None)))
             needed = next(task for task in tasks if task.group == name).needs | {name}
             background = _Run(self, math.inf, begin=run.begin)
-            reused.refresh = Extraction([task for task in tasks if task.group in needed], x, background.receive)
-            self._workers.start(reused.refresh)
+            copied = _copied(x) if copied is None else copied
+            reused.refresh = Extraction([task for task in tasks if task.group in needed], copied, background.receive)
+            with suppress(ExtractorError):  # the runner was closed meanwhile; the answer is made
+                self._workers.start(reused.refresh)
 
     def _priors(self, times: Mapping[str, Iterable[float]]) -> dict[str, float | None]:
         """Return the expected duration of each group that has an extractor, in ms; None if it is unknown."""
@@ -392,6 +414,8 @@ class _Run:
         *,
         explain: bool = False,
         measured: bool = True,
+        stores: bool = True,
+        reuses: bool = False,
         begin: float | None = None,
     ) -> None:
         self.begin = time.perf_counter() if begin is None else begin
@@ -410,14 +434,15 @@ class _Run:
         self._deadline = deadline
         self._explain = explain
         self._measured = measured
-        self._failures: list[Failure] = []
+        self._stores = stores
+        self.failures: list[Failure] = []
         self._late: list[str] = []
         self._ages: dict[str, float] = {}
         self._skipped: list[str] = []
         self._solving_s = 0.0
         self._lock = Lock()
         self._closed = False
-        for name, limit in runner._reuse.items():
+        for name, limit in runner._reuse.items() if reuses else ():
             reused = runner._reused[name]
             age = self.begin - reused.at
             if age <= limit and self._add(name, reused.values) is None:
@@ -426,30 +451,34 @@ class _Run:
 
     def receive(self, arrival: Arrival) -> bool:
         """Add a group; return whether to compute more. Called by workers."""
-        runner, now = self._runner, time.perf_counter()
-        if arrival.error is None:
-            runner._schedule.arrived(arrival.group, arrival.took_ms if self._measured else None, now)
-            if arrival.group in runner._reused:
-                reused = runner._reused[arrival.group]
-                if self.begin > reused.at:  # a slow computation may end after that of a later input
-                    reused.values, reused.at = arrival.values, self.begin
+        runner, group, now = self._runner, arrival.group, time.perf_counter()
+        if arrival.error is None and self._measured:
+            runner._schedule.measured(group, arrival.took_ms, now)
         with self._lock:
             closed = self._closed
+            if group in self.has and not closed:  # given up, or computed again after a worker was lost
+                return True
             if closed:
-                error = arrival.error
-                self.unused.extend([arrival.group] if error is None else [])
+                error = arrival.error or self._refusal(group, arrival.values)
+                self.unused.extend([group] if error is None else [])
             else:
-                self.has.add(arrival.group)
-                error = arrival.error or self._add(arrival.group, arrival.values)
+                self.has.add(group)
+                error = arrival.error or self._add(group, arrival.values)
                 if error is None and now > self._deadline:
-                    self._late.append(arrival.group)
+                    self._late.append(group)
         if error is not None:
-            self.fail(arrival.group, error, hung=arrival.killed)
+            self.fail(group, error, hung=arrival.killed)
+        elif arrival.took_ms <= 1e3 * runner._time_limits.get(group, math.inf):
+            runner._schedule.arrived(group)
+            reused = runner._reused.get(group)
+            # A slow computation may end after that of a later input; an extractor may use its array again.
+            if reused is not None and self._stores and self.begin > reused.at:
+                reused.values, reused.at = deepcopy(arrival.values), self.begin
         return not closed and (error is None or self.continues)
 
     def fail(self, group: str, error: str, *, hung: bool = False) -> None:
         """Record a group that this run lacks, and why."""
-        self._failures.append(self._runner._schedule.failed(group, error, time.perf_counter(), hung=hung))
+        self.failures.append(self._runner._schedule.failed(group, error, time.perf_counter(), hung=hung))
 
     def answers(self, *, waited: bool) -> list[Answer]:
         """Return the answer of each model, and end the run; `waited` is whether its time is over."""
@@ -457,7 +486,7 @@ class _Run:
         with self._lock:
             self._closed = True
             time_notes = self._time_notes(waited=waited)
-            notes = "; ".join([*map(str, self._failures), *self.left_out.values(), *time_notes])
+            notes = "; ".join([*map(str, self.failures), *self.left_out.values(), *time_notes])
             out_of_time = waited or bool(self._skipped or self.left_out)
             answers = [self._answer(prediction, out_of_time=out_of_time) for prediction in self.predictions]
         self._runner._answering.add((time.perf_counter() - begin - self._solving_s) * 1e3, begin)
@@ -474,7 +503,7 @@ class _Run:
             reason: Reason = "complete" if allowed == model.steps else "budget"
         else:
             reason = "deadline" if out_of_time else "end"
-            lost = {failure.group for failure in self._failures} | self.left_out.keys()
+            lost = {failure.group for failure in self.failures} | self.left_out.keys()
             if model.supports_arrived and not lost.isdisjoint(model.groups.names):
                 policy = "arrived"
         answer = prediction.answer(
@@ -506,6 +535,16 @@ class _Run:
             return str(refused)
         return None
 
+    def _refusal(self, group: str, values: Any) -> str | None:
+        """Return why a prediction would refuse the values of a group, if one would."""
+        try:
+            for prediction in self.predictions:
+                if group in prediction.model.places:
+                    prediction.checked(group, values)
+        except ValuesError as refused:
+            return str(refused)
+        return None
+
     def _time_notes(self, *, waited: bool) -> Iterable[str]:
         """Yield which group did not fit, and whether a worker was missing."""
         self._skipped = self.extraction.skipped
@@ -513,6 +552,14 @@ class _Run:
             yield note
         if waited and not self.extraction.began:
             yield self._runner._workers.shortage
+
+
+def _copied(x: Any) -> Any:
+    """Return a copy of an input, which its owner may overwrite; or the input, if it is not an object to copy."""
+    try:
+        return deepcopy(x)
+    except Exception:  # a foreign object may raise anything
+        return x
 
 
 def _limits(
@@ -527,5 +574,7 @@ def _limits(
         try:
             found[name] = checked_seconds(limit)
         except ValuesError:
-            raise ExtractorError(f"{option} of group {name!r} is {limit!r}; expected milliseconds, 0 or more") from None
+            found[name] = 0.0
+        if not found[name]:
+            raise ExtractorError(f"{option} of group {name!r} is {limit!r}; expected milliseconds, more than 0")
     return found

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from threading import Lock
+from threading import RLock
 
 from anytime.inference.deadline import Durations, HangingGroups, is_hanging, is_overdue, timed
 from anytime.inference.extraction import Task
@@ -65,7 +65,7 @@ class Schedule:
         self._groups = {name: _Group(prior) for name, prior in priors_ms.items()}
         self._hanging = HangingGroups()
         self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES)
-        self._lock = Lock()
+        self._lock = RLock()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -84,7 +84,7 @@ class Schedule:
         *,
         now: float,
         until: float | None,
-        in_order: bool,
+        whole_steps: bool,
         continues: bool,
     ) -> list[Task]:
         """Return the tasks of some steps, with the times by which they must start so as to end by `until`.
@@ -100,7 +100,7 @@ class Schedule:
         if until is None:
             return list(chain.from_iterable(steps))
         expected = {name: each.durations.expected_ms(now) for name, each in self._groups.items()}
-        return timed(steps, expected, until, whole_steps=in_order)
+        return timed(steps, expected, until, whole_steps=whole_steps)
 
     def left_out(self, abandoned: Mapping[str, float], now: float, seconds: float) -> dict[str, str]:
         """Return the groups that hang or are overdue, and why each is left out of a run of so many seconds.
@@ -108,24 +108,34 @@ class Schedule:
         `abandoned` has the groups that still run for an earlier input, and the time at which each started.
         """
         found: dict[str, str] = {}
-        for name, started in abandoned.items():
-            group, running_s = self._groups[name], now - started
-            if is_overdue(running_s, group.durations.expected_ms(now), seconds):
-                running = f"it has been running for {running_s * 1e3:.0f} ms"
-                found[name] = f"group {name!r} is left out: {running} for an earlier input"
-                if group.hanging_since != started and is_hanging(running_s, group.durations.expected_ms(now)):
-                    group.hanging_since = started
-                    self.failed(name, running, now, hung=True)
-        for name, seconds_left in self._hanging.left_out(now).items():
-            found.setdefault(name, f"group {name!r} is left out: it hung, and is tried again in {seconds_left:.1f} s")
+        with self._lock:
+            for name, started in abandoned.items():
+                group, running_s = self._groups[name], now - started
+                expected_ms = group.durations.expected_ms(now)
+                if is_overdue(running_s, expected_ms, seconds):
+                    running = f"it has been running for {running_s * 1e3:.0f} ms"
+                    found[name] = f"group {name!r} is left out: {running} for an earlier input"
+                    if group.hanging_since != started and is_hanging(running_s, expected_ms):
+                        group.hanging_since = started
+                        self.failed(name, running, now, hung=True)
+            for name, seconds_left in self._hanging.left_out(now).items():
+                why = f"group {name!r} is left out: it hung, and is tried again in {seconds_left:.1f} s"
+                found.setdefault(name, why)
         return found
 
-    def arrived(self, name: str, took_ms: float | None, now: float) -> None:
-        """Record that a group was computed, and its duration, if that counts."""
-        if took_ms is not None:
-            self._groups[name].durations.add(took_ms, now)
-        self._groups[name].computed += 1
-        self._hanging.discard(name)
+    def hangs(self, running: Mapping[str, float], now: float) -> bool:
+        """Return whether one of some running groups, with the times at which they started, hangs."""
+        return any(is_hanging(now - at, self._groups[name].durations.expected_ms(now)) for name, at in running.items())
+
+    def measured(self, name: str, took_ms: float, now: float) -> None:
+        """Record the duration of a group."""
+        self._groups[name].durations.add(took_ms, now)
+
+    def arrived(self, name: str) -> None:
+        """Record that a group was computed and accepted."""
+        with self._lock:
+            self._groups[name].computed += 1
+            self._hanging.discard(name)
 
     def held_up(self, names: Iterable[str], now: float) -> None:
         """Record groups that were running when a caller could not answer in time."""
@@ -152,9 +162,10 @@ class Schedule:
     def skipped(self, names: Iterable[str], now: float) -> str | None:
         """Record the groups that a run did not start; return a note about them."""
         notes = []
-        for name in names:
-            durations = self._groups[name].durations
-            notes.append(f"{name!r} ({durations.expected_ms(now):.3g} ms)")
-            self._groups[name].skipped += 1
-            durations.refuse(now)
+        with self._lock:
+            for name in names:
+                durations = self._groups[name].durations
+                notes.append(f"{name!r} ({durations.expected_ms(now):.3g} ms)")
+                self._groups[name].skipped += 1
+                durations.refuse(now)
         return f"not started, since it could not end in time: {', '.join(notes)}" if notes else None

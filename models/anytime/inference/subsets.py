@@ -71,7 +71,7 @@ class _Solved:
             self.prefixes.setdefault(names, prefix)
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
         self.lock = Lock()
-        self.waiting: set[frozenset[str]] = set()
+        self.waiting: set[tuple[int, frozenset[str]]] = set()
         self.ms_per_cube = 3e-8
         """Time to solve for D columns, over D^3; until one set has been timed, that of a slow core."""
 
@@ -130,12 +130,14 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
         return arrived_model(model, groups)
     with solved.lock:
-        begin = groups not in solved.waiting and len(solved.waiting) < MAX_WAITING
+        process = os.getpid()  # a fork inherits the sets that wait, and no thread that solves them
+        waiting = [each for each in solved.waiting if each[0] == process]
+        begin = (process, groups) not in waiting and len(waiting) < MAX_WAITING
         if begin:
-            solved.waiting.add(groups)
+            solved.waiting.add((process, groups))
         parts = [each for each in solved.sets.values() if each.groups <= groups]
     if begin:
-        _background(os.getpid()).submit(_solve_waiting, model, groups)
+        _background(process).submit(_solve_waiting, model, groups)
     longest = max(prefix for prefix, names in enumerate(model.needed) if names <= groups)
     prefix = cached_arrived_model(model, model.needed[longest])
     assert prefix is not None  # noqa: S101
@@ -155,7 +157,7 @@ def _solve_waiting(model: Model, groups: frozenset[str]) -> None:
     finally:
         solved = _solved(model)
         with solved.lock:
-            solved.waiting.discard(groups)
+            solved.waiting.discard((os.getpid(), groups))
 
 
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:

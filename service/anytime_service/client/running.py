@@ -309,7 +309,7 @@ class _Run:
         steps = tasks_of(names, {group.name: group for group in description.groups}, self._pool.extractors)
         in_order = not self._left_out
         tasks = self._schedule.tasks(
-            steps, self._left_out.keys(), now=now, until=until, in_order=in_order, continues=self._continues
+            steps, self._left_out.keys(), now=now, until=until, whole_steps=in_order, continues=self._continues
         )
         if self._left_out and self._continues:
             self._call.options = msgspec.structs.replace(self._call.options, policy="arrived")
@@ -319,7 +319,8 @@ class _Run:
     def _receive(self, arrival: Arrival) -> bool:
         """Pass a group to the event loop, also after the answer; return whether to compute more. Called by workers."""
         if arrival.error is None:
-            self._schedule.arrived(arrival.group, arrival.took_ms, time.perf_counter())
+            self._schedule.measured(arrival.group, arrival.took_ms, time.perf_counter())
+            self._schedule.arrived(arrival.group)
             if arrival.group not in self._known.description.featured:
                 return True
             arrival = self.encoded(arrival)

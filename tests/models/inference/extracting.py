@@ -44,6 +44,11 @@ def briefly_slow(x: Float) -> Float:
     return x[1:2]
 
 
+def first_briefly_slow(x: Float) -> Float:
+    time.sleep(0.1)
+    return x[:1]
+
+
 def raising(x: Float) -> Float:
     raise RuntimeError("no light\non the sensor")
 

@@ -44,6 +44,7 @@ from models.inference.extracting import (
     doubled,
     dying,
     first,
+    first_briefly_slow,
     half_of_shared,
     hanging,
     keeping,
@@ -721,9 +722,11 @@ def test_without_the_shared_result_its_dependents_are_not_computed(worker: Worke
     own: dict[str, Any] = {**extractors(), "b": half_of_shared, "visit": raising}
     with Runner(a_model(moments=True), own, worker, workers_per_run=workers_per_run, max_workers=2) as runner:
         answer = runner.run(X, LONG_MS)
-    assert answer.groups == ("a", "c")
+    assert (answer.groups, answer.reason) == (("a", "c"), "end")
     assert "group 'visit' failed: RuntimeError: no light on the sensor" in str(answer.note)
-    assert [failure.group for failure in runner.failures] == ["visit"]
+    assert [failure.group for failure in runner.failures] == ["visit", "b"]
+    assert runner.last_failure == "group 'b' failed: it uses 'visit', which failed"
+    assert runner.counts["b"].skipped == 0
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -885,6 +888,7 @@ def test_the_example_is_computed_in_advance() -> None:
         ({"times": {"a": [float("nan")]}}, r"times of group 'a' are \[nan\]"),
         ({"time_limits": {"d": 1.0}}, "time_limits has 'd'"),
         ({"time_limits": {"a": -1.0}}, "time_limits of group 'a' is -1.0"),
+        ({"time_limits": {"a": 0}}, "time_limits of group 'a' is 0"),
         ({"reuse": {"visit": 1.0}}, "reuse has 'visit'"),
         ({"reuse": {"a": "1"}}, "reuse of group 'a' is '1'"),
         ({"order": ["a", "b"]}, "order lacks 'c'"),
@@ -893,3 +897,182 @@ def test_the_example_is_computed_in_advance() -> None:
 def test_other_wrong_options_are_refused(options: Any, message: str) -> None:
     with pytest.raises(ExtractorError, match=message):
         Runner(a_model(), extractors(), **options)
+
+
+@pytest.mark.parametrize("workers_per_run", [1, 2])
+def test_after_a_lost_process_shared_results_are_computed_again(workers_per_run: int) -> None:
+    """Nothing is computed from a result that was lost with a process."""
+    own: dict[str, Any] = {"a": dying, "visit": doubled, "b": half_of_shared, "c": third}
+    order = ["visit", "a", "b", "c"]
+    with Runner(
+        a_model(moments=True), own, "process", workers_per_run=workers_per_run, max_workers=2, order=order
+    ) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert answer.groups == ("b", "c")
+    assert answer.prediction == pytest.approx(FULL - 1.0, rel=1e-3)
+    assert answer.replaced == ()
+
+
+def test_every_worker_of_a_run_may_be_lost() -> None:
+    own = extractors(a=dying, b=dying)
+    with Runner(a_model(moments=True), own, "process", workers_per_run=2, max_workers=2) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert (answer.groups, answer.reason) == (("c",), "end")
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_time_limit_applies_whatever_the_limits_of_earlier_groups(worker: Worker) -> None:
+    limits = {"a": 60_000.0, "b": 50.0}
+    own = extractors(a=first_briefly_slow, b=hanging)
+    with Runner(
+        a_model(moments=True), own, worker, time_limits=limits, patience_ms=100.0, max_workers=2, skip=False
+    ) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert (answer.groups, answer.reason) == (("a", "c"), "end")
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_group_after_a_skipped_one_has_its_time_limit(worker: Worker) -> None:
+    with Runner(
+        a_model(moments=True),
+        extractors(b=hanging),
+        worker,
+        times={"a": [1e6]},
+        time_limits={"b": 50.0},
+        patience_ms=100.0,
+        max_workers=2,
+    ) as runner:
+        answer = runner.run(X, 20_000.0, policy="arrived")
+        assert answer.groups == ("c",)
+        assert runner.counts["b"].hung == 1
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("workers_per_run", [1, 2])
+def test_after_a_time_limit_shared_results_are_there_and_nothing_is_replaced(
+    worker: Worker, workers_per_run: int
+) -> None:
+    own: dict[str, Any] = {**extractors(a=hanging), "visit": doubled, "b": half_of_shared}
+    with Runner(
+        a_model(moments=True),
+        own,
+        worker,
+        time_limits={"a": 50.0},
+        patience_ms=100.0,
+        max_workers=2 + workers_per_run,
+        workers_per_run=workers_per_run,
+        order=["visit", "a", "b", "c"],
+    ) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert (answer.groups, answer.reason, answer.replaced) == (("b", "c"), "end", ())
+
+
+def test_a_group_beyond_its_limit_is_not_tried_again_at_once_although_it_ends() -> None:
+    with Runner(a_model(), extractors(b=briefly_slow), time_limits={"b": 20.0}) as runner:
+        for _ in range(3):
+            runner.run(X, LONG_MS)
+            assert eventually(lambda: not runner._workers.abandoned())
+        assert runner.counts["b"].hung == 1
+
+
+def test_several_models_do_not_wait_for_each_other() -> None:
+    first_model, second_model = a_model(), a_model(moments=True)
+    with Runner([first_model, second_model], extractors(), times={"b": [1e6]}) as runner:
+        answers = runner.run(X, 20_000.0)
+        assert runner.counts["c"].computed == 1, "a group of another model may follow one that does not fit"
+    assert [answer.reason for answer in answers] == ["deadline", "deadline"]
+
+
+def test_groups_of_a_step_may_be_computed_at_the_same_time() -> None:
+    """visit and b are expected to take 15 s each: both may start within 5 s."""
+    times = {"visit": [15_000.0], "b": [15_000.0]}
+    own: dict[str, Any] = {**extractors(), "visit": doubled, "b": half_of_shared}
+    with Runner(a_model(), own, times=times, workers_per_run=2, max_workers=2) as runner:
+        assert runner.run(X, 20_000.0).reason == "complete"
+
+
+def test_reused_values_are_copies_of_accepted_values_of_runs_only() -> None:
+    buffer, good = np.array([3.0, 4.0]), [True]
+
+    def expensive(x: Any) -> Any:
+        return buffer if good[0] else np.array([np.inf, 1.0])
+
+    with Runner(a_model(), extractors(c=expensive), reuse={"c": 60_000.0}, example=-X) as runner:
+        assert runner.run(X, LONG_MS).ages == {}, "the example is no input"
+        buffer[:] = 1e6
+        answer = runner.run(X, LONG_MS)
+        assert (answer.prediction, list(answer.ages)) == (FULL, ["c"])
+    buffer[:] = 3.0, 4.0
+    with Runner(a_model(), extractors(c=expensive), reuse={"c": 60_000.0}) as runner:
+        runner.run(X, LONG_MS)
+        runner._reused["c"].at -= 40.0  # old enough to be refreshed, not too old
+        good[0] = False
+        assert runner.run(X, LONG_MS).prediction == FULL
+        assert eventually(lambda: runner._reused["c"].refresh.finished and bool(runner.failures))
+        assert runner.run(X, LONG_MS).prediction == FULL, "refused values do not replace accepted ones"
+
+
+def test_a_refresh_computes_a_copy_of_its_input() -> None:
+    seen: list[float] = []
+    entered, free = threading.Event(), threading.Event()
+
+    def waiting(x: Float) -> Float:
+        entered.set()
+        free.wait(LONG_MS / 1e3)
+        seen.append(x[2])
+        return x[2:4]
+
+    frame = X.copy()
+    with Runner(a_model(), extractors(c=waiting), reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
+        runner.run(frame, 1000.0)
+        assert entered.wait(30.0)
+        frame[:] = 0.0
+        free.set()
+        assert eventually(lambda: seen == [3.0])
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_refresh_that_hangs_is_given_up_and_counted(worker: Worker) -> None:
+    with Runner(
+        a_model(),
+        extractors(c=hanging),
+        worker,
+        reuse={"c": 60_000.0},
+        time_limits={"c": 50.0},
+        times={"c": [1e6]},
+        patience_ms=100.0,
+    ) as runner:
+        runner.run(X, 1000.0)
+        assert eventually(lambda: bool(runner._reused["c"].refresh.running))
+        runner._schedule.measured("c", 1.0, time.perf_counter())
+        time.sleep(1.1)
+        assert eventually(lambda: runner.run(X, 20.0) is not None and runner.counts["c"].hung >= 1)
+
+
+def test_a_runner_that_is_closed_meanwhile_returns_the_answer_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Runner(a_model(), extractors(), reuse={"c": 60_000.0}) as runner:
+        refresh = runner._refresh
+
+        def closing(*given: Any) -> None:
+            runner.close()
+            refresh(*given)
+
+        monkeypatch.setattr(runner, "_refresh", closing)
+        assert runner.run(X, LONG_MS, budget=1.0).prediction == 1.5
+
+
+def test_a_reused_group_is_not_named_as_left_out() -> None:
+    with Runner(a_model(), extractors(), reuse={"c": 60_000.0}) as runner:
+        runner.run(X, LONG_MS)
+        runner._schedule.failed("c", "it hung", time.perf_counter(), hung=True)
+        answer = runner.run(X, LONG_MS)
+    assert (answer.reason, answer.note, list(answer.ages)) == ("complete", None, ["c"])
+
+
+def test_a_policy_is_checked_before_anything_is_computed(tmp_path: Path) -> None:
+    with Runner(a_model(), {"a": zero, "b": zero, "c": noting}) as runner:
+        with pytest.raises(ValuesError, match="policy is 'newest'"):
+            runner.run(tmp_path, LONG_MS, policy="newest")  # type: ignore[arg-type]
+        with pytest.raises(ValuesError, match="deadline_ms is too large"):
+            runner.run(tmp_path, 10**400)
+    assert not (tmp_path / "computed").exists()

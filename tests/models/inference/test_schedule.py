@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -30,16 +33,17 @@ def schedule() -> Schedule:
     ],
 )
 def test_groups_left_out_take_along_what_uses_them(left_out: list[str], continues: bool, expected: str) -> None:
-    tasks = schedule().tasks(STEPS, left_out, now=0.0, until=None, in_order=True, continues=continues)
+    tasks = schedule().tasks(STEPS, left_out, now=0.0, until=None, whole_steps=True, continues=continues)
     assert "".join(task.group for task in tasks) == expected
 
 
 def test_tasks_start_by_what_their_groups_took() -> None:
     known = schedule()
     for _ in range(3):
-        known.arrived("c", 8.0, 0.0)
+        known.measured("c", 8.0, 0.0)
     starts = {
-        task.group: task.start_by for task in known.tasks(STEPS, [], now=0.0, until=1.0, in_order=True, continues=False)
+        task.group: task.start_by
+        for task in known.tasks(STEPS, [], now=0.0, until=1.0, whole_steps=True, continues=False)
     }
     assert starts == pytest.approx({"a": 0.999, "p": 0.995, "b": 0.997, "c": 0.992})
 
@@ -59,7 +63,7 @@ def test_an_abandoned_group_is_left_out_once_it_hangs_and_again_for_a_while_afte
     assert known.left_out({}, 2.06, 0.02) == {}
     known.left_out({"b": 2.07}, 3.2, 0.02)
     assert "tried again in 2.0 s" in known.left_out({}, 3.2, 0.02)["b"]
-    known.arrived("b", 3.0, 4.0)
+    known.arrived("b")
     assert known.left_out({}, 4.0, 0.02) == {}
 
 
@@ -70,7 +74,7 @@ def test_a_group_that_does_not_fit_is_named_and_counted_and_tried_if_it_was_neve
     for _ in range(UNMEASURED_REFUSALS - 1):
         known.skipped(["b"], 0.0)
     assert known.counts(0.0)["b"].skipped == UNMEASURED_REFUSALS
-    (task,) = known.tasks([[Task("b")]], [], now=0.0, until=1.0, in_order=True, continues=True)
+    (task,) = known.tasks([[Task("b")]], [], now=0.0, until=1.0, whole_steps=True, continues=True)
     assert task.start_by == 1.0
 
 
@@ -82,7 +86,7 @@ def test_a_failing_group_is_logged_once_a_minute_with_the_number_of_other_failur
         for i in range(400):
             known.failed("a", "no light", i / 5)
             if i % 2:
-                known.arrived("a", 1.0, i / 5)
+                known.arrived("a")
         known.failed("b", "no sound", 80.0)
     lines = [record.getMessage() for record in caplog.records]
     suppressed = int(5 * LOG_SECONDS) - 1
@@ -93,3 +97,34 @@ def test_a_failing_group_is_logged_once_a_minute_with_the_number_of_other_failur
     ]
     assert len(known.failures) == MAX_FAILURES
     assert known.counts(80.0)["a"].failed == 400
+
+
+def test_threads_may_use_a_schedule_at_the_same_time() -> None:
+    known, errors = schedule(), list[Exception]()
+
+    def used(act: Callable[[float], object]) -> None:
+        try:
+            for i in range(3000):
+                act(i / 10)
+        except Exception as error:
+            errors.append(error)
+
+    acts: list[Callable[[float], object]] = [
+        lambda now: known.failed("a", "hangs", now, hung=True),
+        lambda _: known.arrived("a"),
+        lambda now: known.left_out({"b": now - 2.0}, now, 0.02),
+        lambda now: known.skipped(["c"], now),
+    ]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=used, args=(act,)) for act in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    counts = known.counts(0.0)
+    assert (counts["a"].computed, counts["a"].failed, counts["c"].skipped) == (3000, 3000, 3000)

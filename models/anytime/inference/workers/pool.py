@@ -59,7 +59,13 @@ class _ThreadWorker:
     def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
         results, in_order = extraction.results, extraction.in_order
         for arrival in computed(
-            tasks, self._extractors, extraction.x, results, in_order=in_order, starting=extraction.starting
+            tasks,
+            self._extractors,
+            extraction.x,
+            results,
+            extraction.skipped,
+            in_order=in_order,
+            starting=extraction.starting,
         ):
             if not extraction.put(arrival):
                 return
@@ -168,6 +174,8 @@ class Workers:
         """Why no worker begins an extraction."""
         with self._lock:
             starting = sum(worker is None for worker in self._threads.values())
+            if self._idle:
+                return "the deadline was too short for a worker to begin"
             if starting:
                 return f"no worker was ready: {starting} of {self.count} are starting"
             return f"no worker was free: all {self.count} of at most {self.max_workers} are busy"
@@ -249,10 +257,13 @@ class Workers:
             except WorkerLostError as error:
                 if not self._closed:
                     _log.warning("a worker is replaced: %s", error)
-                if error.tasks and not extraction.finished:
+                if (error.tasks or extraction.workers > 1) and not extraction.finished:
                     extraction.give_back(error.tasks)
                     self._return(extraction)
                 return True
+            except BaseException:
+                extraction.cancel()  # otherwise its other workers and its caller would wait
+                raise
             finally:
                 extraction.leave(worker)
                 with self._lock:

@@ -24,7 +24,7 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_longlong
 from dataclasses import dataclass
@@ -94,6 +94,7 @@ class _Job(NamedTuple):
     x: _SentInput | None
     """None if the input is that of the previous job."""
     results: Mapping[str, Any]
+    skipped: tuple[str, ...]
     returns_results: bool
     """Whether to send the results of groups without features."""
 
@@ -103,32 +104,34 @@ class _SharedMemory:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
+        self._descriptor = -1
+        """Of memory that the child does not know yet; -1 without."""
 
-    def write(self, x: PackedInput, pipe: Connection[Any, Any]) -> tuple[_SentInput, Callable[[], object]]:
-        """Write the arrays; return what to send, and what to call after it has been sent."""
+    def write(self, x: PackedInput) -> _SentInput:
+        """Write the arrays, and return what to send; `send` and `close_descriptor` follow."""
         ends = [0]
         for array in x.arrays:
             ends.append(ends[-1] + array.nbytes)
-        new = self._memory is None or len(self._memory) < ends[-1]
-        descriptor = -1
-        if ends[-1] and new:
-            descriptor = os.memfd_create("anytime-input")
-            os.ftruncate(descriptor, ends[-1])
+        if ends[-1] and (self._memory is None or len(self._memory) < ends[-1]):
+            self._descriptor = os.memfd_create("anytime-input")
+            os.ftruncate(self._descriptor, ends[-1])
             self.close()
-            self._memory = mmap.mmap(descriptor, ends[-1])
+            self._memory = mmap.mmap(self._descriptor, ends[-1])
         for array, (begin, end) in zip(x.arrays, pairwise(ends), strict=True):
             assert self._memory is not None  # noqa: S101
             self._memory[begin:end] = array
+        return _SentInput(x.data, tuple(ends[1:]), ends[-1] if self._descriptor >= 0 else 0)
 
-        def follow() -> None:
-            if descriptor >= 0:
-                try:
-                    with _socket(pipe) as sending:
-                        socket.send_fds(sending, [b"\0"], [descriptor])
-                finally:
-                    os.close(descriptor)
+    def send(self, pipe: Connection[Any, Any]) -> None:
+        """Send the descriptor of new memory, after what `write` returned."""
+        if self._descriptor >= 0:
+            with _socket(pipe) as sending:
+                socket.send_fds(sending, [b"\0"], [self._descriptor])
 
-        return _SentInput(x.data, tuple(ends[1:]), ends[-1] if descriptor >= 0 else 0), follow
+    def close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def read(self, x: _SentInput, pipe: Connection[Any, Any]) -> Any:
         """Return an input whose arrays are copies; raise what unpickling raises."""
@@ -214,7 +217,7 @@ def _compute(
     silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
     if stop.value >= job.number:
         return
-    for arrival in computed(job.tasks, extractors, x, dict(job.results), in_order=job.in_order):
+    for arrival in computed(job.tasks, extractors, x, dict(job.results), job.skipped, in_order=job.in_order):
         _send(pipe, arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
@@ -236,6 +239,17 @@ class WorkerLostError(Exception):
     def __init__(self, reason: str, tasks: Sequence[Task] = ()) -> None:
         super().__init__(reason)
         self.tasks = tasks
+
+
+def _with_shared(tasks: Sequence[Task], waiting: Iterable[Task]) -> list[Task]:
+    """Return the tasks that wait, after those whose results they use: these were in the process that ended."""
+    found = list(waiting)
+    used = {name for task in found for name in task.uses}
+    for task in reversed(tasks):
+        if task.shared and task.group in used and task not in found:
+            found.insert(0, task)
+            used.update(task.uses)
+    return found
 
 
 _processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
@@ -322,7 +336,7 @@ class ProcessWorker:
             self._send_job(extraction, tasks)
             while (arrival := self._receive(extraction, waiting)) is not None:
                 waiting.popleft()
-                if waiting and not arrival.skipped:
+                if waiting and not (arrival.skipped and extraction.in_order):
                     extraction.starting(waiting[0].group)
                 extraction.put(arrival)
                 self._forwarding = False
@@ -330,22 +344,25 @@ class ProcessWorker:
             reason = f"the worker process ended ({self._ending() or summary(error)})"
             if waiting:
                 extraction.put(Arrival(waiting.popleft().group, error=reason))
-            raise WorkerLostError(reason, waiting) from None
+            raise WorkerLostError(reason, _with_shared(tasks, waiting)) from None
         finally:
             self._computing = False
 
     def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
-        sent, follow = None, None
+        sent = None
         if self._latest() is not extraction:
-            sent, follow = self._memory.write(extraction.x, self._pipe)
+            sent = self._memory.write(extraction.x)
             self._latest = weakref.ref(extraction)
         if self._clock_offset:
             tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
-        job = _Job(self._job, tasks, extraction.in_order, sent, used, extraction.workers > 1)
-        self._pipe.send_bytes(packed(job))
-        if follow is not None:
-            follow()
+        skipped = tuple(extraction.skipped)
+        job = _Job(self._job, tasks, extraction.in_order, sent, used, skipped, extraction.workers > 1)
+        try:
+            self._pipe.send_bytes(packed(job))
+            self._memory.send(self._pipe)
+        finally:
+            self._memory.close_descriptor()
 
     def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> Arrival | None:
         """Return the next message, which belongs to the first task that waits, or None at the end of the job."""
