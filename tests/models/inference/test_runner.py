@@ -650,10 +650,17 @@ def test_workers_serve_a_client_without_a_model(worker: Worker) -> None:
 
 
 def test_waiting_for_an_extraction_continues_after_a_pause() -> None:
-    with Workers(extractors(b=briefly_slow)) as workers:
+    free = threading.Event()
+
+    def waiting(x: Float) -> Float:
+        free.wait(LONG_MS / 1e3)
+        return x[1:2]
+
+    with Workers(extractors(b=waiting)) as workers:
         extraction, arrivals = collected("a", "b")
         workers.start(extraction)
         assert extraction.wait(time.perf_counter() + 0.02) is not None, "the time was reached"
+        free.set()
         assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["a", "b"]
     assert extraction.finished
@@ -778,17 +785,17 @@ def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_r
 
 
 def test_a_group_that_hangs_is_left_out_so_that_workers_stay_free() -> None:
+    deadline_ms = 400.0
     with Runner(a_model(moments=True), extractors(b=hanging), max_workers=2) as runner:
-        answers = [runner.run(X, 20.0)]
-        for _ in range(4):
-            time.sleep(0.05)
-            answers.append(runner.run(X, 20.0))
+        answers = [runner.run(X, deadline_ms)]
+        for _ in range(2):
+            time.sleep(0.1)
+            answers.append(runner.run(X, deadline_ms))
         assert all(answer.groups for answer in answers)
         assert answers[-1].groups == ("a", "c")
         assert "group 'b' is left out: it has been running for" in str(answers[-1].note)
-        assert runner.last_failure is None
-        time.sleep(1.0)
-        runner.run(X, 20.0)
+        time.sleep(1.1)
+        runner.run(X, deadline_ms)
         assert [failure.group for failure in runner.failures] == ["b"], "now it hangs"
         assert runner._workers.count <= 2
 
@@ -836,7 +843,7 @@ def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
         assert (second_answer.prediction, second_answer.reason, len(calls)) == (FULL, "complete", 1)
         assert 0 < second_answer.ages["c"] < 60_000.0
     with Runner(a_model(), extractors(c=expensive), reuse={"c": 1e-3}, times={"c": [1e6]}) as runner:
-        assert (runner.run(X, 1000.0).prefix, len(calls)) == (2, 1), "it cannot end in time"
+        assert runner.run(X, 1000.0).prefix == 2, "it cannot end in time"
         assert eventually(lambda: len(calls) == 2), "the background computes it nevertheless"
         assert eventually(lambda: runner._reused["c"].refresh.finished)
         time.sleep(0.01)
