@@ -459,7 +459,7 @@ class _Run:
             if group in self.has and not closed:  # given up, or computed again after a worker was lost
                 return True
             if closed:
-                error = arrival.error or self._refusal(group, arrival.values)
+                error = arrival.error or self._add(group, arrival.values, checks_only=True)
                 self.unused.extend([group] if error is None else [])
             else:
                 self.has.add(group)
@@ -525,22 +525,14 @@ class _Run:
         self._solving_s += time.perf_counter() - begin
         return found
 
-    def _add(self, group: str, values: Any) -> str | None:
+    def _add(self, group: str, values: Any, *, checks_only: bool = False) -> str | None:
         """Add the values of a group to each prediction that has it; return the error if one refuses them."""
         try:
             for prediction in self.predictions:
                 if group in prediction.model.places:
-                    prediction.add(group, values)
-        except ValuesError as refused:
-            return str(refused)
-        return None
-
-    def _refusal(self, group: str, values: Any) -> str | None:
-        """Return why a prediction would refuse the values of a group, if one would."""
-        try:
-            for prediction in self.predictions:
-                if group in prediction.model.places:
-                    prediction.checked(group, values)
+                    checked = prediction.checked(group, values)
+                    if not checks_only:
+                        prediction.add_checked(group, checked)
         except ValuesError as refused:
             return str(refused)
         return None
