@@ -20,7 +20,7 @@ def main() -> None:
     """Measure in the environment of the camera; exit with 1 if a requirement is missed."""
     environment = prepared("cameras")
     if isinstance(environment, Absent):
-        sys.exit(f"OpenCV and scikit-image cannot be installed: {environment.why}")
+        sys.exit(f"failed to install OpenCV and scikit-image: {environment.why}")
     print(f"with {environment.versions_text()}", flush=True)
     # This project and its own dependencies precede those of the environment.
     paths = os.pathsep.join(path for path in sys.path if path)

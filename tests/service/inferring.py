@@ -104,15 +104,15 @@ def unpacked(response: httpx.Response) -> tuple[dict[str, Any], dict[str, bytes]
 
 def assert_told(reply: dict[str, Any], answer: dict[str, Any]) -> None:
     """The reply tells the library's answer."""
-    told = dict(reply["parameters"])
-    assert told.pop("elapsed_ms") >= 0
-    assert told.pop("reason") in ("complete", "budget", "end", "deadline")
+    parameters = dict(reply["parameters"])
+    assert parameters.pop("elapsed_ms") >= 0
+    assert parameters.pop("reason") in ("complete", "budget", "end", "deadline")
     for name in ("groups", "missing", "imputed", "clamped", "late_groups"):
-        assert json.loads(told.pop(name)) == answer[name]
+        assert json.loads(parameters.pop(name)) == answer[name]
     for name, value in answer["expected"].items():
-        assert told.pop(f"expected_{name}", None) == value
-    assert told == {name: answer[name] for name in told}
-    assert {"prefix", "steps", "cost", "cost_total", "complete", "policy"} <= set(told)
+        assert parameters.pop(f"expected_{name}", None) == value
+    assert parameters == {name: answer[name] for name in parameters}
+    assert {"prefix", "steps", "cost", "cost_total", "complete", "policy"} <= set(parameters)
     assert all(isinstance(value, str | bool | int | float) for value in reply["parameters"].values())
     np.testing.assert_array_equal(output(reply).ravel(), np.ravel(answer["prediction"]))
     assert (reply["model_name"], reply["model_version"]) == (answer["model"], answer["version"])

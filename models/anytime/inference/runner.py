@@ -19,7 +19,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from anytime.errors import ExtractorError, ValuesError, suggestion
+from anytime.errors import ExtractorError, ValuesError, suggestion, summary
 from anytime.groups import milliseconds
 from anytime.inference.deadline import (
     MAX_DRAIN_S,
@@ -379,7 +379,11 @@ class Runner(Generic[Answers]):
             tasks = list(chain.from_iterable(self._plan(None)))
             needed = next(task for task in tasks if task.group == name).needs | {name}
             background = _Run(self, math.inf, begin=run.begin)
-            copied = _copied(x) if copied is None else copied
+            try:
+                copied = deepcopy(x) if copied is None else copied  # its owner may overwrite it
+            except Exception as error:  # a foreign object may raise anything
+                self._schedule.failed(name, f"its input is not copyable for reuse: {summary(error)}", now)
+                return
             reused.refresh = Extraction([task for task in tasks if task.group in needed], copied, background.receive)
             with suppress(ExtractorError):  # the runner was closed meanwhile; the answer is made
                 self._workers.start(reused.refresh)
@@ -544,14 +548,6 @@ class _Run:
             yield note
         if waited and not self.extraction.began:
             yield self._runner._workers.shortage
-
-
-def _copied(x: Any) -> Any:
-    """Return a copy of an input, which its owner may overwrite; or the input, if it is not an object to copy."""
-    try:
-        return deepcopy(x)
-    except Exception:  # a foreign object may raise anything
-        return x
 
 
 def _limits(

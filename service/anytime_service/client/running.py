@@ -36,8 +36,6 @@ from anytime_service.schemas.stream import BeginFrame
 _log = logging.getLogger("anytime.client")
 
 MAX_POOLS = 4  # largest number of cached pools; pools in use may exceed it
-
-
 MAX_SCHEDULES = 64  # largest number of row counts for which a pool knows durations of groups
 
 
@@ -314,7 +312,10 @@ class _Run:
         if self._left_out and self._continues:
             self._call.options = msgspec.structs.replace(self._call.options, policy="arrived")
         self._extraction = Extraction(tasks, x, self._receive, in_order=in_order, ended=self._end)
-        self._pool.workers.start(self._extraction)
+        if tasks:
+            self._pool.workers.start(self._extraction)
+        else:
+            self._end()
 
     def _receive(self, arrival: Arrival) -> bool:
         """Pass a group to the event loop, also after the answer; return whether to compute more. Called by workers."""

@@ -111,7 +111,7 @@ def _spin(position: int, ms: float, x: Float) -> Float:
 
 
 def plain() -> Pipeline:
-    """Train on extractors of plain Python, the quickest of which are the most useful."""
+    """Train on extractors of plain Python; the quickest are the most useful."""
     extractors = {f"plain-{ms:g}": partial(_spin, position, ms) for position, ms in enumerate(PLAIN_MS)}
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, len(PLAIN_MS)))

@@ -133,10 +133,10 @@ def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:
 
 def test_a_model_at_other_costs_is_not_certified() -> None:
     model = certify(trained(SEVEN)[0], nodes=1)
-    dearer = FeatureGroups(
+    expensive = FeatureGroups(
         groups=tuple(g.model_copy(update={"cost": 2 * c}) for g, c in zip(SEVEN.groups, SEVEN.costs, strict=True))
     )
-    assert resequence(model, dearer).manifest.certificate is None
+    assert resequence(model, expensive).manifest.certificate is None
 
 
 def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused() -> None:

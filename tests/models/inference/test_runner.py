@@ -1083,3 +1083,10 @@ def test_a_policy_is_checked_before_anything_is_computed(tmp_path: Path) -> None
         with pytest.raises(ValuesError, match="deadline_ms is too large"):
             runner.run(tmp_path, 10**400)
     assert not (tmp_path / "computed").exists()
+
+
+def test_an_input_that_is_not_copyable_is_not_reused_and_a_failure() -> None:
+    lock = threading.Lock()
+    with Runner(a_model(), {"a": zero, "b": zero, "c": noughts}, reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
+        assert runner.run(lock, 1000.0).prefix == 2
+        assert "its input is not copyable for reuse" in str(runner.last_failure)

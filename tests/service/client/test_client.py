@@ -789,3 +789,14 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def test_run_answers_at_once_if_no_group_can_be_computed(client: Client) -> None:
+    assert client.run(EXTRACTORS, VALUES, LONG_MS, model="brake").complete
+    (pool,) = client._async._workers._pools
+    pool.schedules[1].failed("speed", "it hung", time.perf_counter() + 60.0, hung=True)
+    begin = time.perf_counter()
+    answer = client.run(EXTRACTORS, VALUES, LONG_MS, model="brake")
+    assert time.perf_counter() - begin < LONG_MS / 2e3
+    assert (answer.prefix, answer.reason) == (0, "deadline")
+    assert "group 'speed' is left out: it hung" in str(answer.note)
