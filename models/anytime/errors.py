@@ -90,10 +90,9 @@ def summary(error: BaseException) -> str:
     return f"{kind}: {text}"[:300] if text else kind
 
 
-def unusable(column: str, kind: object, *, numeric: bool) -> str:
-    """Return the message for a column, quoted, of a type that is neither number nor (unless `numeric`) text."""
-    expected = "numbers" if numeric else "numbers or text"
+def unusable(column: str, kind: object) -> str:
+    """Return the message for a column, quoted, of a type that is neither number nor text."""
     return (
-        f"column {column} is {kind}; expected {expected}: convert it (a date to days since a fixed date, for example), "
-        "or leave the column out"
+        f"column {column} is {kind}; expected numbers or text: convert it (a date to days since a fixed date, for "
+        "example), or leave the column out"
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import current_process
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from joblib import cpu_count
@@ -16,46 +15,56 @@ from joblib.parallel import get_active_backend
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.columns import (
-    GivenGroups,
-    check_no_times,
-    coded_array,
-    coded_frame,
-    frame_columns,
-    has_floats_only,
-    is_frame,
-    ordered_columns,
-    picked_columns,
-    settled_columns,
-)
-from anytime.errors import TableError, TrainingError
-from anytime.features.bases import Kind
+from anytime.data.columns import check_finite, feature_matrix
+from anytime.data.dataset import Dataset
+from anytime.data.formats.memory import JoinedTable, MemoryTable, collected, is_frame, table_of
+from anytime.data.survey import learned, needs_features, survey
+from anytime.errors import GroupsError, TableError, TrainingError, ValuesError, listed
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, kind_of, learned_groups, needs_sample, sample_of, sample_size
-from anytime.folds import FoldAssigner, fold_count, stratified
-from anytime.groups import FeatureGroups, load_groups
+from anytime.features.learning import Clamp, sample_size
+from anytime.folds import FoldAssigner, fold_count
+from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.prediction import LoadedModel
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.model.prefixes import class_probabilities, expected_responses
-from anytime.moments.accumulate import Block, UnusableColumnError, dense, fold_moments_of
+from anytime.moments.accumulate import dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
-from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
-from anytime.types import FamilyName, Float, Index, Method, Task
+from anytime.training.rows import TrainingRows
+from anytime.types import Bool, FamilyName, Float, Index, Method, Task
 
-_Stream: TypeAlias = tuple[FoldAssigner, list[Moments]]
-"""The rows of `partial_fit` so far: the assigner of the next rows to folds, and the moments of each fold."""
+RESPONSE, WEIGHT, QUERY, FOLD = "y of row ", "weight of row", "query of row", "fold of row"
+"""Names of the columns beside those of X."""
+
+
+class _Part(NamedTuple):
+    """Rows of one call of `partial_fit`."""
+
+    table: MemoryTable
+    Y: Float
+    weights: Float
+
+    def decayed(self, decay: float) -> _Part:
+        return self._replace(weights=self.weights * decay)
+
+
+class _Stream(NamedTuple):
+    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments."""
+
+    parts: tuple[_Part, ...]
+    assigner: FoldAssigner
+    moments: list[Moments]
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
@@ -65,6 +74,10 @@ def _learns_from_streams(estimator: Estimator) -> bool:
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
     return True
+
+
+GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
+"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -112,6 +125,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
+        tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
     @property
@@ -143,9 +157,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
         check_is_fitted(self)
-        names, terms = _check_feature_names_in(self, input_features), self.fit_.groups.features
+        names, terms = self._input_names(input_features), self.fit_.groups.features
         columns = zip((*names, ""), self._terms_of_columns, strict=False)  # without a column: pairs, if there are some
         return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
+
+    def _input_names(self, given: Any) -> list[str]:
+        """Return the names of the columns of X: those of the frame, or as given."""
+        known = getattr(self, "feature_names_in_", None)
+        if given is None:
+            return self._names if known is None else list(known)
+        if known is not None and not np.array_equal(known, given):
+            raise ValuesError("input_features is not equal to feature_names_in_; omit it")
+        if len(given) != self.n_features_in_:
+            raise ValuesError(
+                f"input_features has {len(given)} names; expected {self.n_features_in_}, one for each column"
+            )
+        return list(given)
 
     @property
     def intercept_(self) -> float | Float:
@@ -240,68 +267,145 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
         stream: _Stream | None = None if decay is None else getattr(self, "_stream", None)
         first = stream is None
+        names = _names_of(y)
         y_checks = {}
         if is_regressor(self):
             check_no_times("y", y)
             y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
-        names = _names_of(y)
         if first:  # the groups' file is read once, so that predictions do not need it
-            given = None if self.groups is None else load_groups(self.groups)
-            matched = given and given.matched(X.columns if is_frame(X) else [])
-            self._given_groups: FeatureGroups | None = matched
-        X = picked_columns(X, self._given_groups)
-        columns = list(X.columns) if is_frame(X) else []
-        coded = is_frame(X) and not (first and has_floats_only(X))
-        if first and coded:  # before validation, which converts all columns to one type
-            self._settle(columns, *frame_columns(X, self._given_groups))
-        X, y = validate_data(
-            self,
-            coded_frame(X, self._groups) if coded else X,
-            y,
-            dtype="numeric",
-            accept_sparse="csr",
-            ensure_all_finite=False,  # the moments find infinities in the same pass
-            ensure_min_samples=2 if first else 1,
-            reset=first,
-            **y_checks,
-        )
-        if first and not coded:
-            self._settle(columns or [f"x{j}" for j in range(X.shape[1])], X)
-        Y = self._responses(y, names, first=first, streamed=decay is not None, classes=classes)
-        X = ordered_columns(X, self._columns)
-        if not coded:
-            X = coded_array(X, Expansion.of(self._groups))
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        check_consistent_length(X, query)
-        options = self._options()
+            self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
+        table = self._table(X, first=first, least=2 if first else 1)
+        y = validate_data(self, y=y, **y_checks)
+        check_consistent_length(np.empty(table.rows), y, query)
+        weights = None if sample_weight is None else _weights(sample_weight, table.rows)
+        used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
+        Y = self._responses(y, names, used, first=first, streamed=decay is not None, classes=classes)
         if self.pairs is not None and decay is not None:
             raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
+        options = self._options()
         check_family(options.family, self._target)
         if decay is None:
-            folds, count = self._assigned(X, Y, query)
-            check_folds(options, count)
-            rows = _Rows(Block(X, Y, weights, folds), self._target, options.family, count, self.n_jobs)
-            self.fit_: Fit = fit(rows.moments(self._groups), self._groups, options, rows.observed())
+            rows = self._rows(table, Y, weights, query)
+            check_folds(options, rows.folds)
+            self.fit_: Fit = fit(rows.moments(), self._groups, options, rows.observed())
             if options.pairs is not None:
-                self.fit_ = fit_with_pairs(self.fit_, rows, folds=count, seed=_seed(self.random_state))
+                self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
         else:
-            stream = self._added(Block(X, Y, weights), stream, decay)
-            self.fit_ = fit(stream[1], self._groups, options)
+            stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
+            self.fit_ = fit(stream.moments, self._groups, options)
         self._stream = stream
 
-    def _added(self, block: Block, stream: _Stream | None, decay: float) -> _Stream:
-        """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`."""
+    def _table(self, X: Any, *, first: bool, least: int = 1) -> MemoryTable:
+        """Return valid rows as a table; the first determine the columns."""
+        if not is_frame(X):
+            return self._array_table(X, first=first, least=least)
+        X = collected(X)
+        table = table_of("X", X)
+        if self._given_groups is not None:
+            if first:
+                self._given_groups = self._given_groups.matched(table.columns)
+            features = list(self._given_groups.features)
+            lacking = [name for name in features if not table.has(name)]
+            if lacking:
+                what = f"the table has no column {listed(lacking)}, which the groups name"
+                raise GroupsError(f"{what}; expected every feature")
+            X = X[features] if hasattr(X, "iloc") else X.select(features)
+        if table.rows < least:
+            raise TableError(f"X has {table.rows} rows; expected at least {least}")
+        validate_data(self, X, skip_check_array=True, reset=first)
+        if first:
+            self._names = list(self.feature_names_in_)
+        return table
+
+    def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
+        check_no_times("X", X)
+        X = check_array(
+            X,
+            accept_sparse="csr",
+            dtype="numeric" if getattr(getattr(X, "dtype", None), "kind", "f") in "biufc" else None,
+            ensure_all_finite=False,  # the moments find infinities in the same pass
+            ensure_min_samples=least,
+            estimator=self,
+            input_name="X",
+        )
+        validate_data(self, X, skip_check_array=True, reset=first)
+        if first:
+            names = [f"x{j}" for j in range(X.shape[1])]
+            if self._given_groups is not None:
+                self._given_groups = self._given_groups.matched(names)
+                names = _array_names(names, self._given_groups)
+            self._names = names
+        return table_of("X", X, self._names)
+
+    def _rows(
+        self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, *, streamed: bool = False
+    ) -> TrainingRows:
+        """Return the rows of a fit, after learning the groups from them."""
+        tests = None
+        splits = not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable))
+        if splits and not streamed:
+            y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
+            tests = [test for _, test in check_cv(self.cv).split(np.empty((len(Y), 1)), y, query)]
+            table = table.with_columns({FOLD: _folds_of(tests, len(Y))})
+        dataset = replace(self._dataset(table, Y, weights, query), fold=None if tests is None else FOLD)
+        dataset = replace(dataset, groups=self._learned(dataset))
+        self._fold_count = None if tests is not None else self._count()
+        used = len(Y) if weights is None else int((weights > 0).sum())
+        count = len(tests) if tests is not None else self._fold_count or 1
+        jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
+        folds = count if streamed or tests is not None else fold_count(count, used)
+        return TrainingRows(dataset, self._family(), folds, _seed(self.random_state), jobs, self._target)
+
+    def _dataset(self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None) -> Dataset:
+        """Return rows with their responses, weights and queries as columns beside the features."""
+        names = [f"{RESPONSE}{p}" for p in range(Y.shape[1])]
+        beside: dict[str, Any] = dict(zip(names, Y.T, strict=True))
+        beside |= {} if weights is None else {WEIGHT: weights}
+        beside |= {} if query is None else {QUERY: np.asarray(query)}
+        return Dataset(
+            table.with_columns(beside),
+            getattr(self, "_groups", None) or singletons(self._names),
+            Target("regression", tuple(names)),
+            None if query is None else QUERY,
+            None if weights is None else WEIGHT,
+        )
+
+    def _learned(self, dataset: Dataset) -> FeatureGroups:
+        """Determine the groups, with the types and the bases of their columns."""
+        table, groups = dataset.table, self._given_groups or singletons(self._names)
+        types = table.types(groups.features, groups.known_types)
+        self._learns = needs_features(groups, types, table.factors, self.basis, self.clamp)
+        features = groups.features if self._learns else ()
+        seed, targets = _seed(self.random_state), dataset.target.columns
+        found = survey(table, targets, features, weights=dataset.weights, types=types, seed=seed)
+        self._groups = learned(groups, table, found, self.basis, self.clamp, stated=groups.known_types)
+        place = {name: j for j, name in enumerate(self._names)}
+        self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
+        return self._groups
+
+    def _added(self, stream: _Stream | None, part: _Part, decay: float) -> _Stream:
+        """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`.
+
+        Rows are kept, and the bases learned again, until there are as many rows as `fit` learns bases from.
+        """
         if not 0.0 <= decay <= 1.0:
             raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        if stream is None:
-            self._fold_count = self._count()
-            stream = FoldAssigner(self._fold_count or 1, _seed(self.random_state), stratified=False), []
-        assigner, before = stream[0].copy(), stream[1]  # a copy, so that rejected rows consume no folds
-        block = replace(block, folds=assigner.take(block.Y, None))
-        new = _Rows(block, self._target, "gaussian", assigner.folds, self.n_jobs).moments(self._groups)
-        if before:
-            new = [old.decayed(decay).merge(part) for old, part in zip(before, new, strict=True)]
-        return assigner, new
+        if stream is not None and not stream.parts:
+            dataset = self._dataset(part.table, part.Y, part.weights)
+            assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
+            before = [moments.decayed(decay) for moments in stream.moments]
+            jobs = _threads(self.n_jobs, len(part.Y) * dataset.terms.size)
+            moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
+            return _Stream((), assigner, moments)
+        earlier = () if stream is None else tuple(each.decayed(decay) for each in stream.parts)
+        parts = (*earlier, part)
+        table = JoinedTable([each.table for each in parts])
+        Y, weights = (np.concatenate([getattr(each, name) for each in parts]) for name in ("Y", "weights"))
+        rows = self._rows(table, Y, weights, streamed=True)
+        assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)
+        assigner.skip(rows.dataset.tally(assigner.copy()))
+        keeps = self._learns and table.rows < sample_size(len(self._names))
+        return _Stream(parts if keeps else (), assigner, list(rows.moments()))
 
     def _options(self) -> Options:
         options = Options(
@@ -318,24 +422,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         options.check()
         return options
 
-    def _settle(self, names: list[str], X: Any, factors: frozenset[str] = frozenset()) -> None:
-        """Determine the groups, with the bases of their columns, from the first rows: an array, or columns by name."""
-        groups, self._columns = settled_columns(names, self._given_groups)
-        framed = isinstance(X, dict)
-        used = [names[j] for j in self._columns]
-        kinds: list[Kind] = ["factor" if f in factors else kind_of(X[f][:1]) if framed else "number" for f in used]
-        if needs_sample(groups, kinds, self.basis, self.clamp):
-            every = {"row": np.arange(len(X[names[0]]) if framed else X.shape[0])}
-            chosen = sample_of([every], sample_size(len(names)), seed=_seed(self.random_state))[0]["row"]
-            rows = {name: values[chosen] for name, values in X.items()} if framed else dense(X[chosen]).T
-            columns = [rows[names[j] if framed else j] for j in self._columns]
-            sample = dict(zip(groups.features, columns, strict=True))
-            for name, values in sample.items():
-                if values.dtype.kind == "f" and np.isinf(values).any():
-                    raise TableError(f"X: column {name!r} holds infinite values; expected finite numbers")
-            groups = learned_groups(groups, sample, len(chosen), self.basis, self.clamp, factors=factors)
-        self._groups = groups
-
     def _count(self) -> int | None:
         """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""
         if isinstance(self.cv, Integral) and int(self.cv) >= 2:
@@ -345,35 +431,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
         return 5 if needed else None
 
-    def _assigned(self, X: Any, Y: Float, query: Any) -> tuple[Index | None, int]:
-        """Return the fold of each row, None for one fold, and the number of folds."""
-        if not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
-            y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
-            self._fold_count = None
-            tests = [test for _, test in check_cv(self.cv).split(X, y, query)]
-            self._fold_count = len(tests)
-            return _folds_of(tests, len(Y)), len(tests)
-        self._fold_count = self._count()
-        count = fold_count(self._fold_count or 1, len(Y))
-        assigner = FoldAssigner(count, _seed(self.random_state), stratified=stratified(self._family()))
-        return assigner.take(Y, None if query is None else np.asarray(query)), count
-
     def _checked(self, X: Any) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing."""
         check_is_fitted(self)
-        X = picked_columns(X, self._given_groups)
-        framed = is_frame(X)
-        X = validate_data(
-            self,
-            coded_frame(X, self._groups) if framed else X,
-            accept_sparse="csr",
-            dtype=np.float64,
-            ensure_all_finite="allow-nan",
-            reset=False,
-        )
-        X = ordered_columns(X, self._columns)
-        checked: Float = dense(X if framed else coded_array(X, self.fit_.expansion))
-        return checked
+        table, groups = self._table(X, first=False), self._groups
+        (batch,) = table.batches(groups.features, table.rows, types=groups.column_types)
+        try:
+            checked = feature_matrix(batch, groups.features, self.fit_.expansion.categories)
+        except TableError as error:
+            raise TableError(f"X: {error}") from None
+        found: Float = np.asarray(dense(checked), dtype=np.float64)
+        infinite = np.isinf(found).any(axis=0)
+        if infinite.any():
+            check_finite(batch, groups.features[int(infinite.argmax())])
+        return found
 
     def _scores(self, X: Any, budget: float | None) -> Float:
         """Return the scores (n, P) of the longest prefix within a budget."""
@@ -402,38 +473,43 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             yield self.fit_.prefixes.predict(checked, prefix)
 
 
-@contextmanager
-def _named_columns(groups: FeatureGroups, target: Target) -> Iterator[None]:
+def _weights(sample_weight: Any, rows: int) -> Float:
+    """Return the weights (rows,); raise TrainingError unless there is one for each row, 0 or more."""
     try:
-        yield
-    except UnusableColumnError as error:
-        named = [f"X: column {name!r}" for name in (*groups.features, *groups.pair_names)]
-        named += [f"y: {name!r}" for name in target.responses]
-        raise TableError(f"{named[error.column]} {error.why}") from None
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TrainingError(
+            f"sample_weight is {type(sample_weight).__name__}; expected a number for each row"
+        ) from None
+    if weights.ndim == 0:
+        weights = np.full(rows, weights)
+    if weights.shape != (rows,):
+        raise TrainingError(f"sample_weight has shape {weights.shape}; expected ({rows},), a number for each row")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        row = int((~(np.isfinite(weights) & (weights >= 0))).argmax())
+        raise TrainingError(f"sample_weight is {weights[row]} in row {row} (counted from 0); expected 0 or more")
+    return weights
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of a fit, and their number of folds."""
+def _array_names(names: list[str], groups: FeatureGroups) -> list[str]:
+    """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
 
-    block: Block
-    target: Target
-    family: FamilyName
-    count: int
-    n_jobs: int | None
+    Raises GroupsError if the features are not among the former, and their number differs.
+    """
+    if set(groups.features) <= set(names):
+        return names
+    if len(groups.features) == len(names):
+        return list(groups.features)
+    raise GroupsError(
+        f"X has {len(names)} columns without names and the groups have {len(groups.features)} features; "
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
+    )
 
-    def blocks(self) -> list[Block]:
-        return [self.block]
 
-    def moments(self, groups: FeatureGroups) -> list[Moments]:
-        X, Y, weights, folds = self.block.X, self.block.Y, self.block.weights, self.block.folds
-        expansion = Expansion.of(groups).plain
-        n_jobs = _threads(self.n_jobs, len(Y) * expansion.size)
-        with _named_columns(groups, self.target):
-            return fold_moments_of(X, Y, weights, folds, self.count, n_jobs=n_jobs, expansion=expansion)
-
-    def observed(self) -> Observed | None:
-        return None if self.family == "gaussian" else Observed([self.block], self.target, self.n_jobs)
+def check_no_times(name: str, values: Any) -> None:
+    dtype = getattr(values, "dtype", None)
+    if getattr(dtype, "kind", "f") in "mM":
+        raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -541,12 +617,21 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         return self._learn(X, y, sample_weight, decay=decay)
 
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:  # noqa: ARG002
+    def _responses(
+        self,
+        y: Any,
+        names: tuple[str, ...],
+        used: Bool,
+        *,
+        first: bool,
+        streamed: bool,  # noqa: ARG002
+        classes: Any,  # noqa: ARG002
+    ) -> Float:
         """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-            if self._family() == "poisson" and (y < 0).any():
+            if self._family() == "poisson" and (y[used] < 0).any():
                 raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
             self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
         Y: Float = y.reshape(len(y), -1)
@@ -608,17 +693,19 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         return self._learn(X, y, sample_weight, classes=classes, decay=decay)
 
-    def _responses(self, y: Any, names: tuple[str, ...], *, first: bool, streamed: bool, classes: Any) -> Float:
+    def _responses(
+        self, y: Any, names: tuple[str, ...], used: Bool, *, first: bool, streamed: bool, classes: Any
+    ) -> Float:
         check_classification_targets(y)
         if first:
-            self.classes_ = np.unique(y if classes is None else classes)
+            self.classes_ = np.unique(y[used] if classes is None else classes)
             if len(self.classes_) < 2:
                 only = self.classes_.tolist()[0]
                 remedy = "give all of them by classes=" if streamed else "expected 2 or more"
                 raise TrainingError(f"y has one class, {only!r}; {remedy}")
             task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
             self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()))
-        new = [] if first and classes is None else np.setdiff1d(y, self.classes_).tolist()
+        new = [] if first and classes is None else np.setdiff1d(y[used], self.classes_).tolist()
         if new:
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
         codes = np.searchsorted(self.classes_, y)

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from anytime._files import read_text, write_atomically
 from anytime.errors import GroupsError, file_error, listed, suggestion
-from anytime.types import Bool, Float, Index, Label
+from anytime.types import Bool, ColumnType, Float, Index, Label
 
 COST_TOLERANCE = 1e-9
 """Relative tolerance for comparing costs and budgets: costs are sums, and equal ones may differ by rounding."""
@@ -199,6 +199,7 @@ class FeatureGroups(BaseModel):
     rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=_is_none)
     groups: tuple[FeatureGroup, ...]
     bases: dict[str, ColumnBasis] = {}
+    types: dict[str, ColumnType] = Field(default={}, exclude_if=operator.not_)
     pairs: tuple[Pair, ...] = Field(default=(), exclude_if=operator.not_)
 
     @model_validator(mode="after")
@@ -421,7 +422,7 @@ class FeatureGroups(BaseModel):
         A copy would keep cached costs.
         """
         fields = {"cost_unit": self.cost_unit, "rows": self.rows, "groups": groups} | changes
-        return FeatureGroups(**fields).with_bases(self.bases).with_pairs(self.pairs)
+        return FeatureGroups(**fields).with_bases(self.bases).with_types(self.types).with_pairs(self.pairs)
 
     def with_prices(self, costs: Mapping[str, float | CallCost], cost_unit: str) -> FeatureGroups:
         """Return the groups with other costs, by name, in another unit; groups that are not named keep theirs."""
@@ -434,6 +435,26 @@ class FeatureGroups(BaseModel):
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
         return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})
+
+    def with_types(self, types: Mapping[str, ColumnType]) -> FeatureGroups:
+        """Return the groups with these types, as far as they have the columns."""
+        return self.model_copy(update={"types": {name: types[name] for name in self.features if name in types}})
+
+    @property
+    def known_types(self) -> dict[str, ColumnType]:
+        """Return the types of columns that are stated, or that their levels show."""
+        levels = {name: basis.levels[0] for name, basis in self.bases.items() if basis.levels}
+        shown: dict[str, ColumnType] = {
+            name: "text" if isinstance(level, str) else "bool"
+            for name, level in levels.items()
+            if isinstance(level, str | bool)
+        }
+        return shown | self.types
+
+    @property
+    def column_types(self) -> dict[str, ColumnType]:
+        """Return the type of every feature after training: numbers, unless another type is known."""
+        return {**dict.fromkeys(self.features, "number"), **self.known_types}
 
     def with_pairs(self, pairs: Iterable[Pair]) -> FeatureGroups:
         """Return the groups with these pairs, as far as they have the columns, in the order of the groups."""

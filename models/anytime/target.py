@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.errors import TrainingError, listed
-from anytime.types import FamilyName, Float, Index, Label, Task
+from anytime.types import ColumnType, FamilyName, Float, Index, Label, Task
 
 FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}
 """The task of each family that has its own; "gaussian" serves both regression and classes."""
@@ -27,6 +27,15 @@ class Target:
         if self.classes is None:
             return self.columns
         return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
+
+    @property
+    def type(self) -> ColumnType:
+        """Return the type of the target columns: that of the classes, if there are some."""
+        if self.classes is None or isinstance(self.classes[0], float):
+            return "number"
+        if isinstance(self.classes[0], str):
+            return "text"
+        return "bool" if isinstance(self.classes[0], bool) else "integer"
 
     @property
     def is_consistent(self) -> bool:

@@ -16,6 +16,9 @@ Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
 FamilyName = Literal["gaussian", "binomial", "multinomial", "poisson"]
 Link = Literal["identity", "logit", "softmax", "log"]
 
+ColumnType = Literal["number", "integer", "bool", "text", "date"]
+"""What the values of a raw column are; each may be missing."""
+
 Label = bool | int | float | str
 """The name of a class; JSON preserves the type."""
 

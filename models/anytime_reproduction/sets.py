@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import feature_matrix, numbers
+from anytime.data.columns import feature_matrix
 from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, TableError, file_error
 from anytime.evaluation.evaluate import ndcg
@@ -291,9 +291,10 @@ def load_set(name: SetName, setting: Setting) -> RealSet:
 def _read(folder: Path, file: str, *columns: str) -> Any:
     """Return groups, features and more columns of a data set's file."""
     groups = load_groups(folder / "groups.json")
+    names = [*groups.features, *columns]
     parts = [
-        (feature_matrix(batch, groups.features), *(numbers(batch, column) for column in columns))
-        for batch in open_table(folder / file).batches([*groups.features, *columns])
+        (feature_matrix(batch, groups.features), *(batch.column(column) for column in columns))
+        for batch in open_table(folder / file).batches(names, types=dict.fromkeys(names, "number"))
     ]
     return groups, *map(np.concatenate, zip(*parts, strict=True))
 

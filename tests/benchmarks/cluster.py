@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from distributed import Client, LocalCluster
 
-from anytime.data.dataset import Dataset, settle_target, survey_target
+from anytime.data.dataset import Dataset
+from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments
@@ -93,7 +94,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path, groups_file = write(folder, args.gigabytes, args.columns)
         table, groups = open_table(path), load_groups(groups_file)
-        survey = survey_target(table, ["y"])
+        survey = survey(table, ["y"])
         data = Dataset(table, groups, settle_target(survey))
         print(f"{survey.rows:,} rows of {args.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
         expected = data.moments(FOLDS)

@@ -24,7 +24,7 @@ import pandas as pd
 
 from anytime import AnytimeRegressor
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.folds import FoldStream
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of, moments_of
@@ -92,7 +92,7 @@ def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], ob
 def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
     """Return the groups with their columns' bases, learned from all rows."""
     columns = dict(zip(groups.features, X.T, strict=True))
-    return learned_groups(groups, columns, len(X), basis)
+    return learned_groups(groups, Sample(columns), basis)
 
 
 def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> bool:

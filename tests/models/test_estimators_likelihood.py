@@ -14,7 +14,7 @@ from sklearn.metrics import d2_tweedie_score, log_loss, mean_poisson_deviance
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.cli.main import main
-from anytime.data.dataset import settle_target, survey_target
+from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.errors import TableError, TrainingError
 from anytime.evaluation.evaluate import evaluate
@@ -357,7 +357,7 @@ def test_each_family_has_its_task(family: FamilyName, task: Task) -> None:
 def test_the_task_is_that_of_the_family_where_one_is_given(family: FamilyName | None, tmp_path: Path) -> None:
     pd.DataFrame({"x": range(6), "two": [0, 1] * 3, "three": [0, 1, 2] * 2}).to_csv(tmp_path / "t.csv", index=False)
     opened = open_table(tmp_path / "t.csv")
-    two, many = survey_target(opened, ["two"]), survey_target(opened, ["three"])
+    two, many = survey(opened, ["two"]), survey(opened, ["three"])
     wanted: Any = {
         None: ("binary", "regression"),
         "gaussian": ("binary", "regression"),

@@ -11,8 +11,9 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
-from anytime.data.dataset import Dataset, survey_target
+from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
+from anytime.data.survey import learned, survey
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, load_groups, write_groups
@@ -40,17 +41,17 @@ def basis(
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
     table = open_table(data)
-    if target:
-        survey_target(table, target, drop_missing=True)
-    known = load_groups(groups).matched(name for name in table.columns if name not in (target or ()))
+    known = load_groups(groups).matched(name for name in table.columns if name not in {*(target or ()), *table.index})
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     with working(f"reading a sample of {data.name}"):
-        learned = dataset.with_learned_bases(option, quantile, seed=seed, complete=True).groups
-    write_groups(learned, out)
-    counts = Counter(str(each.basis).partition(":")[0] for each in learned.bases.values())
+        types = table.types([*known.features, *(target or ())], known.known_types)
+        found = survey(table, target or (), known.features, types=types, drop_missing=True, seed=seed)
+        written = learned(known, table, found, option, quantile, stated=known.known_types, complete=True)
+    write_groups(written, out)
+    counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-    terms = Expansion.of(learned).size
-    print_results(f"wrote {out}: {len(learned.features)} columns ({kinds}) become {terms} terms")
+    terms = Expansion.of(written).size
+    print_results(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")

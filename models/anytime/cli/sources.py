@@ -6,7 +6,7 @@ folds, which `anytime.training.fit.fit` learns from, and the rows themselves for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from anytime._files import check_writable
 from anytime.cli.console import progress, remark
-from anytime.data.dataset import Dataset, Survey, checked_dataset, settle_target, survey_target
-from anytime.data.formats import open_table
+from anytime.data.dataset import Dataset
+from anytime.data.formats import ReadAs, Table, open_table
+from anytime.data.survey import Survey, checked_dataset, learned, needs_features, settle_target, survey
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp
-from anytime.folds import FoldAssigner, fold_count, stratified
+from anytime.folds import fold_count, stratified
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
-from anytime.moments.accumulate import Block, check_memory
+from anytime.moments.accumulate import check_memory
 from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.resequencing import Changes, Retrained, moments_of_groups, remaining_groups
-from anytime.types import FamilyName, Task
+from anytime.training.rows import TrainingRows
+from anytime.types import ColumnType, FamilyName, Task
 
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
@@ -67,6 +69,9 @@ def open_backend(
         yield Backend(cluster)
 
 
+Reader: TypeAlias = Callable[[Path], Table]
+
+
 class ColumnOptions(NamedTuple):
     """The options that define the meaning of a table's columns, and how its rows are read."""
 
@@ -91,6 +96,10 @@ class ColumnOptions(NamedTuple):
     """Bases of the columns, if they are already learned."""
     rows: int | None = None
     """Rows of a call for which costs are stated, if other than in the groups."""
+    types: Mapping[str, ColumnType] = {}
+    """Types of columns that options state."""
+    reader: Reader = open_table
+    """Opens a table, with the options of its format."""
 
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups that remain, with costs for the calls of these options."""
@@ -108,15 +117,10 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableSource:
-    """A table opened for training, and its number of rows with a target."""
+class TableSource(TrainingRows):
+    """A table opened for training, and its number of rows to learn from."""
 
-    dataset: Dataset
-    rows: int
-    family: FamilyName
-    folds: int
-    seed: int
-    jobs: int
+    rows: int = 0
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
@@ -132,29 +136,19 @@ class TableSource:
 
     def moments(self, groups: FeatureGroups | None = None) -> Many[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
-        dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         cluster, checkpoint = self.backend if groups is None else LOCAL
-        folds, seed, by_class = self.folds, self.seed, stratified(self.family)
-        check_memory(dataset.terms.size, folds)
+        check_memory((self.dataset if groups is None else replace(self.dataset, groups=groups)).terms.size, self.folds)
         with progress(f"reading {self.name}", self.rows) as advance:
-            if cluster is not None:
-                return cluster.moments(dataset, folds, seed=seed, stratified=by_class, progress=advance)
-            return dataset.moments(
-                folds, seed=seed, stratified=by_class, n_jobs=self.jobs, progress=advance, checkpoint=checkpoint
-            )
-
-    def blocks(self) -> Iterator[Block]:
-        return self.dataset.blocks(FoldAssigner(self.folds, self.seed, stratified=stratified(self.family)))
+            if cluster is None:
+                return self.summed(groups, advance, checkpoint)
+            by_class = stratified(self.family)
+            return cluster.moments(self.dataset, self.folds, seed=self.seed, stratified=by_class, progress=advance)
 
     def observed(self) -> Observations | None:
-        """Return the rows themselves, in the same folds, for a likelihood."""
-        if self.family == "gaussian":
-            return None
-        if self.backend.cluster is not None:
-            return self.backend.cluster.observed(
-                self.dataset, self.folds, seed=self.seed, stratified=stratified(self.family)
-            )
-        return Observed(self.blocks(), self.dataset.target, self.jobs)
+        cluster = self.backend.cluster
+        if cluster is None or self.family == "gaussian":
+            return super().observed()
+        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=stratified(self.family))
 
 
 @dataclass(frozen=True)
@@ -199,9 +193,14 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
         raise TrainingError(f"{str(data)!r} is a table; give --groups")
     if not options.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
-    table = open_table(data if backend.cluster is None else data.resolve())
-    used = (*options.target, options.query, options.weights)
-    known = load_groups(options.groups).matched(name for name in table.columns if name not in used)
+    table = options.reader(data if backend.cluster is None else data.resolve())
+    used = {*options.target, options.query, options.weights}
+    loaded = load_groups(options.groups)
+    known = loaded.matched(name for name in table.columns if name not in used | table.index)
+    if known is not loaded and (
+        left := [name for name in table.columns if name in table.index - used - {*known.features}]
+    ):
+        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
     groups = options.changed(known)
     for feature in options.drop or ():
         if feature not in groups.features:
@@ -209,31 +208,47 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     groups = groups.without(options.drop) if options.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
-    survey = survey_target(table, options.target, drop_missing=options.drop_missing)
-    target = options.known or settle_target(survey, options.task, options.family)
+    stated: dict[str, ReadAs] = {**groups.known_types, **options.types}
+    if options.known is not None:
+        stated |= dict.fromkeys(options.known.columns, options.known.type)
+    Dataset(table, groups, Target("regression", tuple(options.target)), options.query, options.weights).check()
+    roles: dict[str, ReadAs] = {options.query: "key"} if options.query is not None else {}
+    roles |= {options.weights: "number"} if options.weights is not None else {}
+    types = table.types([*groups.features, *options.target, *roles], stated | roles)
+    learns = options.bases is None and needs_features(groups, types, table.factors, options.basis, options.clamp)
+    found = survey(
+        table,
+        options.target,
+        groups.features if learns else (),
+        weights=options.weights,
+        types=types,
+        drop_missing=options.drop_missing,
+        seed=options.seed,
+    )
+    target = options.known or settle_target(found, options.task, options.family)
+    if options.bases is None:
+        groups = learned(groups, table, found, options.basis, options.clamp, stated=stated)
+    else:
+        groups = learned(groups.with_bases(options.bases), table, found, stated=stated)
     dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
-    ignored = dataset.check()
+    ignored = [name for name in dataset.check() if name not in table.index]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
-    if survey.missing:
-        remark(f"left out: {survey.missing} of {survey.rows} rows without a target")
-    if options.bases is None:
-        dataset = dataset.with_learned_bases(options.basis, options.clamp, seed=options.seed)
-    else:
-        dataset = replace(dataset, groups=dataset.groups.with_bases(options.bases))
-    rows, note = survey.rows - survey.missing, _note(survey, target, options.family)
-    folds = fold_count(options.folds, rows)
-    return TableSource(dataset, rows, options.family, folds, options.seed, options.jobs, note, backend)
+    if found.missing:
+        remark(f"left out: {found.missing} of {found.rows} rows without a target")
+    note = _note(found, target, options.family)
+    folds = fold_count(options.folds, found.used)
+    return TableSource(dataset, options.family, folds, options.seed, options.jobs, target, found.used, note, backend)
 
 
-def _note(survey: Survey, target: Target, family: FamilyName) -> str:
+def _note(found: Survey, target: Target, family: FamilyName) -> str:
     """Return the classes, or a hint that the target might be classes."""
     if target.classes is not None:
         likelihood = "binomial" if len(target.classes) == 2 else "multinomial"
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
         return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
-    count = len(survey.values[0])
-    few_integers = len(target.columns) == 1 and survey.kinds[0] in "iu" and count <= 20
+    count = len(found.values[0])
+    few_integers = len(target.columns) == 1 and found.types[target.columns[0]] == "integer" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
 
 
@@ -263,12 +278,12 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
     return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
 
 
-def open_test(test: Path, source: Source) -> Dataset:
+def open_test(test: Path, source: Source, reader: Reader = open_table) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(Dataset(open_table(test), *source.columns))[0]
+    return checked_dataset(Dataset(reader(test), *source.columns))[0]
 
 
-def open_calibration(calibrate: Path, source: Source, coverage: float) -> Dataset:
+def open_calibration(calibrate: Path, source: Source, coverage: float, reader: Reader = open_table) -> Dataset:
     """Open a table to calibrate on, as `open_test`, and check that it has enough rows and no weights.
 
     The threshold of a weighted table depends on the weight of the row to predict (Tibshirani, Barber, Candès and Ramdas
@@ -281,7 +296,7 @@ def open_calibration(calibrate: Path, source: Source, coverage: float) -> Datase
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(Dataset(open_table(calibrate), *source.columns))
+    dataset, rows = checked_dataset(Dataset(reader(calibrate), *source.columns))
     conformal_rank(rows, coverage)
     return dataset
 
@@ -295,5 +310,5 @@ def open_retrained(
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
     dataset, rows = checked_dataset(Dataset(open_table(data), groups, target, None, weights, drop_missing))
-    source = TableSource(dataset, rows, manifest.family, folds=1, seed=0, jobs=jobs)
+    source = TableSource(dataset, manifest.family, 1, 0, jobs, target, rows)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, jobs))

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.data.dataset import Dataset, Rows, checked_dataset
+from anytime.data.dataset import Dataset, Rows
 from anytime.data.formats import Table
+from anytime.data.survey import checked_dataset
 from anytime.inference.conformal import (
     confidence,
     conformal_level,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
@@ -38,6 +39,56 @@ Kind: TypeAlias = Literal["number", "integer", "bool", "text", "factor"]
 NUMERIC: frozenset[Kind] = frozenset({"number", "integer"})
 
 
+@dataclass(frozen=True)
+class ColumnSample:
+    """Values of a column in a sample of the rows, without missing ones; a row of weight 3 counts as three rows.
+
+    Attributes
+    ----------
+    values : (observed,) of numbers, booleans or text.
+    rows : weight of all rows of the sample, also of those that miss the value.
+    weights : (observed,) above 0, or None for weight 1.
+    """
+
+    values: NDArray[Any]
+    rows: float
+    weights: Float | None = None
+
+    @property
+    def observed(self) -> float:
+        """Return the weight of the rows that have a value."""
+        return float(len(self.values)) if self.weights is None else float(self.weights.sum())
+
+    def mean(self) -> float:
+        return float(np.average(self.values, weights=self.weights))
+
+    def deviation(self) -> float:
+        return math.sqrt(float(np.average(np.square(self.values - self.mean()), weights=self.weights)))
+
+    def quantiles(self, levels: Many[float] | Float) -> tuple[float, ...]:
+        """Return quantiles, interpolated as by `numpy.quantile` of as many copies of each value as its weight states.
+
+        A unit of weight is 1 where all weights are whole numbers, else the smallest weight.
+        """
+        if self.weights is None:
+            return tuple(np.quantile(self.values, levels).tolist())
+        order = np.argsort(self.values, kind="stable")
+        ends, sorted_values = np.cumsum(self.weights[order]), self.values[order]
+        unit = 1.0 if (self.weights == np.floor(self.weights)).all() else float(self.weights.min())
+        at = np.asarray(levels) * (ends[-1] / unit - 1.0)
+        low = np.floor(at)
+        below, above = (
+            sorted_values[np.searchsorted(ends / unit, copy, side="right").clip(max=len(ends) - 1)]
+            for copy in (low, np.ceil(at))
+        )
+        return tuple((below + (at - low) * (above - below)).tolist())
+
+    def counts(self) -> tuple[NDArray[Any], Float]:
+        """Return the different values, ascending, and the weight of each."""
+        found, places = np.unique(self.values, return_inverse=True)
+        return found, np.bincount(places, self.weights, len(found)).astype(np.float64)
+
+
 class Basis(Protocol):
     """What the values of one column become."""
 
@@ -48,11 +99,10 @@ class Basis(Protocol):
     """Valid K of `name:K`; empty if the basis has no size."""
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
-        """Return the basis of a column; what `given` states is not learned.
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+        """Return the basis of a column; what `given` states is not learned, and `size` is K of `name:K`, or None.
 
-        `size` is K of `name:K`, or None, and `values` (observed,) are those of a sample of `rows` rows, without missing
-        ones. Raise GroupsError, without the name of the column, if what `given` states is invalid.
+        Raise GroupsError, without the name of the column, if what `given` states is invalid.
         """
 
     def names(self, column: str) -> list[str]:
@@ -81,7 +131,7 @@ class Linear:
     sizes: ClassVar[range] = range(0)
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         return cls()
 
     def names(self, column: str) -> list[str]:
@@ -107,9 +157,10 @@ class Polynomial:
     scale: float
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
-        centre = given.centre if given.centre is not None else float(values.mean()) if len(values) else 0.0
-        scale = given.scale if given.scale is not None else float(values.std()) if len(values) else 1.0
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+        known = len(sample.values) > 0
+        centre = given.centre if given.centre is not None else sample.mean() if known else 0.0
+        scale = given.scale if given.scale is not None else sample.deviation() if known else 1.0
         if not scale > 0:
             if given.scale is not None:
                 raise GroupsError(f"its scale is {scale:g}; expected a number > 0")
@@ -149,17 +200,17 @@ class Hinge:
     levels: tuple[float, ...]
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:
         K = KNOTS if size is None else size
-        knots = distinct(quantiles(values, K)) if given.knots is None else given.knots
+        knots = distinct(quantiles(sample, K)) if given.knots is None else given.knots
         if knots != distinct(knots):
             raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
-        return cls(K, knots, cls._levels(given, values, rows))
+        return cls(K, knots, cls._levels(given, sample))
 
     @classmethod
-    def _levels(cls, given: ColumnBasis, values: Float, rows: int) -> tuple[float, ...]:
+    def _levels(cls, given: ColumnBasis, sample: ColumnSample) -> tuple[float, ...]:
         if given.levels is None:
-            return common_values(values, rows)
+            return common_values(sample)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
             raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
         return distinct(tuple(map(float, given.levels)))
@@ -202,11 +253,11 @@ class Octiles(Hinge):
     octiles: tuple[float, ...]
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
-        octiles = quantiles(values, 7) if given.knots is None else given.knots
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+        octiles = quantiles(sample, 7) if given.knots is None else given.knots
         if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
-        return cls(7, distinct(octiles), cls._levels(given, values, rows), octiles)
+        return cls(7, distinct(octiles), cls._levels(given, sample), octiles)
 
     def hinge(self, size: int) -> Hinge:
         """Return the basis `hinge:K` of the same values."""
@@ -217,21 +268,21 @@ class Octiles(Hinge):
         return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
 
 
-def quantiles(values: Float, count: int) -> tuple[float, ...]:
+def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
     """Return the quantiles k/(count + 1), k = 1..count."""
-    if not len(values) or not count:
+    if not len(sample.values) or not count:
         return ()
-    return tuple(np.quantile(values, np.arange(1, count + 1) / (count + 1)).tolist())
+    return sample.quantiles(np.arange(1, count + 1) / (count + 1))
 
 
 def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(set(values)))
 
 
-def common_values(values: Float, rows: int) -> tuple[float, ...]:
+def common_values(sample: ColumnSample) -> tuple[float, ...]:
     """Return the values that more than a tenth of the rows have, the five most frequent at most, ascending."""
-    found, counts = np.unique(values, return_counts=True)
-    common = np.flatnonzero(counts > COMMON_SHARE * rows)
+    found, counts = sample.counts()
+    common = np.flatnonzero(counts > COMMON_SHARE * sample.rows)
     most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
     return tuple(np.sort(found[most]).tolist())
 
@@ -251,11 +302,12 @@ class Categories:
     other: bool
 
     @classmethod
-    def learn(cls, size: int | None, given: ColumnBasis, values: NDArray[Any], rows: int) -> Self:  # noqa: ARG003
+    def learn(cls, size: int | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         if given.range is not None:
             raise GroupsError(f"it has the range {list(given.range)} and basis {cls.name!r}; expected no range")
         # Integers with gaps are read as floats.
-        counts = Counter(int(value) if isinstance(value, float) else value for value in values.tolist())
+        found, weights = (part.tolist() for part in sample.counts())
+        counts = {int(value) if isinstance(value, float) else value: w for value, w in zip(found, weights, strict=True)}
         levels = given.levels
         if levels is None:
             by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -339,11 +391,10 @@ def default_basis(kind: Kind) -> str:
     return Categories.name if kind in ("text", "factor") else Linear.name
 
 
-def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[Any], rows: int) -> Basis:
+def learned(given: ColumnBasis, kind: Kind, option: str | None, sample: ColumnSample) -> Basis:
     """Return the basis of a column; raise GroupsError, without its name, if the basis does not fit its type.
 
-    `given` is what the groups file states of the column, `option` the basis of all columns of a fitting type, or None,
-    and `values` (observed,) those of a sample of `rows` rows, without missing ones.
+    `given` is what the groups file states of the column, `option` the basis of all columns of a fitting type, or None.
     """
     text = given.basis
     if text is None:
@@ -352,7 +403,7 @@ def learned(given: ColumnBasis, kind: Kind, option: str | None, values: NDArray[
     if kind not in basis.fits:
         fitting = [each.name for each in BASES.values() if kind in each.fits]
         raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
-    return basis.learn(size, given, values, rows)
+    return basis.learn(size, given, sample)
 
 
 _HOLDS: Mapping[Kind, str] = {

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime.errors import GroupsError
-from anytime.features.bases import Basis, Categories, Hinge, Linear, Octiles, distinct_names, parsed_basis
+from anytime.features.bases import Basis, Categories, ColumnSample, Hinge, Linear, Octiles, distinct_names, parsed_basis
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, Float, Index
 
@@ -427,6 +427,6 @@ def _column(name: str, given: ColumnBasis | None) -> Column:
         return Column(name, Linear())
     try:
         basis, size = parsed_basis(given.basis or Linear.name)
-        return Column(name, basis.learn(size, given, np.empty(0), 0), given.range, bool(given.missing))
+        return Column(name, basis.learn(size, given, ColumnSample(np.empty(0), 0)), given.range, bool(given.missing))
     except GroupsError as error:
         raise GroupsError(f"column {name!r}: {error}") from None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError, TableError, TrainingError
-from anytime.features.bases import NUMERIC, Basis, Hinge, Kind, default_basis, learned, parsed_basis
+from anytime.features.bases import NUMERIC, Basis, ColumnSample, Hinge, Kind, default_basis, learned, parsed_basis
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float
@@ -54,7 +54,7 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
     """Return whether a basis in the groups file leaves nothing to learn, nor to refuse."""
     try:
         basis, size = parsed_basis(given.basis or "")
-        parts = basis.learn(size, given, np.empty(0), 0).described().model_fields_set
+        parts = basis.learn(size, given, ColumnSample(np.empty(0), 0)).described().model_fields_set
     except GroupsError:
         return False
     if kind not in basis.fits or "range" not in given.model_fields_set:
@@ -68,38 +68,59 @@ def sample_size(columns: int) -> int:
     return min(SAMPLE_ROWS, max(1, SAMPLE_VALUES // max(columns, 1)))
 
 
-def sample_of(batches: Iterable[Columns], rows: int | None = None, *, seed: int = 0) -> tuple[Columns, int]:
-    """Return a uniform sample of the rows, and its number of rows.
+@dataclass(frozen=True)
+class Sample:
+    """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1."""
+
+    columns: Columns
+    weights: Float | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def column(self, name: str) -> ColumnSample:
+        """Return the values of a column that are present."""
+        values = self.columns[name]
+        is_present = present(values)
+        weights = self.weights
+        rows = float(len(values)) if weights is None else float(weights.sum())
+        return ColumnSample(values[is_present], rows, None if weights is None else weights[is_present])
+
+    def _where(self, chosen: Bool) -> Sample:
+        columns = {name: values[chosen] for name, values in self.columns.items()}
+        return Sample(columns, None if self.weights is None else self.weights[chosen])
+
+    @classmethod
+    def _joined(cls, parts: list[Sample]) -> Sample:
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+        weights = [part.weights for part in parts if part.weights is not None]
+        return cls(columns, np.concatenate(weights) if weights else None)
+
+
+def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int = 0) -> Sample:
+    """Return a uniform sample of the rows of all batches; all of them if they are `rows` or fewer.
 
     Each row draws a number, and the rows with the smallest numbers are the sample. So the sample depends neither on the
     size of the batches nor on the number of rows after it.
     """
     rng = np.random.default_rng(seed)
     keys = np.empty(0)
-    parts: list[Columns] = []
+    parts: list[Sample] = []
     limit, bound = rows or 1, 1.0
     for batch in batches:
-        drawn = rng.random(len(next(iter(batch.values()))))
-        limit = rows or sample_size(len(batch))
+        drawn = rng.random(batch.rows)
+        limit = rows or sample_size(len(batch.columns))
         chosen = drawn < bound
         keys = np.concatenate([keys, drawn[chosen]])
-        parts.append({name: values[chosen] for name, values in batch.items()})
+        parts.append(batch if chosen.all() else batch._where(chosen))
         if len(keys) > 2 * limit:
             bound = float(np.partition(keys, limit)[limit])
-            parts = [_where(_joined(parts), keys < bound)]
+            parts = [Sample._joined(parts)._where(keys < bound)]
             keys = keys[keys < bound]
     if len(keys) > limit:
-        parts = [_where(_joined(parts), keys < np.partition(keys, limit)[limit])]
-        keys = keys[:limit]
-    return _joined(parts) if parts else {}, len(keys)
-
-
-def _joined(parts: list[Columns]) -> Columns:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _where(columns: Columns, chosen: Bool) -> Columns:
-    return {name: values[chosen] for name, values in columns.items()}
+        return Sample._joined(parts)._where(keys < np.partition(keys, limit)[limit])
+    return Sample._joined(parts) if parts else Sample({})
 
 
 def kind_of(values: NDArray[Any]) -> Kind:
@@ -116,30 +137,16 @@ def kind_of(values: NDArray[Any]) -> Kind:
             return "text"
 
 
-def are_mostly(kind: Callable[[Any], object], values: NDArray[Any]) -> bool:
-    """Return whether `kind`, such as `float`, converts at least half of the text of a column."""
-    found = observed(values).tolist()
-    return bool(found) and sum(converts(kind, text) for text in found) >= len(found) / 2
-
-
-def converts(kind: Callable[[Any], object], value: Any) -> bool:
-    try:
-        kind(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def observed(values: NDArray[Any]) -> NDArray[Any]:
+def present(values: NDArray[Any]) -> Bool:
+    """Return where a value of a column is not missing, (rows,)."""
     if values.dtype.kind == "O":
-        return values[np.array([value is not None for value in values], dtype=np.bool_)]
-    return values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        return np.array([value is not None for value in values], dtype=np.bool_)
+    return ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
 
 
 def learned_groups(
     groups: FeatureGroups,
-    sample: Columns,
-    rows: int,
+    sample: Sample,
     option: str | None = None,
     clamp: Clamp = None,
     *,
@@ -150,44 +157,44 @@ def learned_groups(
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
     `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
-    does not fit its column, TableError for a column of dates, TrainingError for an invalid `clamp`.
+    does not fit its column, TableError for an infinite value, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
-        kind: Kind = "factor" if name in factors else kind_of(sample[name])
-        values = observed(sample[name])
-        if kind == "text" and name not in groups.bases and are_mostly(datetime.fromisoformat, values):
+        kind: Kind = "factor" if name in factors else kind_of(sample.columns[name])
+        found = sample.column(name)
+        if found.values.dtype.kind == "f" and np.isinf(found.values).any():
             raise TableError(
-                f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
-                "fixed date, for example, leave it out, or give it the basis 'categories' in the groups file"
+                f"column {name!r} holds infinite values; expected finite numbers, or none where one is missing"
             )
         try:
-            basis = learned(given, kind, option, values, rows)
+            basis = learned(given, kind, option, found)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        numbers = values.astype(np.float64) if kind in NUMERIC and basis.name != "categories" else np.empty(0)
+        is_numeric = kind in NUMERIC and basis.name != "categories" and len(found.values) > 0
+        numbers = replace(found, values=found.values.astype(np.float64)) if is_numeric else None
         ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
         described = column.described()
         quantiles = given.quantiles
-        if "quantiles" not in given.model_fields_set and len(numbers):  # the shares of categories are means of terms
-            quantiles = tuple(np.quantile(numbers, np.linspace(0, 1, QUANTILES)).tolist())
+        if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
+            quantiles = numbers.quantiles(np.linspace(0, 1, QUANTILES))
         if quantiles is not None:
             described = described.model_copy(update={"quantiles": quantiles})
         missing = given.missing
         if missing is None and complete:
-            missing = rows - len(values) >= MIN_MISSING * rows > 0
+            missing = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if complete or not column.is_linear or missing is not None or quantiles is not None:
             bases[name] = described.model_copy(update={"missing": missing})
     return groups.with_bases(bases)
 
 
-def _range(basis: Basis, numbers: Float, clamp: Clamp) -> tuple[float, float] | None:
+def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
     if clamp is None:
         clamp = 0.0 if isinstance(basis, Hinge) else "off"
-    if clamp == "off" or not len(numbers):
+    if clamp == "off" or numbers is None:
         return None
-    low, high = np.quantile(numbers, [clamp, 1.0 - clamp]).tolist()
+    low, high = numbers.quantiles([clamp, 1.0 - clamp])
     return low, high

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.bases import Categories, distinct, quantiles
+from anytime.features.bases import Categories, ColumnSample, distinct, quantiles
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
@@ -156,7 +156,7 @@ def _cuts(column: Column, x: Float) -> Bool:
     if isinstance(column.basis, Categories):
         levels = _frequent(x, CELLS)
         return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
-    eighths = quantiles(x[~np.isnan(x)], CELLS - 1)
+    eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
     ends = np.unique(eighths)
     # Where seven eighths of the values are the largest one, the only cut is between it and all others.
     ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[-2:-1]

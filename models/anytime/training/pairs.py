@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
-from anytime.features.learning import sample_of
+from anytime.features.learning import Sample, sample_of
 from anytime.features.screening import screened_pairs, screened_rows
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import expected_responses
@@ -105,15 +105,16 @@ class _Sample:
 
 def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sample:
 
-    def batches() -> Iterator[dict[str, NDArray[Any]]]:
+    def batches() -> Iterator[Sample]:
         for block in blocks:
             for start in range(0, len(block.Y), SLICE):
                 part = slice(start, start + SLICE)
                 weights = np.ones(len(block.Y[part])) if block.weights is None else block.weights[part]
                 use = weights > 0 if block.folds is None else (weights > 0) & (block.folds[part] < folds)
-                yield {"X": dense(block.X[part])[use], "Y": block.Y[part][use], "weights": weights[use]}
+                columns: dict[str, NDArray[Any]] = {"X": dense(block.X[part])[use], "Y": block.Y[part][use]}
+                yield Sample(columns | {"weights": weights[use]})
 
-    sample, _ = sample_of(batches(), rows, seed=seed)
+    sample = sample_of(batches(), rows, seed=seed).columns
     return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
 
 

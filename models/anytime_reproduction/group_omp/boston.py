@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroup, FeatureGroups
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
@@ -53,7 +53,7 @@ def expansion(X: Float, names: Iterable[str], few: int = 2, *, standardised: boo
     groups = FeatureGroups(groups=tuple(FeatureGroup(name=name, features=(name,), cost=1.0) for name in columns))
     given = ColumnBasis(basis="poly:3") if standardised else ColumnBasis(basis="poly:3", centre=0.0, scale=1.0)
     bases = {name: given for name, x in columns.items() if len(np.unique(x)) > few}
-    return Expansion.of(learned_groups(groups.with_bases(bases), columns, len(X)))
+    return Expansion.of(learned_groups(groups.with_bases(bases), Sample(columns)))
 
 
 def splits(setting: Setting, name: str, first: int, count: int) -> Result:

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from anytime.data.dataset import Dataset, settle_target, survey_target
+from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey
 from anytime.errors import GroupsError, TableError
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments
@@ -44,13 +45,13 @@ def write(folder: Path, values: dict[str, Any], suffix: str = ".parquet") -> Pat
 def scan(folder: Path, target: Any, task: Any = "auto", *, drop_missing: bool = False) -> Target:
     """What is found of a target with these values."""
     path = write(folder, {"x0": np.arange(len(target)), "y": target})
-    return settle_target(survey_target(open_table(path), ["y"], drop_missing=drop_missing), task)
+    return settle_target(survey(open_table(path), ["y"], drop_missing=drop_missing), task)
 
 
 def dataset(path: Path, target: str | list[str] = "y", **options: Any) -> Dataset:
     table = open_table(path)
     names = [target] if isinstance(target, str) else target
-    found = survey_target(table, names, drop_missing=options.get("drop_missing", False))
+    found = survey(table, names, drop_missing=options.get("drop_missing", False))
     return Dataset(table, GROUPS, settle_target(found), **options)
 
 
@@ -152,9 +153,9 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
     y[[2, 5, 7, 11, 13, 17, 19]] = np.nan
     path = write(tmp_path, {"x0": np.arange(20), "y": y}, suffix)
     with pytest.raises(TableError) as caught:
-        survey_target(open_table(path), ["y"])
+        survey(open_table(path), ["y"])
     one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "--drop-missing-target")
-    found = survey_target(open_table(path), ["y"], drop_missing=True)
+    found = survey(open_table(path), ["y"], drop_missing=True)
     assert (found.rows, found.missing) == (20, 7)
 
 
@@ -196,7 +197,7 @@ def test_rows_left_out_leave_no_trace(tmp_path: Path) -> None:
 def test_a_target_query_or_weight_that_is_not_there_is_named_with_its_nearest(tmp_path: Path) -> None:
     path = write(tmp_path, columns(query=np.arange(N), weight=np.ones(N)))
     with pytest.raises(TableError) as caught:
-        survey_target(open_table(path), ["yy"])
+        survey(open_table(path), ["yy"])
     one_line(caught, "'yy'", "target", "did you mean 'y'?")
     with pytest.raises(TableError) as caught:
         dataset(path, query="qeury").check()
@@ -248,7 +249,7 @@ def test_several_targets_make_several_responses(tmp_path: Path) -> None:
     (rows,) = found.rows()
     assert rows.Y.shape == (N, 2)
     with pytest.raises(TableError) as caught:
-        settle_target(survey_target(open_table(path), ["y", "z"]), "binary")
+        settle_target(survey(open_table(path), ["y", "z"]), "binary")
     one_line(caught, "2 targets make a regression")
 
 
@@ -263,7 +264,7 @@ def test_a_row_counts_as_missing_if_one_of_several_targets_is(tmp_path: Path) ->
 
 def test_the_same_target_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError) as caught:
-        survey_target(open_table(write(tmp_path, columns())), ["y", "y"])
+        survey(open_table(write(tmp_path, columns())), ["y", "y"])
     one_line(caught, "'y'", "more than once")
 
 

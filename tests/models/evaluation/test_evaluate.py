@@ -13,7 +13,8 @@ import pytest
 from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score, r2_score
 
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset, settle_target, survey_target
+from anytime.data.dataset import Dataset
+from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.errors import TableError
 from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
@@ -61,7 +62,7 @@ def trained(folder: Path, targets: list[str], *, query: str | None = None, task:
     TRAIN.to_parquet(folder / "train.parquet")
     TEST.to_parquet(folder / "test.parquet")
     table = open_table(folder / "train.parquet")
-    target = settle_target(survey_target(table, targets), task)
+    target = settle_target(survey(table, targets), task)
     dataset = Dataset(table, load_groups(GROUPS), target, query)
     fitted = fit(dataset.moments(), dataset.groups, Options(alpha=0.01))
     return fitted.model("m", target, provenance(fitted, "train"), query=query), folder / "test.parquet"

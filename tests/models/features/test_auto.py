@@ -15,7 +15,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
@@ -54,10 +54,10 @@ def size_of(groups: FeatureGroups) -> str:
 def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(values: list[int]) -> None:
     sample = {"x": np.array(values, dtype=float)}
     groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
-    auto = Expansion.of(learned_groups(groups, sample, len(values), "auto"))
+    auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
     for size in SIZES:
-        direct = Expansion.of(learned_groups(groups, sample, len(values), f"hinge:{size}"))
+        direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}"))
         found, terms = auto.with_hinges(size)
         assert found.columns == direct.columns
         assert found.groups == direct.groups
@@ -144,4 +144,4 @@ def test_octiles_that_are_not_seven_or_descend_are_refused() -> None:
     given = {"basis": "auto", "knots": [1, 2, 3]}
     groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}], "bases": {"x": given}})
     with pytest.raises(GroupsError, match=r"column 'x': its knots are \[1.0, 2.0, 3.0\]; expected seven octiles in"):
-        learned_groups(groups, {"x": np.arange(9.0)}, 9)
+        learned_groups(groups, Sample({"x": np.arange(9.0)}))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.expansion import Expansion
-from anytime.features.learning import kind_of, learned_groups, sample_of
+from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
@@ -25,7 +25,7 @@ def groups_of(bases: dict[str, Any] | None = None, features: tuple[str, ...] = (
 
 def expansion_of(x: Any, basis: Any, clamp: Any = "off") -> Expansion:
     values = np.asarray(x)
-    return Expansion.of(learned_groups(groups_of({"x": basis}), {"x": values}, len(values), clamp=clamp))
+    return Expansion.of(learned_groups(groups_of({"x": basis}), Sample({"x": values}), clamp=clamp))
 
 
 def skewed(rows: int = 500) -> Float:
@@ -146,7 +146,7 @@ def test_a_basis_of_the_option_is_for_columns_of_a_fitting_type() -> None:
         "flag": np.arange(40) % 2 == 0,
         "text": np.array(["a", "b"] * 20, dtype=object),
     }
-    learned = learned_groups(groups_of({"whole": "linear"}, tuple(sample)), sample, 40, option="hinge:1")
+    learned = learned_groups(groups_of({"whole": "linear"}, tuple(sample)), Sample(sample), option="hinge:1")
     bases = {name: basis.basis for name, basis in learned.bases.items() if basis.basis != "linear"}
     assert bases == {"number": "hinge:1", "text": "categories"}
     assert [kind_of(values) for values in sample.values()] == ["number", "integer", "bool", "text"]
@@ -161,7 +161,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
         again = Expansion.of(FeatureGroups.model_validate_json(found.groups.model_dump_json(exclude_unset=True)))
         np.testing.assert_array_equal(again.expand(rows), found.expand(rows))
         assert again.groups == found.groups
-        relearned = learned_groups(found.groups, {"x": np.zeros(3)}, 3)
+        relearned = learned_groups(found.groups, Sample({"x": np.zeros(3)}))
         assert relearned == found.groups, "what is complete is not learned from another sample"
 
 
@@ -204,14 +204,14 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
 )
 def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
     with pytest.raises(GroupsError) as raised:
-        learned_groups(groups_of(bases), {"x": np.array(["a", "b"], dtype=object)}, 2)
+        learned_groups(groups_of(bases), Sample({"x": np.array(["a", "b"], dtype=object)}))
     assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
 def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
     with pytest.raises(TrainingError, match=r"clamp is .*; expected a quantile Q from 0 to below 0\.5"):
-        learned_groups(groups_of(), {"x": skewed()}, 500, clamp=clamp)
+        learned_groups(groups_of(), Sample({"x": skewed()}), clamp=clamp)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
@@ -223,7 +223,7 @@ def test_the_terms_of_several_columns_are_those_of_each_basis(seed: int, width: 
         name: {"basis": rng.choice(["linear", "hinge:0", "hinge:3", "poly:2"]).item(), "missing": bool(rng.integers(2))}
         for name in names
     }
-    found = Expansion.of(learned_groups(groups_of(bases, names), sample, 60, clamp=0.1))
+    found = Expansion.of(learned_groups(groups_of(bases, names), Sample(sample), clamp=0.1))
     X = np.column_stack(list(sample.values()))
     X[rng.random(X.shape) < 0.1] = np.nan
     columns = []
@@ -243,17 +243,18 @@ def test_the_terms_of_several_columns_are_those_of_each_basis(seed: int, width: 
 def test_a_sample_depends_on_the_rows_and_the_seed_only(rows: int, limit: int, sizes: list[int]) -> None:
     x = np.arange(rows)
     edges = [0, *(edge for edge in np.cumsum(sizes).tolist() if edge < rows), rows]
-    batches = [{"x": x[a:b]} for a, b in pairwise(edges)]
-    found, count = sample_of(batches, limit, seed=1)
-    whole, _ = sample_of([{"x": x}], limit, seed=1)
-    assert count == len(found["x"]) == min(rows, limit)
-    np.testing.assert_array_equal(found["x"], whole["x"])
+    batches = [Sample({"x": x[a:b]}, 2.0 * x[a:b]) for a, b in pairwise(edges)]
+    found = sample_of(batches, limit, seed=1)
+    whole = sample_of([Sample({"x": x})], limit, seed=1)
+    assert found.rows == min(rows, limit)
+    np.testing.assert_array_equal(found.columns["x"], whole.columns["x"])
+    np.testing.assert_array_equal(found.weights, 2.0 * found.columns["x"])
 
 
 def test_every_row_is_equally_likely_in_a_sample() -> None:
     counts = np.zeros(20)
     for seed in range(4000):
-        found, _ = sample_of([{"x": np.arange(7)}, {"x": np.arange(7, 20)}], 5, seed=seed)
-        counts[found["x"]] += 1
+        found = sample_of([Sample({"x": np.arange(7)}), Sample({"x": np.arange(7, 20)})], 5, seed=seed)
+        counts[found.columns["x"]] += 1
     # Binomial(4000, 1/4) has mean 1000 and deviation 27.
     assert np.abs(counts - 1000).max() < 6 * 27

@@ -10,7 +10,7 @@ import pytest
 
 from anytime.features import screening
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.features.screening import MIN_SHARE, screened_pairs
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Bool, Float
@@ -29,7 +29,7 @@ def table(seed: int) -> tuple[Expansion, Float]:
         "same": np.ones(ROWS),
     }
     given = load_groups({"groups": [{"name": name, "features": [name], "cost": 1.0} for name in raw]})
-    expansion = Expansion.of(learned_groups(given, raw, ROWS))
+    expansion = Expansion.of(learned_groups(given, Sample(raw)))
     coded = [expansion.categories[j].coded(raw[c]) if c == "c" else raw[c] for j, c in enumerate(given.features)]
     return expansion, np.column_stack(coded)
 

@@ -15,7 +15,7 @@ from anytime import load
 from anytime.errors import GroupsError
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import LoadedModel
 from anytime.model.model import Model
@@ -90,7 +90,7 @@ def responses(family: FamilyName, X: Float) -> Float:
 
 
 RAW = columns()
-LEARNED = learned_groups(load_groups(GROUPS), RAW, 400)
+LEARNED = learned_groups(load_groups(GROUPS), Sample(RAW))
 X = coded(LEARNED, RAW)
 
 

@@ -21,7 +21,7 @@ from anytime.cli.main import main
 from anytime.errors import ArtifactError
 from anytime.features.bases import BASES, Categories
 from anytime.features.expansion import Expansion
-from anytime.features.learning import learned_groups
+from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.export import c_source, document
@@ -323,7 +323,7 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     parts = [{"name": f"g{i}", "features": names[a:b], "cost": 1.0 + i} for i, (a, b) in enumerate(pairwise(cuts))]
     parts[2]["requires"] = ["visit"]
     given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases}
-    groups = learned_groups(load_groups(given), raw, rows)
+    groups = learned_groups(load_groups(given), Sample(raw))
     if seed % 2:
         groups = groups.with_pairs(random_pairs(groups, rng))
     expansion = Expansion.of(groups)

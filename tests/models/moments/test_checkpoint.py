@@ -13,7 +13,8 @@ import pytest
 
 from anytime import _files as container
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset, settle_target, survey_target
+from anytime.data.dataset import Dataset
+from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
@@ -53,7 +54,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def dataset(path: Path, target: str = "y", groups: dict[str, Any] = CONTENT, **options: Any) -> Dataset:
     opened = open_table(path)
-    survey = survey_target(opened, [target], drop_missing=True)
+    survey = survey(opened, [target], drop_missing=True)
     return Dataset(opened, load_groups(groups), settle_target(survey), drop_missing=True, **options)
 
 

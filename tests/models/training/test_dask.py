@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset, settle_target, survey_target
+from anytime.data.dataset import Dataset
+from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.data.formats.arrow import ArrowTable
 from anytime.errors import TableError, TrainingError
@@ -85,7 +86,7 @@ def cluster(running: Any) -> Cluster:
 
 def dataset(folder: Path, target: str = "y", size: int = 2, **options: Any) -> Dataset:
     table = open_table(folder)
-    survey = survey_target(table, [target], drop_missing=True)
+    survey = survey(table, [target], drop_missing=True)
     return Dataset(table, groups(size), settle_target(survey), drop_missing=True, **options)
 
 

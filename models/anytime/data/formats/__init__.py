@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
+from anytime.data.formats.cells import PLAIN, NumberStyle
 from anytime.data.formats.csv import CsvTable
+from anytime.data.formats.memory import table_of
 from anytime.data.formats.npz import NpzTable
 from anytime.data.formats.svmlight import SvmlightTable
-from anytime.data.formats.table import ROWS, Batch, Table, Text
+from anytime.data.formats.table import ROWS, Batch, ReadAs, Table
 from anytime.errors import TableError
 
-__all__ = ["ROWS", "SUFFIXES", "Batch", "Table", "Text", "fingerprint", "open_table"]
+__all__ = ["ROWS", "SUFFIXES", "Batch", "NumberStyle", "ReadAs", "Table", "fingerprint", "open_table", "table_of"]
 
-SUFFIXES: Mapping[str, Callable[[Path], Table]] = {
+SUFFIXES: Mapping[str, Callable[..., Table]] = {
     ".parquet": ParquetTable,
     **dict.fromkeys((".csv", ".csv.gz"), CsvTable),
     **dict.fromkeys((".arrow", ".feather"), ArrowFileTable),
@@ -27,10 +29,14 @@ SUFFIXES: Mapping[str, Callable[[Path], Table]] = {
 """Readers by suffix."""
 
 
-def open_table(path: str | Path) -> Table:
+def open_table(path: str | Path, *, separator: str | None = None, style: NumberStyle = PLAIN) -> Table:
     """Open a file as a table, by its suffix (in any case). A directory is a table of Parquet files.
 
     Only cheap checks run. No file stays open, so a table can be sent to another process.
+
+    Parameters
+    ----------
+    separator, style : of a CSV file, as in `CsvTable`; files of other formats ignore them.
 
     Raises
     ------
@@ -50,7 +56,7 @@ def open_table(path: str | Path) -> Table:
         if name.endswith((".txt", ".txt.gz")):
             known += "; rename or link a file of LETOR or svmlight lines ('2 qid:7 1:0.5') to .svm"
         raise TableError(f"{str(path)!r} has an unknown format; {known}")
-    return reader(path)
+    return CsvTable(path, separator, style) if reader is CsvTable else reader(path)
 
 
 def fingerprint(path: Path) -> list[tuple[str, int, int]]:

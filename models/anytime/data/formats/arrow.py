@@ -1,17 +1,17 @@
-"""Tables read as Arrow record batches: the base class, which CSV files share, and Parquet and Arrow files.
+"""Tables read as Arrow record batches: the base class, and Parquet and Arrow files.
 
 Arrow files are IPC files (also known as Feather) or IPC streams. A Parquet table is a file or a directory of files.
-Arrow's many types map to the four dtypes of a table (`ColumnKind`).
+`type_of` and `read_as` are where Arrow's types become those of a table.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -19,42 +19,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, Table, Text, damaged, required
-from anytime.errors import TableError, listed, unusable
+from anytime.data.formats.cells import booleans_of, first_without, numbers_of
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required
+from anytime.errors import TableError, clipped, listed, unusable
+from anytime.types import ColumnType
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-INT64_MAX = int(np.iinfo(np.int64).max)
 
-
-class ColumnKind(Enum):
-    """The type of a column in batches, as Arrow names it."""
-
-    BOOL = "bool"
-    INT = "int64"
-    FLOAT = "float64"
-    TEXT = "string"
-
-
-def kind_of(arrow_type: pa.DataType) -> ColumnKind | None:
-    """Return the kind of an Arrow type without missing values; None if it is neither number nor text.
-
-    Missing values turn BOOL and INT into FLOAT, the only numeric kind that represents them.
-    """
+def type_of(arrow_type: pa.DataType) -> ColumnType | None:
+    """Return the type of a column as Arrow states it; None if it is neither number, text nor date."""
     types = required("pyarrow").types
     if types.is_dictionary(arrow_type):
-        return kind_of(arrow_type.value_type)
+        return type_of(arrow_type.value_type)
     if types.is_boolean(arrow_type):
-        return ColumnKind.BOOL
+        return "bool"
     if types.is_integer(arrow_type):
-        return ColumnKind.INT
+        return "integer"
     if types.is_floating(arrow_type) or types.is_decimal(arrow_type) or types.is_null(arrow_type):
-        return ColumnKind.FLOAT
+        return "number"
     if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
-        return ColumnKind.TEXT
-    return None
+        return "text"
+    return "date" if types.is_date(arrow_type) or types.is_timestamp(arrow_type) else None
 
 
 def decoded(column: pa.Array) -> pa.Array:
@@ -62,82 +50,137 @@ def decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if is_coded else column
 
 
-def to_numpy(column: pa.Array, kind: ColumnKind) -> NDArray[Any]:
-    """Return one column of a record batch as (rows,) of its kind's dtype; it may share memory and be read-only."""
-    # Unsafe, because integers past 2^53 should round when their column has gaps; ColumnKind.INT is known to fit.
-    array: NDArray[Any] = decoded(column).cast(kind.value, safe=False).to_numpy(zero_copy_only=False)
+def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[Any]:
+    """Return a column as (rows,) of a type, as `Batch` holds it; the array may share memory and be read-only.
+
+    Raises TableError, which names the cell, if a value does not fit the type; `row` is the table's row of the first.
+    """
+    column = decoded(column)
+    own = type_of(column.type)
+    if kind == "key":
+        whole = own in ("integer", "bool") and not column.null_count
+        return _array(column) if whole else _array(_texts(column))
+    if kind == "text":
+        return _array(_texts(column))
+    if own == "text":
+        column = _parsed(name, column, kind, row)
+        own = type_of(column.type)
+    elif own not in ("number", "integer", "bool"):
+        raise TableError(f"column {name!r} is {column.type}; expected numbers, as elsewhere in the data")
+    return _numbers(name, column, kind, row)
+
+
+def _array(column: pa.Array) -> NDArray[Any]:
+    array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return array
 
 
+def _texts(column: pa.Array) -> pa.Array:
+    """Return a column as text; whole numbers stored as floats, since some are missing, have no decimals."""
+    pa, pc = required("pyarrow"), required("pyarrow.compute")
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
+            column = column.cast(pa.int64())
+    return column.cast(pa.string())
+
+
+def _parsed(name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
+    pa = required("pyarrow")
+    cells = cells.cast(pa.string())
+    if kind == "bool" and (words := booleans_of(cells)) is not None:
+        return words
+    found = numbers_of(cells, pa.float64())
+    if found is None:
+        at = first_without(cells)
+        raise not_numbers(name, cells[at].as_py(), row + at)
+    return found
+
+
+def not_numbers(name: str, cell: str, row: int) -> TableError:
+    """Return the error for text in a column of numbers."""
+    return TableError(
+        f"column {name!r} holds text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected numbers: fix "
+        f"it, leave the column out, or state `types: {{{name}: text}}` in the groups file if it holds levels"
+    )
+
+
+def _numbers(name: str, column: pa.Array, kind: ReadAs, row: int) -> NDArray[Any]:
+    pa = required("pyarrow")
+    is_bool = pa.types.is_boolean(column.type)
+    if kind == "bool" and is_bool and not column.null_count:
+        return _array(column)
+    if kind == "integer" and pa.types.is_integer(column.type) and not column.null_count:
+        try:
+            return _array(column.cast(pa.int64()))
+        except pa.ArrowInvalid:  # beyond int64
+            return _array(column.cast(pa.float64(), safe=False))
+    # Unsafe, because integers past 2^53 should round.
+    values = _array(column.cast(pa.float64(), safe=False))
+    if kind == "bool" and not is_bool:
+        other = ~(np.isnan(values) | (values == 0) | (values == 1))
+        if other.any():
+            at = int(other.argmax())
+            raise TableError(
+                f"column {name!r} holds {values[at]:g} in row {row + at} (counted from 0); "
+                "expected true or false, or 1 and 0"
+            )
+        return values if np.isnan(values).any() else values.astype(np.bool_)
+    return values
+
+
 class ArrowTable(Table):
-    """A table that pyarrow reads; it stores names, types and kinds only."""
+    """A table that pyarrow reads; it stores names and types only."""
 
     format: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._kinds: dict[str, ColumnKind] = {}
-        self._culprits: dict[str, Text] = {}
+        self._schema_index: frozenset[str] = frozenset()
         with self._reading():
-            self._columns = self._types = self._open()
+            self._columns = self._stored = self._open()
+
+    @property
+    def index(self) -> frozenset[str]:
+        return super().index | self._schema_index
 
     @property
     def factors(self) -> frozenset[str]:
         is_dictionary = required("pyarrow").types.is_dictionary
-        return frozenset(name for name, arrow_type in self._types.items() if is_dictionary(arrow_type))
+        return frozenset(name for name, arrow_type in self._stored.items() if is_dictionary(arrow_type))
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
         """Run cheap checks of the file; return its columns and their types."""
 
     @abstractmethod
-    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
-    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
-        culprits = {name: self._culprits[name] for name in names if name in self._culprits}
-        kinds = {name: self._kind(name, numeric) for name in names}
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        found: dict[str, ReadAs] = {}
+        for name in names:
+            kind = type_of(self._stored[name])
+            if kind is None:
+                raise TableError(f"{self.name}: {unusable(repr(name), self._described(name))}")
+            if name not in stated:
+                found[name] = kind
+        return found
+
+    def _described(self, name: str) -> str:
+        return str(self._stored[name])
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         with self._reading():
-            for piece in self._pieces(names, rows, begin):
+            for piece in self._pieces(types, rows, begin):
                 for first in range(0, piece.num_rows, rows):
                     part = piece.slice(first, rows)
-                    arrays = {name: to_numpy(part.column(name), kind) for name, kind in kinds.items()}
-                    yield Batch(begin, arrays, culprits)
+                    try:
+                        arrays = {name: read_as(name, part.column(name), kind, begin) for name, kind in types.items()}
+                    except TableError as error:
+                        raise TableError(f"{self.name}: {error}") from None
+                    yield Batch(begin, arrays)
                     begin += part.num_rows
-
-    def _kind(self, name: str, numeric: frozenset[str]) -> ColumnKind:
-        kind = self._kinds.get(name, ColumnKind.FLOAT)
-        return ColumnKind.FLOAT if name in numeric and kind is not ColumnKind.TEXT else kind
-
-    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        """Determine a kind for each column.
-
-        A column of integers is int64 only if no row of the file is missing. Its type does not show that, so only such
-        columns are surveyed first; the result is stored.
-        """
-        unsettled = []
-        for name in names:
-            kind = kind_of(self._types[name])
-            if kind is None:
-                raise TableError(f"{self.name}: {unusable(repr(name), self._types[name], numeric=name in numeric)}")
-            if kind in (ColumnKind.FLOAT, ColumnKind.TEXT):
-                self._kinds[name] = kind
-            elif name not in self._kinds and name not in numeric:
-                unsettled.append(name)
-        if unsettled:
-            with self._reading():
-                self._survey(unsettled)
-
-    def _survey(self, names: list[str]) -> None:
-        """Determine the kind of integer and boolean columns: FLOAT if a value is missing or too large."""
-        pc = required("pyarrow.compute")
-        kinds = {name: kind_of(self._types[name]) or ColumnKind.FLOAT for name in names}
-        for piece in self._pieces(names, rows=1 << 16):
-            for name in [name for name, kind in kinds.items() if kind is not ColumnKind.FLOAT]:
-                column = decoded(piece.column(name))
-                if column.null_count or (kinds[name] is ColumnKind.INT and (pc.max(column).as_py() or 0) > INT64_MAX):
-                    kinds[name] = ColumnKind.FLOAT
-        self._kinds |= kinds
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -157,6 +200,15 @@ class ArrowTable(Table):
         return damaged(self.name, self.format, error)
 
 
+def index_of(metadata: Mapping[bytes, bytes] | None) -> frozenset[str]:
+    """Return the columns that pandas wrote as the index of its frame, which it would read as the index again."""
+    try:
+        found = json.loads((metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+    except (ValueError, AttributeError):
+        return frozenset()
+    return frozenset(name for name in found if isinstance(name, str))
+
+
 class ArrowFileTable(ArrowTable):
     """An Arrow file or stream, memory-mapped, read one record batch at a time."""
 
@@ -168,13 +220,14 @@ class ArrowFileTable(ArrowTable):
                 raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
         with self._batches(None) as (schema, batches):
             self._check_names(schema.names)
+            self._schema_index = index_of(schema.metadata)
             if not any(batch.num_rows for batch in batches):
                 raise self._no_rows()
         return {field.name: field.type for field in schema}
 
-    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         del rows, begin  # yields the batches of the file unchanged, from its start
-        fields = sorted(self.columns.index(name) for name in names)
+        fields = sorted(self.columns.index(name) for name in types)
         with self._batches(fields) as (_, batches):
             for batch in batches:
                 # Without validation, text offsets that point outside the file would crash the process.
@@ -210,8 +263,7 @@ class _RowGroup(NamedTuple):
 class ParquetTable(ArrowTable):
     """A Parquet file, or all `*.parquet` files of a directory by name; row groups are streamed one after the other.
 
-    The statistics in the footer would show missing values at less cost than a survey, but in a damaged file pyarrow
-    crashes the process when it reads them.
+    Statistics in the footer are not read: in a damaged file pyarrow crashes the process when it reads them.
     """
 
     format = "Parquet"
@@ -231,6 +283,7 @@ class ParquetTable(ArrowTable):
                 found = {field.name: field.type for field in file.schema_arrow}
                 if not types:
                     self._check_names(file.schema_arrow.names)
+                    self._schema_index = index_of(file.schema_arrow.metadata)
                     types = found
                 elif found != types:
                     other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
@@ -242,13 +295,13 @@ class ParquetTable(ArrowTable):
         self._starts = tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
         return types
 
-    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         selected: dict[Path, list[int]] = {}
         for group in self._groups[self._starts.index(begin) :]:
             selected.setdefault(group.file, []).append(group.number)
         for path, numbers in selected.items():
             with _file(path) as file:
-                yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(names))
+                yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
 
 
 def _file(path: Path) -> pq.ParquetFile:

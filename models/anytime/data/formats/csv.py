@@ -1,137 +1,156 @@
-"""CSV files, plain or gzipped, and the inference of their column types.
+"""CSV files, plain or gzipped, and the recognition of their column types.
 
 The first rows may mislead: a column of integers has decimals later, a column of numbers contains one word. So the first
-request for a column reads all of it once and infers its type; a second pass then returns it. Both passes parse cells as
-text and convert them with the same code, so they agree, and the file is never in memory as a whole.
+request for a column reads all of it and recognises its type. The converted cells stay in a store, so that the file is
+parsed once; one that does not fit the store is parsed again by each pass.
 
-A column is int64 if every cell is an integer, float64 if every cell is a number, bool if every cell is `true` or
-`false` (in any case), and text otherwise. Empty cells and the usual spellings (NA, N/A, NaN, null, NULL ...) are
-missing, quoted or not, in text as well. Where numbers and text are mixed, the first cell that is not a number is
-recorded, and errors name it if the column is used as numbers.
+A column is integer if every cell is an integer, number if every cell is a number, bool if every cell is `true` or
+`false` (in any case), and text otherwise. Whole numbers of which most have a leading zero ("01") are text. Cells of
+numbers and booleans are missing where they are empty or a usual word (NA, N/A, NaN, null, NULL ...), quoted or not;
+cells of text only where they are empty.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-from anytime.data.formats.arrow import ArrowTable, ColumnKind
-from anytime.data.formats.table import Text, damaged, required
+from anytime.data.formats.arrow import ArrowTable, not_numbers
+from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition, first_without, numbers_of
+from anytime.data.formats.table import ReadAs, damaged, required
 from anytime.errors import TableError
+from anytime.types import ColumnType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass
-class Evidence:
-    """The kinds of cells seen so far in a column; independent of how the column was split into pieces."""
-
-    kinds: set[ColumnKind] = field(default_factory=set)
-    gaps: bool = False
-    first_text: Text | None = None
-
-    @property
-    def kind(self) -> ColumnKind:
-        if ColumnKind.TEXT in self.kinds or self.kinds > {ColumnKind.BOOL}:
-            return ColumnKind.TEXT
-        if self.kinds == {ColumnKind.BOOL}:
-            return ColumnKind.BOOL
-        return ColumnKind.INT if self.kinds == {ColumnKind.INT} and not self.gaps else ColumnKind.FLOAT
-
-    def add(self, cells: pa.Array, start: int) -> None:
-        """Add a piece of a column; `start` is the row of its first cell."""
-        pa, pc = required("pyarrow"), required("pyarrow.compute")
-        if self.kind is ColumnKind.TEXT:
-            return
-        self.gaps |= cells.null_count > 0
-        floats = _converted_or_none(cells, pa.float64())
-        if floats is None:
-            if self.first_text is None:
-                row = _first_text(cells)
-                self.first_text = Text(start + row, cells[row].as_py())
-            present = _trimmed(cells).drop_null()
-            self.gaps |= len(present) < len(cells)
-            words = pc.match_substring_regex(present, "^(true|false)$", ignore_case=True)
-            self.kinds.add(ColumnKind.BOOL if pc.all(words).as_py() else ColumnKind.TEXT)
-            return
-        self.gaps |= floats.null_count > 0
-        if ColumnKind.FLOAT not in self.kinds and floats.null_count < len(floats):
-            # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
-            are_integers = _converted_or_none(cells, pa.int64()) is not None
-            self.kinds.add(ColumnKind.INT if are_integers else ColumnKind.FLOAT)
-
-
-def converted(cells: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return cells of text as type `target`; raise ArrowInvalid if a cell does not convert."""
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
-    if target == pa.string():
-        return cells
-    if target == pa.bool_():
-        return pc.match_substring_regex(_trimmed(cells), "^true$", ignore_case=True)
-    try:
-        return cells.cast(target)
-    except pa.ArrowInvalid:
-        # Blanks around numbers are rare, so they are trimmed only after a failure.
-        return _trimmed(cells).cast(target)
-
-
-def _converted_or_none(cells: pa.Array, target: pa.DataType) -> pa.Array | None:
-    try:
-        return converted(cells, target)
-    except required("pyarrow").ArrowInvalid:
-        return None
-
-
-def _trimmed(cells: pa.Array) -> pa.Array:
-    """Return the cells without blanks around them, null where a word for missing remains.
-
-    By a pattern, not by comparison: pyarrow imports pandas to convert a word of Python, 0.2 s at each start.
-    """
-    pa, pc, csv = required("pyarrow"), required("pyarrow.compute"), required("pyarrow.csv")
-    cells = pc.utf8_trim_whitespace(cells)
-    words = "|".join(map(re.escape, csv.ConvertOptions().null_values))
-    missing = pc.match_substring_regex(cells, f"^({words})$")
-    return pc.if_else(missing, pa.nulls(len(cells), pa.string()), cells)
-
-
-def _first_text(cells: pa.Array) -> int:
-    """Return the index of the first cell that is not a number, by bisection: two conversions of all cells in total."""
-    pa = required("pyarrow")
-    low, high = 0, len(cells)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _converted_or_none(cells.slice(low, middle - low), pa.float64()) is None:
-            high = middle
-        else:
-            low = middle
-    return low
-
-
 BLOCK = 1 << 21
 """Bytes parsed at a time, and so the length of the longest readable row; pyarrow reads 32 blocks ahead."""
 
+STORE_BYTES = 1 << 28
+"""Converted cells of a file that stay in memory; more go to a file in the temporary folder."""
+
+STORE_SHARE = 0.5
+"""Share of the free space of the temporary folder that the file may take."""
+
+
+class Store:
+    """Converted cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
+
+    A column has the type of its first block. One with another type later, or of a type that is asked for and lost the
+    spelling of its cells, is not in the store.
+    """
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+        self._lost: set[str] = set()
+        self.is_full = False
+
+    def add(self, columns: Mapping[str, pa.Array]) -> None:
+        pa = required("pyarrow")
+        if self.is_full:
+            return
+        if self._schema is None:
+            self._schema = pa.schema({name: column.type for name, column in columns.items()})
+        arrays = []
+        for kept in self._schema:
+            column = columns[kept.name]
+            if column.type != kept.type and column.null_count < len(column):
+                self._lost.add(kept.name)
+            arrays.append(column if column.type == kept.type else pa.nulls(len(column), kept.type))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._bytes += batch.nbytes
+        if self._bytes <= STORE_BYTES:
+            self._batches.append(batch)
+            return
+        try:
+            self._write(batch)
+        except OSError:  # the temporary folder is full or not writable: each pass parses the file again
+            self._drop()
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        ipc = required("pyarrow.ipc")
+        if self._file is None:
+            self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
+            self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
+            self._writer = ipc.new_stream(self._file, self._schema)
+            for earlier in self._batches:
+                self._writer.write_batch(earlier)
+            self._batches = []
+        if self._bytes > self._free:
+            raise OSError("the temporary folder has too little space")
+        self._writer.write_batch(batch)
+
+    def _drop(self) -> None:
+        self.is_full, self._batches, self._schema = True, [], None
+        self._file = self._writer = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._writer.close()
+            self._file.flush()
+
+    def has(self, name: str, kind: ReadAs) -> bool:
+        if self._schema is None or name in self._lost or name not in self._schema.names:
+            return False
+        is_text: bool = required("pyarrow").types.is_string(self._schema.field(name).type)
+        return is_text == (kind in ("text", "key"))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self._file is None:
+            yield from self._batches
+            return
+        with required("pyarrow").memory_map(self._file.name) as source:
+            yield from required("pyarrow.ipc").open_stream(source)
+
 
 class CsvTable(ArrowTable):
-    """A comma-separated file with a header line, in UTF-8; the docstring of this module describes the types."""
+    """A file of separated cells with a header line, in UTF-8; the docstring of this module describes the types.
+
+    Parameters
+    ----------
+    separator : character between cells; None recognises comma, semicolon, tab and `|` by the first lines.
+    style : how numbers are written.
+    """
 
     format = "CSV"
+
+    def __init__(self, path: Path, separator: str | None = None, style: NumberStyle = PLAIN) -> None:
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator == style.decimal):
+            raise TableError(f"--separator is {separator!r}; expected one character other than the decimal mark")
+        self._separator, self._style = separator, style
+        self._store, self._found = Store(), dict[str, ColumnType]()
+        super().__init__(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_store": Store()}
+
+    @property
+    def layout(self) -> str:
+        return "" if self._separator == "," else f" (cells are separated by {self._separator!r})"
 
     def _open(self) -> dict[str, pa.DataType]:
         pa = required("pyarrow")
         with self._stream() as stream:
-            head = stream.read(4096)
+            head = stream.read(1 << 16)
         if not head.strip():
-            raise TableError(f"{self.name} is empty; expected a header line and rows")
+            raise TableError(f"{self.path} is empty; expected a header line and rows")
         if b"\0" in head or head[:2] == b"\x1f\x8b":
-            raise damaged(self.name, self.format, "it is binary or UTF-16, not UTF-8 text")
+            raise damaged(str(self.path), self.format, "it is binary or UTF-16, not UTF-8 text")
+        if self._separator is None:
+            self._separator = _separator_of(head.decode(errors="replace"))
         with self._stream() as stream, self._reader(stream) as reader:
             names = reader.schema.names
             self._check_names(names)
-            if len(names) == 1 and (separator := re.search(r"[;\t|]", names[0])):
-                raise TableError(f"{self.name} separates cells by {separator[0]!r}; expected commas")
             if not any(batch.num_rows for batch in reader):
                 raise self._no_rows()
         return dict.fromkeys(names, pa.string())
@@ -146,9 +165,12 @@ class CsvTable(ArrowTable):
             stream,
             # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
             read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
+            parse_options=csv.ParseOptions(newlines_in_values=True, delimiter=self._separator),
             convert_options=csv.ConvertOptions(
-                include_columns=list(names), column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True
+                include_columns=list(names),
+                column_types=dict.fromkeys(names, pa.string()),
+                strings_can_be_null=True,
+                null_values=[""],
             ),
         )
 
@@ -156,30 +178,59 @@ class CsvTable(ArrowTable):
         with self._stream() as stream, self._reader(stream, names) as reader:
             yield from reader
 
-    def _pieces(self, names: Sequence[str], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del rows, begin  # blocks are parsed by bytes, from the start
-        pa = required("pyarrow")
-        for cells in self._cells(names):
-            arrays = [converted(cells.column(name), self._types[name]) for name in names]
-            yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        if any(name not in stated and name not in self._found for name in names):
+            self._recognise(names, stated)
+        return {name: self._found[name] for name in names if name not in stated}
 
-    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        del numeric  # text columns must be detected in any case
-        seen = {name: Evidence() for name in names if name not in self._kinds}
-        if not seen:
-            return
-        start = 0
+    def _recognise(self, names: Sequence[str], stated: Mapping[str, ReadAs]) -> None:
+        """Read columns, find the type of those whose type is not stated, and store the cells."""
+        seen = {name: Recognition(self._style) for name in names if name not in stated}
+        self._store, row = Store(), 0
         with self._reading():
-            for cells in self._cells(tuple(seen)):
-                for name, evidence in seen.items():
-                    evidence.add(cells.column(name), start)
-                start += cells.num_rows
-        for name, evidence in seen.items():
-            kind = evidence.kind
-            if kind is ColumnKind.TEXT and evidence.first_text is not None:
-                self._culprits[name] = evidence.first_text
-            self._types[name] = required("pyarrow").type_for_alias(kind.value)
-            self._kinds[name] = ColumnKind.FLOAT if kind is ColumnKind.BOOL and evidence.gaps else kind
+            for cells in self._cells(names):
+                columns = {}
+                for name, column in zip(names, cells.columns, strict=True):
+                    known = stated.get(name)
+                    columns[name] = (
+                        seen[name].add(column) if known is None else self._converted(name, column, known, row)
+                    )
+                self._store.add(columns)
+                row += cells.num_rows
+            self._store.close()
+        self._found |= {name: recognition.kind for name, recognition in seen.items()}
+
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        del rows, begin  # blocks are parsed by bytes, from the start
+        stored = [name for name, kind in types.items() if self._store.has(name, kind)]
+        others = [name for name in types if name not in stored]
+        if not others:
+            yield from self._store.batches()
+            return
+        pa, row = required("pyarrow"), 0
+        kept = self._store.batches() if stored else None
+        for cells in self._cells(others):
+            block = None if kept is None else next(kept)  # blocks have the same rows whatever columns are parsed
+            arrays = [
+                block.column(name)
+                if block is not None and name in stored
+                else self._converted(name, cells.column(name), kind, row)
+                for name, kind in types.items()
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(types))
+            row += cells.num_rows
+
+    def _converted(self, name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
+        """Return cells as numbers of the file's style; as they are for text and booleans."""
+        pa = required("pyarrow")
+        if kind in ("text", "key", "bool", "date"):
+            return cells
+        integers = numbers_of(cells, pa.int64(), self._style) if kind == "integer" else None
+        numbers = numbers_of(cells, pa.float64(), self._style) if integers is None else integers
+        if numbers is None:
+            at = first_without(cells, self._style)
+            raise TableError(f"{self.name}: {not_numbers(name, cells[at].as_py(), row + at)}")
+        return numbers
 
     def _complaint(self, error: Exception) -> TableError:
         message = str(error)
@@ -192,3 +243,10 @@ class CsvTable(ArrowTable):
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return TableError(f"{self.name} is not UTF-8 text; save it in that encoding")
         return damaged(self.name, self.format, error)
+
+
+def _separator_of(head: str) -> str:
+    """Return the separator of the header line: a comma, or the other mark that it has, outside of quotes."""
+    header = re.sub(r'"[^"]*"', "", head.lstrip().partition("\n")[0])
+    others = [mark for mark in (";", "\t", "|") if mark in header]
+    return others[0] if len(others) == 1 and "," not in header else ","

@@ -11,7 +11,7 @@ import lzma
 import math
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tokenize import TokenError
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from anytime.data.formats.arrow import INT64_MAX
-from anytime.data.formats.table import ROWS, Batch, Table, damaged
-from anytime.errors import TableError, listed, unusable
+from anytime.data.formats.memory import array_as, type_of_array
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged
+from anytime.errors import TableError, unusable
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
 """Exceptions raised for a file that is not an archive, or is truncated."""
@@ -60,7 +60,6 @@ class NpzTable(Table):
         self._check_names([name for name, _ in sources])
         self._columns = self._sources = dict(sources)
         self._check_lengths()
-        self._types: dict[str, np.dtype[Any]] = {}
 
     def _feature_names(self, headers: dict[str, _Header]) -> tuple[str, ...]:
         """Return the names of the columns of `X`; the array of names then is not a column itself."""
@@ -93,36 +92,25 @@ class NpzTable(Table):
         if not header.shape[0]:
             raise self._no_rows()
 
-    def _prepare(self, names: tuple[str, ...], numeric: frozenset[str]) -> None:
-        for array in dict.fromkeys(self._sources[name][0] for name in names):
-            if array not in self._types:
-                inside = [name for name in names if self._sources[name][0] == array]
-                self._types[array] = self._settled(array, inside, numeric=not numeric.isdisjoint(inside))
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        found: dict[str, ReadAs] = {}
+        for name in names:
+            dtype = self._arrays[self._sources[name][0]].dtype
+            if dtype.kind == "O":
+                raise TableError(f"{self.name}: {name!r} holds objects; save it as numbers or, with astype(str), text")
+            kind = type_of_array(dtype)
+            if kind is None:
+                raise TableError(f"{self.name}: {unusable(repr(name), dtype)}")
+            if name not in stated:
+                found[name] = kind
+        return found
 
-    def _settled(self, array: str, names: Sequence[str], *, numeric: bool) -> np.dtype[Any]:
-        header = self._arrays[array]
-        match header.dtype.kind:
-            case "b":
-                return np.dtype(np.bool_)
-            case "f":
-                return np.dtype(np.float64)
-            case "U" | "S":
-                return np.dtype(object)
-            case "i" | "u":
-                # Only uint64 can exceed int64, which only its values show.
-                wide = header.dtype.kind == "u" and header.dtype.itemsize == 8
-                with self._reading() as archive:
-                    pieces = _pieces(archive, array, header, ROWS) if wide else iter(())
-                    return np.dtype(np.float64 if any(np.any(p > INT64_MAX) for p in pieces) else np.int64)
-            case "O":
-                ways = "as numbers" if numeric else "as numbers or, with astype(str), text"
-                raise TableError(f"{self.name}: {listed(names)} holds objects; save it {ways}")
-            case _:
-                raise TableError(f"{self.name}: {unusable(listed(names), header.dtype, numeric=numeric)}")
+    def _described(self, name: str) -> str:
+        return str(self._arrays[self._sources[name][0]].dtype)
 
-    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
-        del begin, numeric  # read from the start
-        arrays = tuple(dict.fromkeys(self._sources[name][0] for name in names))
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        del begin  # read from the start
+        arrays = tuple(dict.fromkeys(self._sources[name][0] for name in types))
         with ExitStack() as stack:
             # One handle per array: reading one zip file at several positions would seek back and forth.
             archives = [stack.enter_context(self._reading()) for _ in arrays]
@@ -133,13 +121,13 @@ class NpzTable(Table):
             start = 0
             for pieces in zip(*streams, strict=True):
                 found = dict(zip(arrays, pieces, strict=True))
-                yield Batch(start, {name: self._column(found, name) for name in names})
+                yield Batch(start, {name: self._column(found, name, kind, start) for name, kind in types.items()})
                 start += len(pieces[0])
 
-    def _column(self, found: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    def _column(self, found: dict[str, NDArray[Any]], name: str, kind: ReadAs, row: int) -> NDArray[Any]:
         array, j = self._sources[name]
         values = found[array] if found[array].ndim == 1 else found[array][:, j]
-        return _text(values) if self._types[array].kind == "O" else values.astype(self._types[array])
+        return array_as(name, _text(values) if values.dtype.kind in "US" else values, kind, row)
 
     @contextmanager
     def _reading(self) -> Iterator[zipfile.ZipFile]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, Table, damaged, required
+from anytime.data.formats.memory import array_as
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required
 from anytime.errors import TableError
 
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
@@ -55,15 +56,19 @@ class SvmlightTable(Table):
     def has(self, name: str) -> bool:
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
-    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
-        del begin, numeric  # all of it is in memory
-        inside = {name: self._places[name] for name in names if name in self._places}
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        def kind(name: str) -> ReadAs:
+            return "integer" if name in self._labels and self._labels[name].dtype.kind == "i" else "number"
+
+        return {name: kind(name) for name in names if name not in stated}
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        del begin  # all of it is in memory
+        inside = {name: self._places[name] for name in types if name in self._places}
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)
             dense = self._features[part][:, list(inside.values())].toarray(order="F")
             found = dict(zip(inside, dense.T, strict=True))
             zeros = np.zeros(len(dense))
-            yield Batch(
-                start,
-                {name: self._labels[name][part] if name in self._labels else found.get(name, zeros) for name in names},
-            )
+            values = {name: found.get(name, zeros) for name in types}
+            yield Batch(start, {name: array_as(name, values[name], kind, start) for name, kind in types.items()})

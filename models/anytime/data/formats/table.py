@@ -1,15 +1,17 @@
 """The interface of tables: named columns, read in batches of rows.
 
-A column has one dtype, the same in every batch:
+A column has a type (`anytime.types.ColumnType`), which the table states or its cells show, and which a caller may state
+instead: what the groups file, the user or a model say of a column is used for every table. A batch holds a column as
 
-=========  ==============================================================
-bool       booleans, none missing
-int64      integers, none missing, all within the range of int64
-float64    all other numbers; NaN where missing
-object     text, as `str`; None where missing
-=========  ==============================================================
+=======  ============================================================================
+bool     bool; float64, with NaN, in a batch where values are missing
+integer  int64; float64 where values are missing or exceed int64
+number   float64; NaN where missing
+text     `str` objects; None where missing
+=======  ============================================================================
 
-Rows are counted from 0, without the header.
+and the keys of queries ("key") as whatever compares exactly: integers, else text. Dates are recognised, and no batch
+holds them. Rows are counted from 0, without the header.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import TableError, environmental, listed, suggestion
+from anytime.errors import TableError, environmental, listed, suggestion, unusable
+from anytime.types import ColumnType
 
 
 def required(module: str) -> Any:
@@ -43,11 +47,8 @@ ROWS = 16_384
 """Default number of rows in a batch: 64 MiB at 512 columns."""
 
 
-class Text(NamedTuple):
-    """A cell of text: its row in the table and its value."""
-
-    row: int
-    value: str
+ReadAs: TypeAlias = ColumnType | Literal["key"]
+"""What a column is read as."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,6 @@ class Batch:
     start: int
     """Index of the first row in the table."""
     columns: Mapping[str, NDArray[Any]]
-    culprits: Mapping[str, Text] = field(default_factory=dict)
-    """For a text column whose other cells are numbers: the first cell that is text, perhaps outside this batch."""
 
     @property
     def rows(self) -> int:
@@ -70,8 +69,20 @@ class Batch:
         high = self.rows if stop is None else min(stop - self.start, self.rows)
         if low == 0 and high == self.rows:
             return self
-        columns = {name: column[low : max(high, low)] for name, column in self.columns.items()}
-        return Batch(self.start + low, columns, self.culprits)
+        return self._rows(low, max(high, low))
+
+    def _rows(self, low: int, high: int) -> Batch:
+        return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def matrix(self, names: Sequence[str]) -> Any:
+        """Return columns of numbers as a matrix (rows, columns), float64, or as stored where the table is a matrix."""
+        X = np.empty((self.rows, len(names)), order="F")
+        for j, name in enumerate(names):
+            X[:, j] = self.columns[name]
+        return X
 
 
 class Table(ABC):
@@ -86,12 +97,22 @@ class Table(ABC):
         return str(self.path)
 
     @property
+    def layout(self) -> str:
+        """Return what was recognised of the file, for messages about its cells."""
+        return ""
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self._columns)
 
     def has(self, name: str) -> bool:
         """Return whether a column is readable; svmlight tables have features beyond `columns`, all zero."""
         return name in self._columns
+
+    @property
+    def index(self) -> frozenset[str]:
+        """Return the columns that number the rows, which no pattern matches: an index of pandas, one without name."""
+        return frozenset({""} & self._columns.keys())
 
     @property
     def factors(self) -> frozenset[str]:
@@ -103,6 +124,18 @@ class Table(ABC):
         """Return the rows, ascending from 0, at which reading can start without the rows before."""
         return (0,)
 
+    def types(self, columns: Iterable[str], stated: Mapping[str, ReadAs] = {}) -> dict[str, ReadAs]:
+        """Return the type of each column; what is `stated` wins.
+
+        Raises TableError if a column does not exist, or its type is neither number, text nor date; or for a damaged
+        file, where the format requires its cells.
+        """
+        names = tuple(dict.fromkeys(columns))
+        for name in names:
+            if not self.has(name):
+                raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
+        return {**self._types(names, stated), **{name: stated[name] for name in names if name in stated}}
+
     def batches(
         self,
         columns: Sequence[str],
@@ -110,31 +143,32 @@ class Table(ABC):
         *,
         start: int = 0,
         stop: int | None = None,
-        numeric: Collection[str] = (),
+        types: Mapping[str, ReadAs] = {},
     ) -> Iterator[Batch]:
         """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
-        Columns in `numeric` are float64 unless they are text. Then a format need not read a whole column of integers
-        first to find out whether values are missing. Raises TableError: at the call, if a column does not exist or its
-        type is neither number nor text, such as dates; later, if the file is damaged.
+        Columns are read as `types` states, the others as their own type. Raises TableError: at the call, as `types`,
+        or for a date; later, for a value that does not fit the type, or a damaged file.
         """
-        names = tuple(dict.fromkeys(columns))
-        if not names:
+        if not columns:
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
-        for name in names:
-            if not self.has(name):
-                raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
-        self._prepare(names, frozenset(numeric))
-        return self._between(names, rows, start, stop, frozenset(numeric))
+        wanted = self.types(columns, types)
+        for name, kind in wanted.items():
+            if kind == "date":
+                raise TableError(f"{self.name}: {unusable(repr(name), self._described(name))}")
+        return self._between(wanted, rows, start, stop)
 
-    def _between(
-        self, names: tuple[str, ...], rows: int, start: int, stop: int | None, numeric: frozenset[str]
-    ) -> Iterator[Batch]:
+    def _described(self, name: str) -> str:
+        """Return the type of a column of dates, for messages."""
+        del name
+        return "a date"
+
+    def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         empty = True
         begin = self.starts[bisect_right(self.starts, start) - 1]
-        for batch in self._read(names, rows, begin, numeric):
+        for batch in self._read(types, rows, begin):
             empty = False
             if stop is not None and batch.start >= stop:
                 return
@@ -144,14 +178,13 @@ class Table(ABC):
         if empty and start == 0:
             raise self._no_rows()
 
-    def _prepare(  # noqa: B027 - not every format needs preparation
-        self, names: tuple[str, ...], numeric: frozenset[str]
-    ) -> None:
-        """Collect what the format needs to know of these columns before the first batch; raise if one is unreadable."""
+    @abstractmethod
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        """Return the own type of each column that is not stated; raise for one that is unusable."""
 
     @abstractmethod
-    def _read(self, names: tuple[str, ...], rows: int, begin: int, numeric: frozenset[str]) -> Iterator[Batch]:
-        """Yield batches of 1 to `rows` rows from row `begin` on, one of `starts`; the names exist and are prepared."""
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        """Yield batches of 1 to `rows` rows from row `begin` on, one of `starts`; the columns exist."""
 
     def _no_rows(self) -> TableError:
         return TableError(f"{self.name} has no rows; expected at least one")

@@ -1,0 +1,308 @@
+"""Tables in memory: arrays, scipy sparse matrices, and frames of any library that gives an Arrow stream.
+
+Matrices of numbers stay as they are: a batch is a slice of their rows. Frames become Arrow's types, which are those of
+files; a pandas frame of floats of one type is a matrix.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
+from anytime.data.formats.cells import Recognition
+from anytime.data.formats.table import Batch, ReadAs, Table, required
+from anytime.errors import TableError
+from anytime.moments.accumulate import dense
+from anytime.types import ColumnType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TYPES: Mapping[str, ColumnType] = {
+    **dict.fromkeys("iu", "integer"),
+    "f": "number",
+    "b": "bool",
+    **dict.fromkeys("UST", "text"),
+    "M": "date",
+}
+
+
+def type_of_array(dtype: np.dtype[Any]) -> ColumnType | None:
+    """Return the type of a NumPy array; None if it is neither number, text nor date."""
+    return _TYPES.get(dtype.kind)
+
+
+def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
+    """Return a column (rows,) as a type, as `read_as`."""
+    own = values.dtype.kind
+    if kind == "number" and own in "iufb":
+        return values.astype(np.float64, copy=False)
+    if (kind, own) in (("key", "i"), ("key", "u"), ("integer", "i"), ("bool", "b")):
+        return values.astype(np.int64, copy=False) if kind == "integer" else values
+    return read_as(name, arrow_array(name, values), kind, row)
+
+
+def arrow_array(name: str, values: Any) -> pa.Array:
+    """Return a column as an Arrow array; raise TableError, which names a value, if it mixes types."""
+    pa = required("pyarrow")
+    if isinstance(values, np.ndarray) and values.dtype.byteorder not in "=|":
+        values = values.astype(values.dtype.newbyteorder("="))
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        kinds = {
+            type(value).__name__
+            for value in np.asarray(values, dtype=object).ravel()[:1000].tolist()
+            if value is not None
+        }
+        what = " and ".join(sorted(kinds)) if len(kinds) > 1 else str(getattr(values, "dtype", "") or " ".join(kinds))
+        raise TableError(
+            f"column {name!r} holds {what}; expected values of one type: numbers, text or booleans"
+        ) from error
+
+
+@dataclass(frozen=True)
+class MatrixBatch(Batch):
+    """Rows of a matrix, and of columns beside it."""
+
+    stored: Any
+    """(rows, columns) array or scipy sparse."""
+    names: Mapping[str, int]
+    """The index of each column of the matrix."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.stored.shape[0])
+
+    def _rows(self, low: int, high: int) -> Batch:
+        columns = {name: column[low:high] for name, column in self.columns.items()}
+        return MatrixBatch(self.start + low, columns, self.stored[low:high], self.names)
+
+    def column(self, name: str) -> NDArray[Any]:
+        if name not in self.names:
+            return self.columns[name]
+        column = dense(self.stored[:, [self.names[name]]])[:, 0]
+        return column if column.dtype.kind == "b" else column.astype(np.float64)
+
+    def matrix(self, names: Sequence[str]) -> Any:
+        if not set(names) <= self.names.keys():
+            return super().matrix(names)
+        places = [self.names[name] for name in names]
+        return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
+
+
+class MemoryTable(Table):
+    """A table in memory, to which columns can be added."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
+        """Return the table with further columns, (rows,) each, beside those that it has."""
+
+
+class MatrixTable(MemoryTable):
+    """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns beside it."""
+
+    def __init__(self, name: str, matrix: Any, names: Sequence[str], beside: Mapping[str, NDArray[Any]] = {}) -> None:
+        super().__init__(Path(name))
+        if type_of_array(matrix.dtype) is None:
+            raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
+        self._matrix, self._beside = matrix, beside
+        self._check_names(names)
+        self._places = {column: j for j, column in enumerate(names)}
+        self._columns = {**self._places, **beside}
+
+    @property
+    def rows(self) -> int:
+        return int(self._matrix.shape[0])
+
+    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
+        return MatrixTable(self.name, self._matrix, list(self._places), {**self._beside, **columns})
+
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        def kind(name: str) -> ReadAs:
+            if name in self._beside:
+                return type_of(arrow_array(name, self._beside[name]).type) or "text"
+            own = type_of_array(self._matrix.dtype) or "number"
+            return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
+
+        return {name: kind(name) for name in names if name not in stated}
+
+    def _described(self, name: str) -> str:
+        return str(self._matrix.dtype if name in self._places else self._beside[name].dtype)
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        own = self._types(tuple(name for name in types if name in self._places), {})
+        as_stored = all(types[name] == kind for name, kind in own.items())
+        for start in range(begin, self.rows, rows):
+            part = self._matrix[start : start + rows]
+            beside = {name: self._beside[name][start : start + rows] for name in types if name not in own}
+            columns = {name: array_as(name, values, types[name], start) for name, values in beside.items()}
+            batch: Batch = MatrixBatch(start, columns, part, self._places)
+            if not as_stored:
+                columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
+                batch = Batch(start, {name: columns[name] for name in types})
+            yield batch
+
+
+class FrameTable(ArrowTable, MemoryTable):
+    """An Arrow table."""
+
+    format = "a frame"
+
+    def __init__(self, name: str, frame: pa.Table) -> None:
+        self._frame = frame
+        super().__init__(Path(name))
+
+    @property
+    def rows(self) -> int:
+        return int(self._frame.num_rows)
+
+    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> FrameTable:
+        frame = self._frame
+        for name, values in columns.items():
+            frame = frame.append_column(name, [arrow_array(name, values)])
+        return FrameTable(self.name, frame)
+
+    def _open(self) -> dict[str, pa.DataType]:
+        self._check_names(self._frame.column_names)
+        return {field.name: field.type for field in self._frame.schema}
+
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        del begin
+        yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
+
+
+class JoinedTable(MemoryTable):
+    """The rows of several tables with the same columns, one after the other."""
+
+    def __init__(self, tables: Sequence[MemoryTable]) -> None:
+        super().__init__(tables[0].path)
+        self._tables = tables
+        self._columns = dict.fromkeys(tables[0].columns)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self._tables)
+
+    @property
+    def factors(self) -> frozenset[str]:
+        return self._tables[0].factors
+
+    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedTable:
+        ends = np.cumsum([table.rows for table in self._tables]).tolist()
+        return JoinedTable(
+            [
+                table.with_columns({name: values[end - table.rows : end] for name, values in columns.items()})
+                for table, end in zip(self._tables, ends, strict=True)
+            ]
+        )
+
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        found: dict[str, ReadAs] = {}
+        for name in names:
+            kinds = {table.types([name], stated)[name] for table in self._tables}
+            numeric = kinds <= {"number", "integer"}
+            if len(kinds) > 1 and not numeric:
+                # A column without any value is of numbers.
+                kinds.discard("number")
+            found[name] = "number" if numeric and "number" in kinds else "text" if "text" in kinds else kinds.pop()
+        return {name: kind for name, kind in found.items() if name not in stated}
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        del begin
+        start = 0
+        for table in self._tables:
+            for batch in table.batches(list(types), rows, types=types):
+                yield replace(batch, start=start + batch.start)
+            start += table.rows
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X has named columns: a frame of any library."""
+    return hasattr(X, "__arrow_c_stream__") or _is_pandas(X) or (hasattr(X, "collect") and hasattr(X, "columns"))
+
+
+def _is_pandas(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "iloc")
+
+
+def collected(X: Any) -> Any:
+    """Return a frame of pandas unchanged, and one of another library as an Arrow table; lazy frames are collected."""
+    if _is_pandas(X):
+        return X
+    pa = required("pyarrow")
+    if not hasattr(X, "__arrow_c_stream__"):
+        X = X.collect()
+    try:
+        frame = pa.table(X)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise TableError(
+            f"X is a {type(X).__name__} that gives no table: {error}; expected an array or a frame"
+        ) from error
+    index = index_of(frame.schema.metadata)
+    return frame.select([name for name in frame.column_names if name not in index]) if index else frame
+
+
+def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTable:
+    """Return an array (rows, columns), a scipy sparse matrix or a frame as a table called `name`.
+
+    `names` are those of the columns of an array or of a frame without names, by default x0, x1, ...
+
+    Raises
+    ------
+    TableError
+        Two columns share a name, or a column mixes types.
+    """
+    if is_frame(X):
+        X = collected(X)
+    if not is_frame(X) or (_is_pandas(X) and not all(isinstance(column, str) for column in X.columns)):
+        names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
+    else:
+        names = [*X.columns] if _is_pandas(X) else X.column_names
+    if _is_pandas(X):
+        return _pandas_table(name, X, names)
+    if is_frame(X):
+        return FrameTable(name, X)
+    if X.dtype.kind not in "OUST":
+        return MatrixTable(name, X, names)
+    return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
+
+
+def _pandas_table(name: str, X: Any, names: Sequence[str]) -> MemoryTable:
+    dtypes = list(X.dtypes)
+    if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
+        return MatrixTable(name, X.to_numpy(), names)
+    columns = [
+        _recognised(column, X.iloc[:, j].to_numpy())
+        if dtypes[j] == np.dtype(object)
+        else arrow_array(column, X.iloc[:, j])
+        for j, column in enumerate(names)
+    ]
+    return FrameTable(name, _arrow_table(columns, names))
+
+
+def _arrow_table(columns: Sequence[Any], names: Sequence[str]) -> pa.Table:
+    return required("pyarrow").Table.from_arrays(columns, names=list(names))
+
+
+def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
+    """Return a column of Python objects; text that is a number in every row is numbers, as in a CSV file."""
+    pa = required("pyarrow")
+    column = arrow_array(name, values)
+    if type_of(column.type) != "text":
+        return column
+    seen = Recognition()
+    found = seen.add(column.cast(pa.string()))
+    return found if seen.kind in ("integer", "number") else column

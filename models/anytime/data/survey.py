@@ -1,0 +1,322 @@
+"""The survey of a training table: one pass that finds what its columns hold.
+
+It counts the rows, collects the values of the target, and draws the sample of rows that bases are learned from. Rows
+without a target, or of weight 0, are in none of these. The types of the columns are known before (`Table.types`), and
+what is found here is stored with the groups, so that every other table is read with the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+
+from anytime.data.columns import check_finite, weights_of, without_target
+from anytime.data.dataset import Dataset
+from anytime.data.formats import Batch, ReadAs, Table
+from anytime.data.formats.arrow import not_numbers
+from anytime.data.formats.cells import foreign_number, is_number
+from anytime.errors import TableError, clipped, suggestion
+from anytime.features.bases import MIN_ROWS, Kind
+from anytime.features.learning import Clamp, Sample, learned_groups, needs_sample, present, sample_of
+from anytime.groups import FeatureGroups
+from anytime.target import FAMILY_TASKS, Target, check_family
+from anytime.types import FamilyName, Label, Task
+
+MAX_CLASSES = 1000
+"""Maximum number of different values of a class target."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Result of a pass over a table.
+
+    Attributes
+    ----------
+    table, columns : the name of the table, and its target columns.
+    rows : number of rows of the table, including `missing` rows without a target and `unweighted` rows of weight 0.
+    types : what the target, the features and other used columns are read as.
+    values : the different values of each target column; complete only up to the maximum number of classes.
+    sample : of the features; None if no feature was read.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    rows: int
+    missing: int
+    unweighted: int
+    types: Mapping[str, ReadAs]
+    values: tuple[frozenset[Any], ...]
+    sample: Sample | None = None
+
+    @property
+    def used(self) -> int:
+        """Return the number of rows to learn from."""
+        return self.rows - self.missing - self.unweighted
+
+
+def survey(
+    table: Table,
+    target: Many[str],
+    features: Many[str] = (),
+    *,
+    weights: str | None = None,
+    types: Mapping[str, ReadAs] = {},
+    drop_missing: bool = False,
+    seed: int = 0,
+) -> Survey:
+    """Read the target, and a sample of some features.
+
+    Parameters
+    ----------
+    types : of columns whose type is stated; the others have their own.
+    seed : seed of the sample.
+
+    Raises
+    ------
+    TableError
+        A column does not exist or is named twice, a target is infinite, or rows have no target (with `drop_missing`:
+        all rows).
+    """
+    for name in target:
+        _check_has(table, name)
+    if len(set(target)) < len(target):
+        raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
+    names = [*features, *target, *([] if weights is None else [weights])]
+    found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
+    samples = found.samples(features, names)
+    sample = sample_of(samples, seed=seed) if features else None
+    if sample is None:
+        for _ in samples:
+            pass
+    return found.survey(sample, drop_missing=drop_missing)
+
+
+class _Found:
+    """What a pass has found so far."""
+
+    def __init__(self, table: Table, target: tuple[str, ...], weights: str | None, types: Mapping[str, ReadAs]) -> None:
+        self._table, self._target, self._weights, self._types = table, target, weights, types
+        self._values: list[set[Any]] = [set() for _ in target]
+        self._rows = self._missing = self._unweighted = 0
+        self._first: list[int] = []
+
+    def samples(self, features: Many[str], names: Many[str]) -> Iterator[Sample]:
+        """Read the table; yield the features of the rows to learn from."""
+        for batch in self._table.batches(names, types=self._types):
+            try:
+                kept, weights = self._add(batch)
+            except TableError as error:
+                raise TableError(f"{self._table.name}: {error}") from None
+            yield Sample({name: batch.column(name)[kept] for name in features}, weights)
+
+    def _add(self, batch: Batch) -> tuple[Any, Any]:
+        gaps = without_target(batch, self._target)
+        weights = None if self._weights is None else weights_of(batch, self._weights)
+        kept = ~gaps if weights is None else ~gaps & (weights > 0)
+        self._missing += int(gaps.sum())
+        self._unweighted += int((~gaps).sum() - kept.sum())
+        self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
+        self._rows += batch.rows
+        for name, seen in zip(self._target, self._values, strict=True):
+            check_finite(batch, name)
+            if len(seen) <= MAX_CLASSES:
+                seen.update(np.unique(batch.column(name)[kept]).tolist())
+        return kept, None if weights is None else weights[kept]
+
+    def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
+        name = self._table.name
+        if self._missing and not drop_missing:
+            where = ", ".join(map(str, self._first)) + (", ..." if self._missing > len(self._first) else "")
+            raise TableError(
+                f"{name}: {self._missing} of {self._rows} rows have no target (rows {where}, counted from 0); "
+                "fix them or skip them with --drop-missing-target"
+            )
+        if self._missing == self._rows:
+            raise TableError(f"{name}: no row has a target; expected at least one")
+        if not any(self._values):
+            raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
+        values = tuple(map(frozenset, self._values))
+        return Survey(name, self._target, self._rows, self._missing, self._unweighted, self._types, values, sample)
+
+
+def settle_target(found: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
+    """Return the target: the task and the classes.
+
+    "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
+    other targets are regression. Floats count as two values only where they are whole numbers with gaps.
+
+    Raises TableError if the target has one value only, or does not fit the task.
+    """
+    columns, several = found.columns, len(found.columns) > 1
+    if task == "auto" and family in FAMILY_TASKS:
+        task = FAMILY_TASKS[family]
+    for name, values in zip(columns, found.values, strict=True):
+        if found.types[name] == "text":
+            _check_text(found, name, values)
+        if len(values) < 2:
+            (only,) = values
+            raise TableError(f"{found.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
+        if found.types[name] == "text" and (task in ("regression", "count") or several):
+            raise TableError(f"{found.table}: target {name!r} is text; expected numbers")
+    if several and task not in ("auto", "regression"):
+        raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
+    if task == "auto":
+        task = "regression" if several else _guessed_task(found)
+    if task == "count" and min(found.values[0]) < 0:
+        raise TableError(
+            f"{found.table}: target {columns[0]!r} holds {min(found.values[0])}; expected counts, 0 or more"
+        )
+    target = Target(task, columns) if task in ("regression", "count") else _class_target(found, task)
+    if family is not None:
+        check_family(family, target)
+    return target
+
+
+def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
+    cell = foreign_number(sorted(values))
+    if cell is not None:
+        raise TableError(
+            f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}; expected numbers "
+            "such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or state --text "
+            f"{name} if they are classes"
+        )
+
+
+def _guessed_task(found: Survey) -> Task:
+    kind, values = found.types[found.columns[0]], found.values[0]
+    if kind != "number" and len(values) == 2:
+        return "binary"
+    return "multiclass" if kind == "text" else "regression"
+
+
+def _class_target(found: Survey, task: Task) -> Target:
+    name, values = found.columns[0], found.values[0]
+    if len(values) > MAX_CLASSES:
+        raise TableError(f"{found.table}: target {name!r} has over {MAX_CLASSES} values; choose --task regression")
+    if task == "binary" and len(values) != 2:
+        raise TableError(f"{found.table}: target {name!r} has {len(values)} values; expected 2 for task binary")
+    if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):
+        raise TableError(
+            f"{found.table}: target {name!r} holds numbers of 2^53 or more, which are rounded; state --text {name}"
+        )
+    is_bool = found.types[name] == "bool"  # with gaps, booleans are read as floats
+    classes: list[Label] = sorted(
+        bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values
+    )
+    return Target("binary" if len(classes) == 2 else "multiclass", found.columns, tuple(classes))
+
+
+def needs_features(
+    groups: FeatureGroups, types: Mapping[str, ReadAs], factors: Collection[str], option: str | None, clamp: Clamp
+) -> bool:
+    """Return whether the survey has to read the features of groups, to learn their bases."""
+    return needs_sample(groups, _kinds(groups, types, factors), option, clamp)
+
+
+def _kinds(groups: FeatureGroups, types: Mapping[str, ReadAs], factors: Collection[str]) -> list[Kind]:
+    return ["factor" if name in factors else types[name] for name in groups.features]  # type: ignore[misc]
+
+
+def learned(
+    groups: FeatureGroups,
+    table: Table,
+    found: Survey,
+    option: str | None = None,
+    clamp: Clamp = None,
+    *,
+    stated: Collection[str] = (),
+    complete: bool = False,
+) -> FeatureGroups:
+    """Return the groups with the types of a survey, and with bases learned from its sample.
+
+    Parameters
+    ----------
+    stated : columns whose type the user states; other columns of text must not look like numbers or dates.
+    complete : as in `learned_groups`.
+
+    Raises
+    ------
+    TableError
+        A column of text holds dates, or mostly numbers.
+    GroupsError
+        A basis does not fit its column.
+    """
+    types = {name: kind for name in groups.features if (kind := found.types[name]) in ("text", "bool")}
+    typed = groups.with_types({**types, **groups.types})
+    if found.sample is None:
+        return typed
+    for name, kind in types.items():
+        if kind == "text" and name not in stated and name not in groups.bases and name not in table.factors:
+            _check_levels(table, name, found.sample)
+    try:
+        return learned_groups(typed, found.sample, option, clamp, factors=table.factors, complete=complete)
+    except TableError as error:
+        raise TableError(f"{table.name}: {error}") from None
+
+
+def _check_levels(table: Table, name: str, sample: Sample) -> None:
+    """Raise TableError if the text of a column is mostly dates or numbers, which would become rare levels."""
+    values = sample.column(name).values.tolist()
+    if not values:
+        return
+    if 2 * sum(map(_is_date, values)) >= len(values):
+        raise TableError(
+            f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
+            f"fixed date, for example, leave it out, or state `types: {{{name}: text}}` in the groups file"
+        )
+    cell = foreign_number(values)
+    if cell is not None:
+        row = next(row for row, value in _cells(table, name) if value == cell)
+        raise TableError(
+            f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
+            f"(counted from 0){table.layout}; expected numbers such as 1234.56: give --decimal and --thousands as the "
+            f"file has them, rewrite them, or state `types: {{{name}: text}}` in the groups file if they are levels"
+        )
+    plain = [is_number(value) for value in values]
+    if 2 * sum(plain) < len(values) or (all(plain) and _has_levels(sample, name)):
+        return
+    other = next(((row, value) for row, value in _cells(table, name) if not is_number(value)), None)
+    raise TableError(f"{table.name}: {not_numbers(name, *((values[0], 0) if other is None else other[::-1]))}")
+
+
+def _has_levels(sample: Sample, name: str) -> bool:
+    """Return whether levels with enough rows have most rows of a column."""
+    _, counts = sample.column(name).counts()
+    return bool(2 * counts[counts >= MIN_ROWS].sum() >= counts.sum())
+
+
+def _is_date(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return not value.isdigit()
+
+
+def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
+    for batch in table.batches([name], types={name: "text"}):
+        values = batch.column(name)
+        for row in np.flatnonzero(present(values)).tolist():
+            yield batch.start + row, values[row]
+
+
+def checked_dataset(dataset: Dataset) -> tuple[Dataset, int]:
+    """Check a further table; return it, without the query if the table lacks it, and its number of rows to use."""
+    if dataset.query is not None and not dataset.table.has(dataset.query):
+        dataset = replace(dataset, query=None)
+    for name in dataset.target.columns:
+        _check_has(dataset.table, name)
+    dataset.check()
+    columns, weights = dataset.target.columns, dataset.weights
+    found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
+    return dataset, found.used
+
+
+def _check_has(table: Table, target: str) -> None:
+    if not table.has(target):
+        raise TableError(f"{table.name} has no column {target!r} for the target; {suggestion(target, table.columns)}")
