@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
 from numbers import Integral
@@ -15,16 +16,17 @@ from joblib.parallel import get_active_backend
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state, check_X_y
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anytime.data.columns import check_finite, feature_matrix
 from anytime.data.dataset import Dataset
+from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedTable, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import learned, needs_features, survey
-from anytime.errors import GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.errors import AnytimeError, GroupsError, TableError, TrainingError, ValuesError, listed
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, sample_size
 from anytime.folds import FoldAssigner, fold_count
@@ -43,9 +45,6 @@ from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
 from anytime.types import Bool, FamilyName, Float, Index, Method, Task
-
-RESPONSE, WEIGHT, QUERY, FOLD = "y of row ", "weight of row", "query of row", "fold of row"
-"""Names of the columns beside those of X."""
 
 
 class _Part(NamedTuple):
@@ -125,7 +124,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
-        tags.input_tags.string = tags.input_tags.categorical = True
+        tags.input_tags.string = True
         return tags
 
     @property
@@ -275,10 +274,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
-        y = validate_data(self, y=y, **y_checks)
-        check_consistent_length(np.empty(table.rows), y, query)
+        with _one_kind_of_error():
+            _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
+            check_consistent_length(y, query)
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
+        if not used.any():
+            raise TrainingError("every sample_weight is zero; expected some above 0")
         Y = self._responses(y, names, used, first=first, streamed=decay is not None, classes=classes)
         if self.pairs is not None and decay is not None:
             raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
@@ -312,23 +314,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
             raise TableError(f"X has {table.rows} rows; expected at least {least}")
-        validate_data(self, X, skip_check_array=True, reset=first)
+        with _one_kind_of_error():
+            validate_data(self, X, skip_check_array=True, reset=first)
         if first:
             self._names = list(self.feature_names_in_)
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
         check_no_times("X", X)
-        X = check_array(
-            X,
-            accept_sparse="csr",
-            dtype="numeric" if getattr(getattr(X, "dtype", None), "kind", "f") in "biufc" else None,
-            ensure_all_finite=False,  # the moments find infinities in the same pass
-            ensure_min_samples=least,
-            estimator=self,
-            input_name="X",
-        )
-        validate_data(self, X, skip_check_array=True, reset=first)
+        with _one_kind_of_error():
+            X = X if hasattr(X, "dtype") or hasattr(X, "iloc") else np.asarray(X)
+            X = check_array(
+                X,
+                accept_sparse="csr",
+                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUST" else "numeric",
+                ensure_all_finite=False,  # the moments find infinities in the same pass
+                ensure_min_samples=least,
+                estimator=self,
+                input_name="X",
+            )
+            validate_data(self, X, skip_check_array=True, reset=first)
         if first:
             names = [f"x{j}" for j in range(X.shape[1])]
             if self._given_groups is not None:
@@ -345,36 +350,42 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         splits = not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable))
         if splits and not streamed:
             y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
-            tests = [test for _, test in check_cv(self.cv).split(np.empty((len(Y), 1)), y, query)]
-            table = table.with_columns({FOLD: _folds_of(tests, len(Y))})
-        dataset = replace(self._dataset(table, Y, weights, query), fold=None if tests is None else FOLD)
+            tests = [test for _, test in check_cv(self.cv).split(np.broadcast_to(0.0, (len(Y), 1)), y, query)]
+        dataset = self._dataset(table, Y, weights, query, None if tests is None else _folds_of(tests, len(Y)))
         dataset = replace(dataset, groups=self._learned(dataset))
-        self._fold_count = None if tests is not None else self._count()
+        self._fold_count = self._count() if tests is None else len(tests)
         used = len(Y) if weights is None else int((weights > 0).sum())
-        count = len(tests) if tests is not None else self._fold_count or 1
+        count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
         return TrainingRows(dataset, self._family(), folds, _seed(self.random_state), jobs, self._target)
 
-    def _dataset(self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None) -> Dataset:
-        """Return rows with their responses, weights and queries as columns beside the features."""
-        names = [f"{RESPONSE}{p}" for p in range(Y.shape[1])]
-        beside: dict[str, Any] = dict(zip(names, Y.T, strict=True))
-        beside |= {} if weights is None else {WEIGHT: weights}
-        beside |= {} if query is None else {QUERY: np.asarray(query)}
+    def _dataset(
+        self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
+    ) -> Dataset:
+        """Return rows with their responses, weights, queries and folds as columns beside the features."""
+        further = {"sample_weight": weights, "query": query, "fold": folds}
+        beside = {_free(table, name): values for name, values in zip(self._target.responses, Y.T, strict=True)}
+        responses = tuple(beside)
+        names: dict[str, str | None] = dict.fromkeys(further)
+        for name, values in further.items():
+            if values is not None:
+                names[name] = _free(table, name)
+                beside[_free(table, name)] = np.asarray(values)
         return Dataset(
             table.with_columns(beside),
             getattr(self, "_groups", None) or singletons(self._names),
-            Target("regression", tuple(names)),
-            None if query is None else QUERY,
-            None if weights is None else WEIGHT,
+            Target("regression", responses),
+            names["query"],
+            names["sample_weight"],
+            fold=names["fold"],
         )
 
     def _learned(self, dataset: Dataset) -> FeatureGroups:
         """Determine the groups, with the types and the bases of their columns."""
         table, groups = dataset.table, self._given_groups or singletons(self._names)
         types = table.types(groups.features, groups.known_types)
-        self._learns = needs_features(groups, types, table.factors, self.basis, self.clamp)
+        self._learns = needs_features(groups, table, types, self.basis, self.clamp)
         features = groups.features if self._learns else ()
         seed, targets = _seed(self.random_state), dataset.target.columns
         found = survey(table, targets, features, weights=dataset.weights, types=types, seed=seed)
@@ -471,6 +482,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         checked = self._checked(X)
         for prefix in range(len(self.fit_.sequence.steps) + 1):
             yield self.fit_.prefixes.predict(checked, prefix)
+
+
+def _free(table: Table, name: str) -> str:
+    """Return a name that is no column of a table, this one if possible."""
+    return _free(table, f"{name} of y") if table.has(name) else name
+
+
+@contextmanager
+def _one_kind_of_error() -> Iterator[None]:
+    """Convert scikit-learn's ValueErrors to the library's own, with the same words."""
+    try:
+        yield
+    except AnytimeError:
+        raise
+    except ValueError as error:
+        raise TableError(" ".join(str(error).split())) from error
 
 
 def _weights(sample_weight: Any, rows: int) -> Float:

@@ -24,8 +24,8 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 from anytime.data.dataset import Dataset
-from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments
 from anytime.training.dask import Cluster

@@ -14,8 +14,8 @@ from sklearn.metrics import d2_tweedie_score, log_loss, mean_poisson_deviance
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.cli.main import main
-from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError, TrainingError
 from anytime.evaluation.evaluate import evaluate
 from anytime.folds import FoldAssigner

@@ -215,7 +215,7 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     roles: dict[str, ReadAs] = {options.query: "key"} if options.query is not None else {}
     roles |= {options.weights: "number"} if options.weights is not None else {}
     types = table.types([*groups.features, *options.target, *roles], stated | roles)
-    learns = options.bases is None and needs_features(groups, types, table.factors, options.basis, options.clamp)
+    learns = options.bases is None and needs_features(groups, table, types, options.basis, options.clamp)
     found = survey(
         table,
         options.target,

@@ -20,7 +20,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, clipped, suggestion
+from anytime.errors import TableError, clipped, suggestion, unusable
 from anytime.features.bases import MIN_ROWS, Kind
 from anytime.features.learning import Clamp, Sample, learned_groups, needs_sample, present, sample_of
 from anytime.groups import FeatureGroups
@@ -138,8 +138,8 @@ class _Found:
             )
         if self._missing == self._rows:
             raise TableError(f"{name}: no row has a target; expected at least one")
-        if not any(self._values):
-            raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
+        if self._target and not any(self._values):
+            raise TableError(f"{name}: every weight in column {self._weights!r} is zero; expected some above 0")
         values = tuple(map(frozenset, self._values))
         return Survey(name, self._target, self._rows, self._missing, self._unweighted, self._types, values, sample)
 
@@ -212,10 +212,16 @@ def _class_target(found: Survey, task: Task) -> Target:
 
 
 def needs_features(
-    groups: FeatureGroups, types: Mapping[str, ReadAs], factors: Collection[str], option: str | None, clamp: Clamp
+    groups: FeatureGroups, table: Table, types: Mapping[str, ReadAs], option: str | None, clamp: Clamp
 ) -> bool:
-    """Return whether the survey has to read the features of groups, to learn their bases."""
-    return needs_sample(groups, _kinds(groups, types, factors), option, clamp)
+    """Return whether the survey has to read the features of groups, to learn their bases.
+
+    Raises TableError for a column of dates.
+    """
+    for name in groups.features:
+        if types[name] == "date":
+            raise TableError(f"{table.name}: {unusable(repr(name), table.described(name))}")
+    return needs_sample(groups, _kinds(groups, types, table.factors), option, clamp)
 
 
 def _kinds(groups: FeatureGroups, types: Mapping[str, ReadAs], factors: Collection[str]) -> list[Kind]:

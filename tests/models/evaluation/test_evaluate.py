@@ -14,8 +14,8 @@ from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score, r2_s
 
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
-from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError
 from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups

@@ -14,8 +14,8 @@ import pytest
 from anytime import _files as container
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
-from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
+from anytime.data.survey import settle_target, survey
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
 from anytime.moments.files import CHECKPOINT, Checkpoint

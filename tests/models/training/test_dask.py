@@ -17,9 +17,9 @@ import pytest
 
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
-from anytime.data.survey import settle_target, survey
 from anytime.data.formats import open_table
 from anytime.data.formats.arrow import ArrowTable
+from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError, TrainingError
 from anytime.folds import FoldAssigner
 from anytime.glm.families import FAMILIES

@@ -162,12 +162,12 @@ class ArrowTable(Table):
         for name in names:
             kind = type_of(self._stored[name])
             if kind is None:
-                raise TableError(f"{self.name}: {unusable(repr(name), self._described(name))}")
+                raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
             if name not in stated:
                 found[name] = kind
         return found
 
-    def _described(self, name: str) -> str:
+    def described(self, name: str) -> str:
         return str(self._stored[name])
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:

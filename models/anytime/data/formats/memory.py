@@ -139,7 +139,7 @@ class MatrixTable(MemoryTable):
 
         return {name: kind(name) for name in names if name not in stated}
 
-    def _described(self, name: str) -> str:
+    def described(self, name: str) -> str:
         return str(self._matrix.dtype if name in self._places else self._beside[name].dtype)
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
@@ -230,8 +230,10 @@ class JoinedTable(MemoryTable):
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X has named columns: a frame of any library."""
-    return hasattr(X, "__arrow_c_stream__") or _is_pandas(X) or (hasattr(X, "collect") and hasattr(X, "columns"))
+    """Return whether X has columns with names: a frame of any library."""
+    if _is_pandas(X):
+        return all(isinstance(name, str) for name in X.columns)
+    return hasattr(X, "__arrow_c_stream__") or (hasattr(X, "collect") and hasattr(X, "columns"))
 
 
 def _is_pandas(X: Any) -> bool:
@@ -258,7 +260,7 @@ def collected(X: Any) -> Any:
 def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTable:
     """Return an array (rows, columns), a scipy sparse matrix or a frame as a table called `name`.
 
-    `names` are those of the columns of an array or of a frame without names, by default x0, x1, ...
+    `names` are those of the columns of an array, by default x0, x1, ...
 
     Raises
     ------
@@ -267,21 +269,15 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     """
     if is_frame(X):
         X = collected(X)
-    if not is_frame(X) or (_is_pandas(X) and not all(isinstance(column, str) for column in X.columns)):
-        names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    else:
-        names = [*X.columns] if _is_pandas(X) else X.column_names
-    if _is_pandas(X):
-        return _pandas_table(name, X, names)
-    if is_frame(X):
-        return FrameTable(name, X)
+        return _pandas_table(name, X) if _is_pandas(X) else FrameTable(name, X)
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     if X.dtype.kind not in "OUST":
         return MatrixTable(name, X, names)
     return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
 
 
-def _pandas_table(name: str, X: Any, names: Sequence[str]) -> MemoryTable:
-    dtypes = list(X.dtypes)
+def _pandas_table(name: str, X: Any) -> MemoryTable:
+    names, dtypes = list(X.columns), list(X.dtypes)
     if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
         return MatrixTable(name, X.to_numpy(), names)
     columns = [

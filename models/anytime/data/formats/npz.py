@@ -105,7 +105,7 @@ class NpzTable(Table):
                 found[name] = kind
         return found
 
-    def _described(self, name: str) -> str:
+    def described(self, name: str) -> str:
         return str(self._arrays[self._sources[name][0]].dtype)
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:

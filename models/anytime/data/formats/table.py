@@ -157,10 +157,10 @@ class Table(ABC):
         wanted = self.types(columns, types)
         for name, kind in wanted.items():
             if kind == "date":
-                raise TableError(f"{self.name}: {unusable(repr(name), self._described(name))}")
+                raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
         return self._between(wanted, rows, start, stop)
 
-    def _described(self, name: str) -> str:
+    def described(self, name: str) -> str:
         """Return the type of a column of dates, for messages."""
         del name
         return "a date"
