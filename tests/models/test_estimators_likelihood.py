@@ -246,11 +246,15 @@ def test_one_class_is_refused() -> None:
 
 
 @pytest.mark.parametrize("folds", [None, 3])
-def test_a_class_without_weight_is_refused(folds: int | None) -> None:
+def test_a_class_without_weight_is_none(folds: int | None) -> None:
     X, y = table()
-    for reported in (np.array(["down", "up"])[(y > 0).astype(int)], np.array(["down", "mid", "up"])[three(y)]):
-        said = refused(AnytimeClassifier(GROUPS, cv=folds), X, reported, sample_weight=(reported != "up").astype(float))
-        assert "every row of class 'up' has weight 0" in said
+    two, many = np.array(["down", "up"])[(y > 0).astype(int)], np.array(["down", "mid", "up"])[three(y)]
+    said = refused(AnytimeClassifier(GROUPS, cv=folds), X, two, sample_weight=(two != "up").astype(float))
+    assert "y has one class, 'down'" in said
+    weighted = AnytimeClassifier(GROUPS, cv=folds).fit(X, many, (many != "up").astype(float))
+    without = AnytimeClassifier(GROUPS, cv=folds).fit(X[many != "up"], many[many != "up"])
+    assert weighted.classes_.tolist() == ["down", "mid"]
+    np.testing.assert_allclose(weighted.predict_proba(X), without.predict_proba(X), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["classes", "counts"])
@@ -365,12 +369,12 @@ def test_the_task_is_that_of_the_family_where_one_is_given(family: FamilyName | 
         "multinomial": (TrainingError, "multiclass"),
         "poisson": ("count", "count"),
     }[family]
-    for survey, task in zip((two, many), wanted, strict=True):
+    for found, task in zip((two, many), wanted, strict=True):
         if isinstance(task, str):
-            assert settle_target(survey, "auto", family).task == task
+            assert settle_target(found, "auto", family).task == task
         else:
             with pytest.raises(task):
-                settle_target(survey, "auto", family)
+                settle_target(found, "auto", family)
 
 
 # The command line and tables.
@@ -496,7 +500,7 @@ def test_classes_and_weights_that_tell_nothing_are_refused_on_the_command_line(
     frame = pd.read_csv("train.csv")
     change("w", frame["kind"] == "up", 0.0)
     said = failed(capsys, *call("kind", "--family", "binomial", "--weights", "w"))
-    assert "every row of class 'up' has weight 0" in said
+    assert "target 'kind' is 'down' in every row" in said
     change("w", slice(None), 0.0)
     assert "weight" in failed(capsys, *call("kind", "--family", "binomial", "--weights", "w"))
     change("grade", slice(None), 1)

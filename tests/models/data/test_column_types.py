@@ -127,8 +127,8 @@ def test_categories_of_an_array_are_those_of_a_dataframe(kind: type[np.generic])
         from_array = getattr(AnytimeRegressor(groups, alpha=1e-9), method)(X, y)
         assert from_array.model_.groups.bases["x1"].levels == (7, 100, 101)
         np.testing.assert_allclose(from_array.predict(X[::-1]), y[::-1], atol=1e-6)
-    with pytest.raises(TableError, match="X is sparse and column 'x1' has basis 'categories'; expected an array"):
-        AnytimeRegressor(groups).fit(csr_array(X), y)
+    sparse = AnytimeRegressor(groups, alpha=1e-9).fit(csr_array(X), y)
+    np.testing.assert_allclose(sparse.predict(csr_array(X)), y, atol=1e-6)
 
 
 def test_npz_holds_text_booleans_integers_and_floats(desk: Path) -> None:
@@ -203,10 +203,9 @@ def test_text_among_numbers_is_refused_unless_the_groups_state_the_basis(
     write(pa.Table.from_pandas(mixed()), Path(f"t{suffix}"))
     assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(
-        "error: column 'weight' holds text, as 'heavy' in row 239 (counted from 0); expected numbers: "
-    )
-    assert error.endswith("or give it the basis 'categories' in the groups file")
+    where = "column 'weight' holds text, as 'heavy' in row 239 (counted from 0)"
+    assert error.startswith(f"error: t{suffix}: {where}; expected numbers: ")
+    assert error.endswith("or state `types: {weight: text}` in the groups file if it holds levels")
     levels = {"basis": "categories", "levels": ["heavy"], "other": True}
     Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
     assert trained(f"t{suffix}").terms.features[-2:] == ("weight=heavy", "weight is other")
@@ -215,7 +214,7 @@ def test_text_among_numbers_is_refused_unless_the_groups_state_the_basis(
 def test_text_among_numbers_in_a_dataframe_is_refused_unless_the_groups_state_the_basis() -> None:
     X, y = mixed()[FEATURES], np.arange(240.0)
     with pytest.raises(
-        TableError, match=r"column 'weight' has 'heavy' in row 239 \(counted from 0\); expected numbers"
+        TableError, match=r"column 'weight' holds text, as 'heavy' in row 239 \(counted from 0\); expected numbers"
     ):
         AnytimeRegressor(GROUPS).fit(X, y)
     levels = {"basis": "categories", "levels": ["heavy"], "other": True}

@@ -112,10 +112,12 @@ def test_a_stream_selects_again_with_each_batch() -> None:
     table = frame(3)
     stream = AnytimeRegressor(GROUPS, basis="auto", cv=3, clamp="off")
     whole = AnytimeRegressor(GROUPS, basis="auto", cv=3, clamp="off").fit(table, table["y"])
-    stream.partial_fit(table, table["y"])
-    stream.partial_fit(table[:100], table["y"][:100])
+    for start in (0, 100, 200):
+        part = table[start : start + 100 if start < 200 else None]
+        stream.partial_fit(part, part["y"])
     assert size_of(stream.model_.groups) == size_of(whole.model_.groups) == "hinge:7"
     assert stream.model_.groups.bases["bent"].knots == whole.model_.groups.bases["bent"].knots
+    np.testing.assert_allclose(stream.predict(table), whole.predict(table), rtol=1e-9)
 
 
 def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_validation_table(

@@ -54,8 +54,8 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def dataset(path: Path, target: str = "y", groups: dict[str, Any] = CONTENT, **options: Any) -> Dataset:
     opened = open_table(path)
-    survey = survey(opened, [target], drop_missing=True)
-    return Dataset(opened, load_groups(groups), settle_target(survey), drop_missing=True, **options)
+    found = survey(opened, [target], drop_missing=True)
+    return Dataset(opened, load_groups(groups), settle_target(found), drop_missing=True, **options)
 
 
 def stopped(after: int) -> Callable[[int], None]:

@@ -86,8 +86,8 @@ def cluster(running: Any) -> Cluster:
 
 def dataset(folder: Path, target: str = "y", size: int = 2, **options: Any) -> Dataset:
     table = open_table(folder)
-    survey = survey(table, [target], drop_missing=True)
-    return Dataset(table, groups(size), settle_target(survey), drop_missing=True, **options)
+    found = survey(table, [target], drop_missing=True)
+    return Dataset(table, groups(size), settle_target(found), drop_missing=True, **options)
 
 
 def assert_same(found: list[Moments], expected: list[Moments]) -> None:

@@ -71,4 +71,5 @@ class SvmlightTable(Table):
             found = dict(zip(inside, dense.T, strict=True))
             zeros = np.zeros(len(dense))
             values = {name: found.get(name, zeros) for name in types}
+            values |= {name: self._labels[name][part] for name in types if name in self._labels}
             yield Batch(start, {name: array_as(name, values[name], kind, start) for name, kind in types.items()})
