@@ -25,7 +25,7 @@ from anytime.data.columns import check_finite, feature_matrix
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedTable, MemoryTable, collected, is_frame, table_of
-from anytime.data.survey import learned, needs_features, survey
+from anytime.data.survey import surveyed
 from anytime.errors import AnytimeError, GroupsError, TableError, TrainingError, ValuesError, listed
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, sample_size
@@ -384,12 +384,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _learned(self, dataset: Dataset) -> FeatureGroups:
         """Determine the groups, with the types and the bases of their columns."""
         table, groups = dataset.table, self._given_groups or singletons(self._names)
-        types = table.types(groups.features, groups.known_types)
-        self._learns = needs_features(groups, table, types, self.basis, self.clamp)
-        features = groups.features if self._learns else ()
-        seed, targets = _seed(self.random_state), dataset.target.columns
-        found = survey(table, targets, features, weights=dataset.weights, types=types, seed=seed)
-        self._groups = learned(groups, table, found, self.basis, self.clamp, stated=groups.known_types)
+        self._groups, found = surveyed(
+            table,
+            groups,
+            dataset.target.columns,
+            weights=dataset.weights,
+            option=self.basis,
+            clamp=self.clamp,
+            seed=_seed(self.random_state),
+        )
+        self._learns = found.sample is not None
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
         return self._groups

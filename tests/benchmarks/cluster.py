@@ -94,9 +94,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path, groups_file = write(folder, args.gigabytes, args.columns)
         table, groups = open_table(path), load_groups(groups_file)
-        found = survey(table, ["y"])
-        data = Dataset(table, groups, settle_target(found))
-        print(f"{found.rows:,} rows of {args.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
+        rows = survey(table, ["y"])
+        data = Dataset(table, groups, settle_target(rows))
+        print(f"{rows.rows:,} rows of {args.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
         expected = data.moments(FOLDS)
         order = fit(expected, groups, Options(alpha="cv")).sequence.columns.tolist()
         ways: dict[str, tuple[int, Any]] = {
@@ -112,7 +112,7 @@ def main() -> None:
                 seconds[name].append(seconds_taken)
                 worst = max(worst, difference(found, expected))
                 same &= fit(found, groups, Options(alpha="cv")).sequence.columns.tolist() == order
-                print(f"  {name}: {found.rows / seconds_taken:,.0f} rows/s", flush=True)
+                print(f"  {name}: {rows.rows / seconds_taken:,.0f} rows/s", flush=True)
     one, two = (statistics.median(seconds[name]) for name in ("one worker", "two workers"))
     print(
         f"efficiency of two workers {one / (2 * two):.0%}; a killed one costs "

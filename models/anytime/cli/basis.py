@@ -12,8 +12,7 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.data.dataset import Dataset
-from anytime.data.formats import open_table
-from anytime.data.survey import learned, survey
+from anytime.data.survey import surveyed
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, load_groups, write_groups
@@ -29,6 +28,11 @@ def basis(
     target: Annotated[
         list[str] | None, typer.Option(help="Learn only from rows with a value in this column; repeat for several.")
     ] = None,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = ".",
+    thousands: options.Thousands = None,
     seed: options.Seed = 0,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
@@ -40,16 +44,25 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    table = open_table(data)
+    table = options.table_reader(separator, decimal, thousands)(data)
+    types = options.stated_types(text, number)
     known = load_groups(groups).matched(name for name in table.columns if name not in {*(target or ()), *table.index})
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))
     ignored = dataset.check()
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     with working(f"reading a sample of {data.name}"):
-        types = table.types([*known.features, *(target or ())], known.known_types)
-        found = survey(table, target or (), known.features, types=types, drop_missing=True, seed=seed)
-        written = learned(known, table, found, option, quantile, stated=known.known_types, complete=True)
+        written, _ = surveyed(
+            table,
+            known,
+            target or (),
+            stated=types,
+            option=option,
+            clamp=quantile,
+            drop_missing=True,
+            seed=seed,
+            complete=True,
+        )
     write_groups(written, out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -41,6 +41,11 @@ def compare(
     weights: options.Weights = None,
     drop: options.Drop = None,
     drop_missing_target: options.DropMissing = False,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = ".",
+    thousands: options.Thousands = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (png, svg or pdf).")] = None,
     json: options.AsJson = False,
     n_jobs: options.Jobs = None,
@@ -59,10 +64,22 @@ def compare(
     jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     check_writable(plot, FORMATS)
     columns = ColumnOptions(
-        groups, target, task, "gaussian", query, weights, drop, drop_missing_target, folds, seed, jobs
+        groups,
+        target,
+        task,
+        "gaussian",
+        query,
+        weights,
+        drop,
+        drop_missing_target,
+        folds,
+        seed,
+        jobs,
+        types=options.stated_types(text, number),
+        reader=options.table_reader(separator, decimal, thousands),
     )
     source = open_table_source(data, columns)
-    tested = None if test is None else open_test(test, source)
+    tested = None if test is None else open_test(test, source, columns.reader)
     fitted = fit(source.moments(), source.columns.groups, training)
     held, expansion = None, fitted.expansion
     if tested is not None:

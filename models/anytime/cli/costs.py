@@ -73,6 +73,9 @@ def costs(
     data: Annotated[Path | None, typer.Option(help=options.REFIT)] = None,
     weights: options.Weights = None,
     drop_missing_target: options.DropMissing = False,
+    separator: options.Separator = None,
+    decimal: options.Decimal = ".",
+    thousands: options.Thousands = None,
     n_jobs: options.Jobs = None,
     json: options.AsJson = False,
 ) -> None:
@@ -92,7 +95,13 @@ def costs(
     groups = _measured_groups(loaded.groups, measured, quantile, least)
     group_costs = _group_costs(loaded.groups, groups, measured, quantile, least)
     retrained = open_retrained(
-        loaded, groups, data, weights=weights, drop_missing=drop_missing_target, jobs=options.workers(n_jobs)
+        loaded,
+        groups,
+        data,
+        weights=weights,
+        drop_missing=drop_missing_target,
+        jobs=options.workers(n_jobs),
+        reader=options.table_reader(separator, decimal, thousands),
     )
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)

@@ -11,10 +11,22 @@ import typer
 from rich.table import Table
 
 from anytime.cli.console import blank_table, print_json, print_results
-from anytime.cli.options import AsJson, Data, DropMissing, Jobs, ModelFile, Seed, Weights, workers
+from anytime.cli.options import (
+    AsJson,
+    Data,
+    Decimal,
+    DropMissing,
+    Jobs,
+    ModelFile,
+    Seed,
+    Separator,
+    Thousands,
+    Weights,
+    table_reader,
+    workers,
+)
 from anytime.cli.report import evaluation_table, ndcg_line
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
-from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation.evaluate import Evaluation
 from anytime.evaluation.evaluate import evaluate as evaluate_model
@@ -31,6 +43,9 @@ def evaluate(
     json: AsJson = False,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    thousands: Thousands = None,
     budget: Annotated[
         list[float] | None,
         typer.Option(help="Print the measures at this budget, in the model's cost unit; repeat for several."),
@@ -72,7 +87,11 @@ def evaluate(
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
     evaluation = evaluate_model(
-        loaded, open_table(data), weights=weights, drop_missing=drop_missing_target, n_jobs=workers(n_jobs)
+        loaded,
+        table_reader(separator, decimal, thousands)(data),
+        weights=weights,
+        drop_missing=drop_missing_target,
+        n_jobs=workers(n_jobs),
     )
     simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:

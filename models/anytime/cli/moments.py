@@ -41,8 +41,13 @@ def moments(
     weights: options.Weights = None,
     drop: options.Drop = None,
     basis: options.Basis = None,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
     clamp: options.ClampAt = None,
     drop_missing_target: options.DropMissing = False,
+    separator: options.Separator = None,
+    decimal: options.Decimal = ".",
+    thousands: options.Thousands = None,
     n_jobs: options.Jobs = None,
     seed: options.Seed = 0,
     backend: options.BackendName = "local",
@@ -71,6 +76,8 @@ def moments(
         jobs,
         basis=options.checked_basis(basis),
         clamp=options.parsed_clamp(clamp),
+        types=options.stated_types(text, number),
+        reader=options.table_reader(separator, decimal, thousands),
     )
     with open_backend(backend, scheduler, None) as opened:
         first, *others = _gathered(data, columns, opened)

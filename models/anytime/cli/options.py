@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.data.formats import NumberStyle, Table, open_table
+from anytime.errors import GroupsError, TrainingError, listed
 from anytime.features.bases import parsed_basis
 from anytime.features.learning import Clamp, checked_clamp
+from anytime.types import ColumnType
 
 _BASES = ("linear", "hinge", "auto", "poly:2", "categories")
 
@@ -87,6 +90,20 @@ Pairs = Annotated[
         autocompletion=_candidates("auto"),
     ),
 ]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="Separate the cells of CSV files by this character; by default a comma, or as the header shows."),
+]
+Decimal = Annotated[str, typer.Option(help="Read this decimal mark in CSV files.")]
+Thousands = Annotated[
+    str | None, typer.Option(help="Read this mark between groups of three digits in CSV files, such as 1,234.5.")
+]
+TextColumns = Annotated[
+    list[str] | None, typer.Option("--text", help="Read this column as text, also if it holds digits; repeatable.")
+]
+NumberColumns = Annotated[
+    list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
+]
 Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
@@ -106,6 +123,20 @@ REFIT = "Refit a likelihood on this table; least squares needs none."
 """Help of `--data`."""
 GROUPS_OUT = "Write the groups with the measured costs, in ms, to this file (JSON or YAML)."
 """Help of `--out` for measured costs, which one command requires and another does not."""
+
+
+def table_reader(separator: str | None, decimal: str, thousands: str | None) -> Callable[[Path], Table]:
+    """Return `open_table` with the options of CSV files."""
+    separator = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
+    return partial(open_table, separator=separator, style=NumberStyle(decimal, thousands))
+
+
+def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, ColumnType]:
+    """Return the types that --text and --number state; raise GroupsError for a column of both."""
+    both = set(text or ()) & set(number or ())
+    if both:
+        raise GroupsError(f"--text and --number both name {listed(sorted(both))}; expected one type for each column")
+    return {**dict.fromkeys(text or (), "text"), **dict.fromkeys(number or (), "number")}
 
 
 def parsed_alpha(alpha: str) -> float | Literal["cv"]:

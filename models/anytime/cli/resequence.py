@@ -9,7 +9,21 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import REFIT, DropMissing, First, Jobs, ModelFile, Out, Weights, Without, workers
+from anytime.cli.options import (
+    REFIT,
+    Decimal,
+    DropMissing,
+    First,
+    Jobs,
+    ModelFile,
+    Out,
+    Separator,
+    Thousands,
+    Weights,
+    Without,
+    table_reader,
+    workers,
+)
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.errors import TrainingError, listed
@@ -44,6 +58,9 @@ def resequence(
     data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
     weights: Weights = None,
     drop_missing_target: DropMissing = False,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    thousands: Thousands = None,
     n_jobs: Jobs = None,
 ) -> None:
     """Reorder the groups of a model: for other costs, by another criterion, with some first, without some.
@@ -66,7 +83,13 @@ def resequence(
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     kept = remaining_groups(loaded.groups, changes)
     retrained = open_retrained(
-        loaded, kept, data, weights=weights, drop_missing=drop_missing_target, jobs=workers(n_jobs)
+        loaded,
+        kept,
+        data,
+        weights=weights,
+        drop_missing=drop_missing_target,
+        jobs=workers(n_jobs),
+        reader=table_reader(separator, decimal, thousands),
     )
     if data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")

@@ -17,7 +17,7 @@ from anytime._files import check_writable
 from anytime.cli.console import progress, remark
 from anytime.data.dataset import Dataset
 from anytime.data.formats import ReadAs, Table, open_table
-from anytime.data.survey import Survey, checked_dataset, learned, needs_features, settle_target, survey
+from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp
@@ -208,28 +208,23 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     groups = groups.without(options.drop) if options.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
-    stated: dict[str, ReadAs] = {**groups.known_types, **options.types}
+    Dataset(table, groups, Target("regression", tuple(options.target)), options.query, options.weights).check()
+    stated: dict[str, ReadAs] = {**options.types}
     if options.known is not None:
         stated |= dict.fromkeys(options.known.columns, options.known.type)
-    Dataset(table, groups, Target("regression", tuple(options.target)), options.query, options.weights).check()
-    roles: dict[str, ReadAs] = {options.query: "key"} if options.query is not None else {}
-    roles |= {options.weights: "number"} if options.weights is not None else {}
-    types = table.types([*groups.features, *options.target, *roles], stated | roles)
-    learns = options.bases is None and needs_features(groups, table, types, options.basis, options.clamp)
-    found = survey(
+    groups, found = surveyed(
         table,
+        groups if options.bases is None else groups.with_bases(options.bases),
         options.target,
-        groups.features if learns else (),
+        query=options.query,
         weights=options.weights,
-        types=types,
+        stated=stated,
+        option=options.basis if options.bases is None else None,
+        clamp=options.clamp if options.bases is None else None,
         drop_missing=options.drop_missing,
         seed=options.seed,
     )
     target = options.known or settle_target(found, options.task, options.family)
-    if options.bases is None:
-        groups = learned(groups, table, found, options.basis, options.clamp, stated=stated)
-    else:
-        groups = learned(groups.with_bases(options.bases), table, found, stated=stated)
     dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
     ignored = [name for name in dataset.check() if name not in table.index]
     if ignored:
@@ -302,13 +297,20 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, reader: R
 
 
 def open_retrained(
-    model: Model, groups: FeatureGroups, data: Path | None, *, weights: str | None, drop_missing: bool, jobs: int
+    model: Model,
+    groups: FeatureGroups,
+    data: Path | None,
+    *,
+    weights: str | None,
+    drop_missing: bool,
+    jobs: int,
+    reader: Reader = open_table,
 ) -> Retrained | None:
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
     if data is None or manifest.family == "gaussian":
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, rows = checked_dataset(Dataset(open_table(data), groups, target, None, weights, drop_missing))
+    dataset, rows = checked_dataset(Dataset(reader(data), groups, target, None, weights, drop_missing))
     source = TableSource(dataset, manifest.family, 1, 0, jobs, target, rows)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, jobs))

@@ -75,6 +75,8 @@ def train(
     weights: options.Weights = None,
     drop: options.Drop = None,
     basis: options.Basis = None,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
     clamp: options.ClampAt = None,
     pairs: options.Pairs = None,
     calibrate: Annotated[
@@ -85,6 +87,9 @@ def train(
     ] = None,
     test: options.TestTable = None,
     drop_missing_target: options.DropMissing = False,
+    separator: options.Separator = None,
+    decimal: options.Decimal = ".",
+    thousands: options.Thousands = None,
     no_moments: Annotated[
         bool,
         typer.Option(
@@ -149,12 +154,14 @@ def train(
         basis=options.checked_basis(basis),
         clamp=options.parsed_clamp(clamp),
         rows=rows,
+        types=options.stated_types(text, number),
+        reader=options.table_reader(separator, decimal, thousands),
     )
     with open_backend(backend, scheduler, checkpoint) as opened:
         source = open_source(data, columns, opened)
-        calibration = None if calibrate is None else open_calibration(calibrate, source, coverage)
-        tested = None if test is None else open_test(test, source)
-        validated = None if validation is None else open_test(validation, source)
+        calibration = None if calibrate is None else open_calibration(calibrate, source, coverage, columns.reader)
+        tested = None if test is None else open_test(test, source, columns.reader)
+        validated = None if validation is None else open_test(validation, source, columns.reader)
         settled = source.columns
         remark(f"task: {settled.target.task}{source.remark}")
         parts, observed = source.moments(), source.observed()

@@ -42,6 +42,7 @@ class Survey:
     types : what the target, the features and other used columns are read as.
     values : the different values of each target column; complete only up to the maximum number of classes.
     sample : of the features; None if no feature was read.
+    layout : of the file, as `Table.layout`.
     """
 
     table: str
@@ -52,6 +53,7 @@ class Survey:
     types: Mapping[str, ReadAs]
     values: tuple[frozenset[Any], ...]
     sample: Sample | None = None
+    layout: str = ""
 
     @property
     def used(self) -> int:
@@ -139,9 +141,10 @@ class _Found:
         if self._missing == self._rows:
             raise TableError(f"{name}: no row has a target; expected at least one")
         if self._target and not any(self._values):
-            raise TableError(f"{name}: every weight in column {self._weights!r} is zero; expected some above 0")
+            raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
         values = tuple(map(frozenset, self._values))
-        return Survey(name, self._target, self._rows, self._missing, self._unweighted, self._types, values, sample)
+        counts = self._rows, self._missing, self._unweighted
+        return Survey(name, self._target, *counts, self._types, values, sample, self._table.layout)
 
 
 def settle_target(found: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
@@ -181,9 +184,9 @@ def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
     cell = foreign_number(sorted(values))
     if cell is not None:
         raise TableError(
-            f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}; expected numbers "
-            "such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or state --text "
-            f"{name} if they are classes"
+            f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}{found.layout}; "
+            "expected numbers such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or "
+            f"state --text {name} if they are classes"
         )
 
 
@@ -211,56 +214,57 @@ def _class_target(found: Survey, task: Task) -> Target:
     return Target("binary" if len(classes) == 2 else "multiclass", found.columns, tuple(classes))
 
 
-def needs_features(
-    groups: FeatureGroups, table: Table, types: Mapping[str, ReadAs], option: str | None, clamp: Clamp
-) -> bool:
-    """Return whether the survey has to read the features of groups, to learn their bases.
-
-    Raises TableError for a column of dates.
-    """
-    for name in groups.features:
-        if types[name] == "date":
-            raise TableError(f"{table.name}: {unusable(repr(name), table.described(name))}")
-    return needs_sample(groups, _kinds(groups, types, table.factors), option, clamp)
-
-
-def _kinds(groups: FeatureGroups, types: Mapping[str, ReadAs], factors: Collection[str]) -> list[Kind]:
-    return ["factor" if name in factors else types[name] for name in groups.features]  # type: ignore[misc]
-
-
-def learned(
-    groups: FeatureGroups,
+def surveyed(
     table: Table,
-    found: Survey,
+    groups: FeatureGroups,
+    target: Many[str],
+    *,
+    query: str | None = None,
+    weights: str | None = None,
+    stated: Mapping[str, ReadAs] = {},
     option: str | None = None,
     clamp: Clamp = None,
-    *,
-    stated: Collection[str] = (),
+    drop_missing: bool = False,
+    seed: int = 0,
     complete: bool = False,
-) -> FeatureGroups:
-    """Return the groups with the types of a survey, and with bases learned from its sample.
+) -> tuple[FeatureGroups, Survey]:
+    """Survey a training table; return the groups with the types and bases of its columns, and what was found.
 
     Parameters
     ----------
-    stated : columns whose type the user states; other columns of text must not look like numbers or dates.
-    complete : as in `learned_groups`.
+    query, weights : columns that are read as such.
+    stated : types that the user states besides those of the groups; other text must not look like numbers or dates.
+    option, clamp, complete : as in `learned_groups`.
+    drop_missing, seed : as in `survey`.
 
     Raises
     ------
     TableError
-        A column of text holds dates, or mostly numbers.
+        As `survey`; or a column holds dates, or text that is mostly numbers.
     GroupsError
         A basis does not fit its column.
     """
-    types = {name: kind for name in groups.features if (kind := found.types[name]) in ("text", "bool")}
-    typed = groups.with_types({**types, **groups.types})
+    known: dict[str, ReadAs] = {**groups.known_types, **stated}
+    roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
+    used = known | {name: kind for name, kind in roles if name is not None}
+    names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
+    types = table.types(names, used)
+    for name in groups.features:
+        if types[name] == "date":
+            raise TableError(f"{table.name}: {unusable(repr(name), table.described(name))}")
+    kinds: list[Kind] = ["factor" if f in table.factors else types[f] for f in groups.features]  # type: ignore[misc]
+    learns = complete or needs_sample(groups, kinds, option, clamp)
+    features = groups.features if learns else ()
+    found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
+    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool")}
+    typed = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     if found.sample is None:
-        return typed
-    for name, kind in types.items():
-        if kind == "text" and name not in stated and name not in groups.bases and name not in table.factors:
+        return typed, found
+    for name, kind in shown.items():
+        if kind == "text" and name not in known and name not in groups.bases and name not in table.factors:
             _check_levels(table, name, found.sample)
     try:
-        return learned_groups(typed, found.sample, option, clamp, factors=table.factors, complete=complete)
+        return learned_groups(typed, found.sample, option, clamp, factors=table.factors, complete=complete), found
     except TableError as error:
         raise TableError(f"{table.name}: {error}") from None
 

@@ -85,8 +85,6 @@ class Cluster:
             raise TrainingError(
                 "the cluster has no workers; start workers, or train with --backend local", environment=True
             )
-        if dataset.query is not None:
-            dataset.table.batches([dataset.query])  # determines its kind once, here, and not in every task
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         ranges = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
         submit = self._client.submit

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import feature_matrix, numbers
+from anytime.data.columns import feature_matrix
 from anytime.data.formats import open_table
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups
@@ -126,9 +126,10 @@ class QualitySet:
 def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
     """Return features, target and further columns of a table."""
     found: list[list[Any]] = [[] for _ in (target, *further, "X")]
-    for batch in open_table(path).batches([*groups.features, target, *further]):
+    types = dict.fromkeys([*groups.features, target], "number")
+    for batch in open_table(path).batches([*groups.features, target, *further], types=types):
         found[0].append(feature_matrix(batch, groups.features))
-        found[1].append(numbers(batch, target))
+        found[1].append(batch.column(target))
         for place, column in enumerate(further, start=2):
             found[place].append(batch.columns[column])
     return [np.concatenate(pieces) for pieces in found]

@@ -579,7 +579,7 @@ def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path
         ("number", lambda frame: frame.drop(columns="bmi"), "lacks 'bmi'"),
         ("number", lambda frame: frame.drop(columns="target"), "no column 'target'"),
         ("number", lambda frame: frame.assign(target=frame["target"].where(frame.index != 4)), "1 of 130 rows"),
-        ("number", lambda frame: frame.assign(target=np.inf), "infinite in row 0"),
+        ("number", lambda frame: frame.assign(target=np.inf), "infinite values, the first in row 0"),
         ("number", lambda frame: frame.assign(bmi="much"), "'bmi'"),
         ("count", lambda frame: frame.assign(target=-frame["target"]), "negative in row 0"),
         ("binary", lambda frame: frame.assign(target="unclear"), "'unclear' was never seen in training"),

@@ -243,7 +243,7 @@ def test_the_terms_of_several_columns_are_those_of_each_basis(seed: int, width: 
 def test_a_sample_depends_on_the_rows_and_the_seed_only(rows: int, limit: int, sizes: list[int]) -> None:
     x = np.arange(rows)
     edges = [0, *(edge for edge in np.cumsum(sizes).tolist() if edge < rows), rows]
-    batches = [Sample({"x": x[a:b]}, 2.0 * x[a:b]) for a, b in pairwise(edges)]
+    batches = [Sample({"x": x[a:b]}, np.float64(2) * x[a:b]) for a, b in pairwise(edges)]
     found = sample_of(batches, limit, seed=1)
     whole = sample_of([Sample({"x": x})], limit, seed=1)
     assert found.rows == min(rows, limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from anytime import _files as container
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey
+from anytime.data.survey import settle_target, survey, surveyed
 from anytime.errors import ArtifactError, TableError
 from anytime.groups import load_groups
 from anytime.moments.files import CHECKPOINT, Checkpoint
@@ -105,7 +106,9 @@ def test_a_pass_over_terms_that_was_stopped_comes_to_what_it_would_have(table: P
     content = {"groups": [{"name": "g", "features": ["x0", "kind"], "cost": 1}, CONTENT["groups"][1]]}
 
     def learned(basis: str = "hinge:2") -> Dataset:
-        return dataset(table, groups=content).with_learned_bases(basis, seed=3)
+        data = dataset(table, groups=content)
+        bases, _ = surveyed(data.table, data.groups, ["y"], option=basis, drop_missing=True, seed=3)
+        return replace(data, groups=bases)
 
     expected = learned().moments(4)
     assert expected[0].features == 8, "x0 and x2 with two knots each, and two kinds"

@@ -18,8 +18,7 @@ import pytest
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
-from anytime.data.formats.arrow import ArrowTable
-from anytime.data.survey import settle_target, survey
+from anytime.data.survey import settle_target, survey, surveyed
 from anytime.errors import TableError, TrainingError
 from anytime.folds import FoldAssigner
 from anytime.glm.families import FAMILIES
@@ -124,7 +123,8 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     several = (first.model_copy(update={"features": (*first.features, "grade")}), *groups(4).groups[1:])
     plain = dataset(folder, "kind" if family == "binomial" else "y", 4)
     stated = FeatureGroups(groups=several, bases={"grade": ColumnBasis(basis="categories")})
-    data = replace(plain, groups=stated).with_learned_bases("auto", seed=2)
+    columns = plain.target.columns
+    data = replace(plain, groups=surveyed(plain.table, stated, columns, option="auto", drop_missing=True, seed=2)[0])
     parts = data.moments(2)
     found = cluster.moments(data, 2)
     assert found[0].features == FEATURES * 8 + 3, "seven knots each, and three grades"
@@ -258,20 +258,18 @@ def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
     assert caught.value.environment
 
 
-def test_the_kind_of_a_query_is_settled_once(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, surveyed = dataset(folder, query="q"), list[object]()
-    survey = ArrowTable._survey
-
-    def noted(table: ArrowTable, names: list[str]) -> None:
-        surveyed.append(names)
-        survey(table, names)
-
-    monkeypatch.setattr(ArrowTable, "_survey", noted)
-    parts, _ = cluster._parts(data, 3, 0, stratified=False)
-    assert surveyed == [["q"]]
-    read = pickle.loads(pickle.dumps(parts[0]))
-    next(read.blocks())
-    assert surveyed == [["q"]], "what travels knows it"
+def test_workers_read_the_types_that_training_found(cluster: Cluster, tmp_path: Path) -> None:
+    """The part of a worker may hold digits only, where the whole column is text."""
+    names = np.where(np.arange(400) < 200, "7", "x7")
+    frame = pd.DataFrame({"x0": np.arange(400.0), "code": names, "y": np.arange(400) % 3})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    table = open_table(tmp_path / "t.csv")
+    content = {"groups": [{"name": "g", "features": ["x0", "code"], "cost": 1.0}]}
+    bases, found = surveyed(table, load_groups(content), ["y"])
+    data = Dataset(table, bases, settle_target(found))
+    read = pickle.loads(pickle.dumps(data))
+    assert read.types["code"] == "text"
+    assert_same(cluster.moments(read, 2), data.moments(2))
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,8 @@ class MatrixTable(MemoryTable):
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         def kind(name: str) -> ReadAs:
             if name in self._beside:
-                return type_of(arrow_array(name, self._beside[name]).type) or "text"
+                values = self._beside[name]
+                return type_of_array(values.dtype) or type_of(arrow_array(name, values).type) or "text"
             own = type_of_array(self._matrix.dtype) or "number"
             return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
 
