@@ -92,7 +92,7 @@ Pairs = Annotated[
 ]
 Separator = Annotated[
     str | None,
-    typer.Option(help="Separate the cells of CSV files by this character; by default a comma, or as the header shows."),
+    typer.Option(help="Read CSV files with this mark between cells; by default a comma, or as the header shows."),
 ]
 Decimal = Annotated[str, typer.Option(help="Read this decimal mark in CSV files.")]
 Thousands = Annotated[

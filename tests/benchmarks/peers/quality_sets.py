@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.columns import feature_matrix
-from anytime.data.formats import open_table
+from anytime.data.formats import ReadAs, open_table
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float, Index
@@ -126,7 +126,7 @@ class QualitySet:
 def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
     """Return features, target and further columns of a table."""
     found: list[list[Any]] = [[] for _ in (target, *further, "X")]
-    types = dict.fromkeys([*groups.features, target], "number")
+    types: dict[str, ReadAs] = dict.fromkeys([*groups.features, target], "number")
     for batch in open_table(path).batches([*groups.features, target, *further], types=types):
         found[0].append(feature_matrix(batch, groups.features))
         found[1].append(batch.column(target))

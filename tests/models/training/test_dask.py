@@ -260,7 +260,7 @@ def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
 
 def test_workers_read_the_types_that_training_found(cluster: Cluster, tmp_path: Path) -> None:
     """The part of a worker may hold digits only, where the whole column is text."""
-    names = np.where(np.arange(400) < 200, "7", "x7")
+    names = np.where(np.arange(400) < 100, "7", "x7")
     frame = pd.DataFrame({"x0": np.arange(400.0), "code": names, "y": np.arange(400) % 3})
     frame.to_csv(tmp_path / "t.csv", index=False)
     table = open_table(tmp_path / "t.csv")
