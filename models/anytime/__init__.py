@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anytime.errors import (
     AnytimeError,
     ArtifactError,
+    EnvironmentFailure,
     ExtractorError,
     GroupsError,
     TableError,
@@ -34,6 +35,7 @@ __all__ = [
     "AnytimeRegressor",
     "ArtifactError",
     "CallCost",
+    "EnvironmentFailure",
     "Expected",
     "ExtractorError",
     "FeatureGroup",

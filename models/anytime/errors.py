@@ -1,6 +1,16 @@
-"""The exceptions of the library: direct subclasses of AnytimeError, and the words that their messages share.
+"""The exceptions of the library, and the words that their messages share.
 
-Every message states in one line what was received, what was expected and what to do.
+Every message states in one line what was received, what was expected and what to do::
+
+    AnytimeError                root of every error that this library raises deliberately
+    |-- EnvironmentFailure      the network, the disk, memory or a worker failed: the same call may succeed later
+    |-- ExtractorError          an extractor failed, or the selected worker does not support it
+    `-- and also ValueError     the call or one of its files is invalid:
+        |-- GroupsError         a groups file, or one that does not fit the table
+        |-- TableError          data: unreadable, empty, text where numbers belong, no target
+        |-- TrainingError       options or data that training does not support
+        |-- ArtifactError       a model or moments file
+        `-- ValuesError         an argument of a prediction
 """
 
 from __future__ import annotations
@@ -10,37 +20,31 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
-class AnytimeError(ValueError):
-    """Root of every error that this library raises deliberately.
-
-    Attributes
-    ----------
-    environment : true if the network, the disk, memory or a worker failed, so that the same call may succeed later;
-        false if the call or one of its files is invalid.
-    """
-
-    def __init__(self, *args: object, environment: bool = False) -> None:
-        super().__init__(*args)
-        self.environment = environment
+class AnytimeError(Exception):
+    """Root of every error that this library raises deliberately."""
 
 
-class GroupsError(AnytimeError):
+class EnvironmentFailure(AnytimeError):  # noqa: N818  (what failed is not the call)
+    """Failure of the network, the disk, memory or a worker, so that the same call may succeed later."""
+
+
+class GroupsError(AnytimeError, ValueError):
     """Invalid groups file, or one that does not fit the table."""
 
 
-class TableError(AnytimeError):
+class TableError(AnytimeError, ValueError):
     """Unreadable or unusable data: empty, text where numbers belong, no target."""
 
 
-class TrainingError(AnytimeError):
+class TrainingError(AnytimeError, ValueError):
     """Options or data that training does not support."""
 
 
-class ArtifactError(AnytimeError):
+class ArtifactError(AnytimeError, ValueError):
     """Invalid or unsupported model file: truncated, modified, of another kind, newer than this library."""
 
 
-class ValuesError(AnytimeError):
+class ValuesError(AnytimeError, ValueError):
     """Invalid argument of a prediction: group, values, budget, policy; the prediction is unchanged."""
 
 
@@ -57,8 +61,12 @@ def environmental(error: BaseException) -> bool:
 
 
 def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:
-    """Return the error for a file operation that the system refused; `doing` is "read 'm.safetensors'", for example."""
-    return kind(f"cannot {doing}: {reason_of(error)}{remedy}", environment=environmental(error))
+    """Return the error for a file operation that failed; `doing` is "read 'm.safetensors'", for example.
+
+    It is of this `kind`, or EnvironmentFailure if the system caused it.
+    """
+    found = EnvironmentFailure if environmental(error) else kind
+    return found(f"cannot {doing}: {reason_of(error)}{remedy}")
 
 
 def reason_of(error: OSError) -> str:

@@ -18,10 +18,11 @@ import math
 import operator
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
@@ -50,8 +51,8 @@ MAX_FACTORS = 16
 MAX_ROWS = 10**9
 """Maximum number of rows of a call for which costs are stated."""
 
-MAX_COST = 1e100
-"""Maximum cost: sums over groups, and totals over rows, stay finite."""
+MAX_COST, MIN_COST = 1e100, 1e-100
+"""Maximum cost, and minimum above 0: sums over groups, totals over rows and gains per cost stay finite."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """Exceptions that the parsers raise for text that is not JSON or YAML, and for invalid numbers, dates or values."""
@@ -128,9 +129,13 @@ class FeatureGroup(BaseModel):
 def _check_cost(group: FeatureGroup) -> None:
     cost = group.call_cost
     for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
-        if not 0 <= part <= MAX_COST:
-            wanted = f"{MAX_COST:g} or less; use a larger unit" if math.isfinite(part) and part > 0 else ">= 0"
-            raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
+        if part == 0 or MIN_COST <= part <= MAX_COST:
+            continue
+        wanted = ">= 0"
+        if math.isfinite(part) and part > 0:
+            wanted = f"{MAX_COST:g} or less" if part > MAX_COST else f"{MIN_COST:g} or more, or 0"
+            wanted += "; use another unit"
+        raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
 
 
 class ProductGroup(FeatureGroup):
@@ -188,6 +193,8 @@ class ColumnBasis(BaseModel):
 class FeatureGroups(BaseModel):
     """A partition of the features into groups with costs, in the order of the file, and the bases of some features.
 
+    `types` are those of columns whose cells should not decide, and of text and booleans once they were recognised.
+
     `rows` is the number of rows of a call: that many rows share the fixed part of a cost. None, where nothing states
     it, is one row. `pairs` are the products that training selected (`anytime.features.screening`), in the order of
     their terms.
@@ -225,10 +232,11 @@ class FeatureGroups(BaseModel):
             for name in group.requires:
                 if name not in names:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
-        for column in self.bases:
-            if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
-                known = suggestion(column, tuple(owner))
-                raise GroupsError(f"bases has column {column!r}, which is in no group; {known}")
+        for field, columns in (("bases", self.bases), ("types", self.types)):
+            for column in columns:
+                if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
+                    known = suggestion(column, tuple(owner))
+                    raise GroupsError(f"{field} has column {column!r}, which is in no group; {known}")
         self._check_pairs()
         _ = self.prerequisites  # raises for a cycle
         return self
@@ -514,16 +522,45 @@ def _matches(pattern: str, column: str) -> bool:
     return fnmatchcase(column, pattern.replace("[", "[[]"))  # brackets are ordinary in names such as hog[0]
 
 
+class _Dumper(yaml.SafeDumper):
+    """A dumper that quotes text which `_Loader`, or another loader, would read as something else."""
+
+
 class _Loader(yaml.SafeLoader):
-    """A loader of YAML in which `NO`, `on` and dates are text, as levels of a column are; `true` is a boolean."""
+    """A loader of YAML whose plain scalars are null, true and false, JSON's numbers, `.5`, and otherwise text.
+
+    So `NO`, `012`, `1:30` and dates are text, as levels and names of columns are. A key that occurs twice is an error.
+    """
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012  (none of YAML 1.1; the base class annotates it)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
+        _check_unique(map(str, keys), f" in the mapping that begins in line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep=deep)
 
 
-_PLAIN = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _PLAIN]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_PLAIN[0], re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_MERGE = "tag:yaml.org,2002:merge"
+for _tag, _pattern, _starts in (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"-?(0|[1-9][0-9]*)", list("-0123456789")),
+    ("tag:yaml.org,2002:float", r"-?((0|[1-9][0-9]*)(\.[0-9]+)?|\.[0-9]+)([eE][-+]?[0-9]+)?", list("-.0123456789")),
+    (_MERGE, "<<", ["<"]),
+):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, re.compile(f"^({_pattern})$"), _starts)
+
+
+def _check_unique(keys: Iterable[str], where: str = "") -> None:
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _check_unique(key for key, _ in pairs)
+    return dict(pairs)
 
 
 def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> FeatureGroups:
@@ -543,7 +580,10 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        content = json.loads(text) if kind == "JSON" else yaml.load(text, _Loader)  # noqa: S506  (a safe loader)
+        parse = partial(json.loads, object_pairs_hook=_unique) if kind == "JSON" else partial(yaml.load, Loader=_Loader)
+        content = parse(text)
+    except GroupsError as error:
+        raise GroupsError(f"{str(path)!r}: {error}") from None
     except _UNREADABLE as error:
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
@@ -611,12 +651,14 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
     if path.suffix.lower() == ".json":
         lines = ",\n".join("  " + _json(group) for group in entries)
         columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
-        end = f', "bases": {{\n{columns}\n}}' if bases else ""
+        end = f', "types": {_json(groups.types)}' if groups.types else ""
+        end += f', "bases": {{\n{columns}\n}}' if bases else ""
         head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in _head(groups).items())
         text = f'{{{head}"groups": [\n{lines}\n]{end}}}\n'
     else:
-        text = yaml.safe_dump(_head(groups), allow_unicode=True, sort_keys=False) + "groups:\n"
+        text = yaml.dump(_head(groups), Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:\n"
         text += "".join(f"  - {_flow(group)}\n" for group in entries)
+        text += f"types: {_flow(groups.types)}\n" if groups.types else ""
         text += "bases:\n" * bool(bases) + "".join(f"  {_flow({name: bases[name]})[1:-1]}\n" for name in bases)
     write_text(text, path)
 
@@ -630,7 +672,9 @@ def _json(value: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    flow: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    flow: str = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9
+    )
     return flow.strip()
 
 

@@ -136,8 +136,11 @@ RULES: list[tuple[str, Content, list[str]]] = [
     ("feature twice in one group", {"groups": [group("a", ["x", "x"])]}, ["'x'", "twice in group 'a'"]),
     ("no cost", {"groups": [{"name": "a", "features": ["x"]}]}, ["'a'", "cost", "required"]),
     ("negative cost", {"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", ">= 0"]),
-    ("NaN cost", {"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "finite"]),
-    ("infinite cost", {"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "finite"]),
+    ("NaN cost", {"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "number"]),
+    ("infinite cost", {"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "number"]),
+    ("cost near zero", {"groups": [group("a", ["x"], 5e-324)]}, ["'a'", "5e-324", "1e-100 or more, or 0"]),
+    ("unknown type", {"groups": [group("a", ["x"], 1)], "types": {"x": "txt"}}, ["types", "'text'", "(got 'txt')"]),
+    ("type of no column", {"groups": [group("a", ["x"], 1)], "types": {"y": "text"}}, ["types has column 'y'"]),
     ("text cost", {"groups": [group("a", ["x"], "2.5")]}, ["'a'", "cost", "number", "'2.5'"]),
     ("boolean cost", {"groups": [group("a", ["x"], True)]}, ["'a'", "cost", "number", "True"]),
     ("null cost", {"groups": [group("a", ["x"], None)]}, ["'a'", "cost", "number", "None"]),
@@ -219,7 +222,11 @@ UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
     ("a number without end", "g.json", b'{"groups": 1' + b"0" * 5_000 + b"}", ["is not JSON"]),
     ("a YAML number without end", "g.yaml", b"groups: 1" + b"0" * 5_000, ["is not YAML"]),
     ("a date that never was", "g.yaml", b"groups: !!timestamp 2024-13-45", ["is not YAML"]),
-    ("hours of hours without end", "g.yaml", b"groups: 1" + b":00" * 200 + b".5", ["is not YAML"]),
+    ("hours of hours without end", "g.yaml", b"groups: 1" + b":00" * 200 + b".5", ["a valid array"]),
+    ("a cost twice", "g.yaml", b"groups:\n  - {name: a, features: [x], cost: 1, cost: 5}\n", ["'cost' occurs twice"]),
+    ("groups twice", "g.yaml", b"groups: []\ngroups: []\n", ["'groups' occurs twice", "line 1"]),
+    ("a level twice in a mapping", "g.yaml", b"groups: []\nbases: {a: linear, a: hinge}\n", ["'a' occurs twice"]),
+    ("a cost twice in JSON", "g.json", b'{"groups": [{"name": "a", "cost": 1, "cost": 5}]}', ["'cost' occurs twice"]),
     ("a word said to be a date", "g.yaml", b"groups: !!timestamp today", ["is not YAML"]),
     ("a word said to be true or false", "g.yaml", b"groups: !!bool maybe", ["is not YAML"]),
     ("nothing said to be a number", "g.yaml", b"groups: !!int ''", ["is not YAML"]),
@@ -458,3 +465,47 @@ def test_an_order_is_for_the_rows_of_a_call() -> None:
         model = AnytimeRegressor(content, alpha=1e-3).fit(X, y)
         assert model.sequence_[0] == first
         assert model.costs_[1] == pytest.approx({1: 1.0, 100: 0.1}[rows])
+
+
+PLAIN = [
+    "012",
+    "0x1F",
+    "0o17",
+    "0b1",
+    "1_000",
+    "1:30",
+    "NO",
+    "yes",
+    "on",
+    "2020-01-01",
+    "+5",
+    "5.",
+    ".inf",
+    ".nan",
+    "1e3x",
+]
+
+
+@pytest.mark.parametrize("scalar", PLAIN)
+def test_only_numbers_of_json_are_numbers_in_yaml(scalar: str, tmp_path: Path) -> None:
+    (path := tmp_path / "g.yaml").write_text(f"groups:\n  - {{name: {scalar}, features: [{scalar}], cost: 1}}\n")
+    assert load_groups(path).features == (scalar,)
+    assert load_groups(path).names == (scalar,)
+    path.write_text(f"groups:\n  - {{name: a, features: [x], cost: {scalar}}}\n")
+    assert f"cost: input should be a valid number (got {scalar!r})" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "cost"), [("1e3", 1000.0), (".5", 0.5), ("-0", 0.0), ("1E+2", 100.0), ("2.50", 2.5)]
+)
+def test_numbers_of_json_are_numbers_in_yaml(scalar: str, cost: float, tmp_path: Path) -> None:
+    (path := tmp_path / "g.yaml").write_text(f"groups:\n  - {{name: a, features: [x], cost: {scalar}}}\n")
+    assert load_groups(path).costs.tolist() == [cost]
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_any_name_is_read_as_it_was_written(suffix: str, tmp_path: Path) -> None:
+    names = [*PLAIN, "1e3", ".5", "~", "null", "true", "<<", "", "12", "é", "a: b", "# x", "- y", "\u2028", "'q'"]
+    content = {"groups": [{"name": "a", "features": names, "cost": 1}], "types": {"012": "text", "~": "bool"}}
+    write_groups(load_groups(content), tmp_path / f"g{suffix}")
+    assert load_groups(tmp_path / f"g{suffix}") == load_groups(content)

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from anytime._version import __version__
-from anytime.errors import AnytimeError, reason_of, summary
+from anytime.errors import AnytimeError, EnvironmentFailure, reason_of, summary
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:
         # Errors of the client are also OSErrors if the network failed.
-        return _failed(str(error), 1 if error.environment or isinstance(error, OSError) else 2)
+        return _failed(str(error), 1 if isinstance(error, EnvironmentFailure | OSError) else 2)
     except (typer.Abort, KeyboardInterrupt):
         return _failed("stopped", INTERRUPTED)
     except BrokenPipeError:

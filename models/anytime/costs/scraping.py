@@ -25,7 +25,7 @@ from urllib.request import Request, urlopen
 
 from anytime._files import read_text
 from anytime.costs.distributions import CostDistributions, Histogram, fitted_cost
-from anytime.errors import AnytimeError, listed, suggestion
+from anytime.errors import AnytimeError, EnvironmentFailure, listed, suggestion
 from anytime.groups import CallCost
 
 FAMILY = "anytime_group_seconds"
@@ -91,13 +91,13 @@ def scraped(source: str, api_key: str | None = None) -> str:
             return content.decode("utf-8")
     except HTTPError as error:
         hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
-        failed = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
-        raise AnytimeError(f"{address} returned {error.code} {error.reason}{hint}", environment=failed) from error
+        found = EnvironmentFailure if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else AnytimeError
+        raise found(f"{address} returned {error.code} {error.reason}{hint}") from error
     except (InvalidURL, ValueError) as error:
         raise AnytimeError(f"cannot read {address}: {error or type(error).__name__}") from error
     except (HTTPException, OSError) as error:
         why = error.reason if isinstance(error, URLError) else error
-        raise AnytimeError(f"cannot read {address}: {why or type(error).__name__}", environment=True) from error
+        raise EnvironmentFailure(f"cannot read {address}: {why or type(error).__name__}") from error
 
 
 def pieces(source: str, api_key: str | None = None) -> list[Piece]:

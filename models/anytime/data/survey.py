@@ -251,7 +251,8 @@ def surveyed(
     types = table.types(names, used)
     for name in groups.features:
         if types[name] == "date":
-            raise TableError(f"{table.name}: {unusable(repr(name), table.described(name))}")
+            kind = "stated as a date" if name in used else table.described(name)
+            raise TableError(f"{table.name}: {unusable(repr(name), kind)}")
     kinds: list[Kind] = ["factor" if f in table.factors else types[f] for f in groups.features]  # type: ignore[misc]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()

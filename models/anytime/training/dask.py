@@ -25,7 +25,7 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.data.dataset import Dataset, Progress, ignored
-from anytime.errors import TableError, TrainingError
+from anytime.errors import EnvironmentFailure, TableError, TrainingError
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
@@ -82,9 +82,7 @@ class Cluster:
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
     ) -> tuple[list[Part], list[FoldCounts]]:
         if not self.threads:
-            raise TrainingError(
-                "the cluster has no workers; start workers, or train with --backend local", environment=True
-            )
+            raise EnvironmentFailure("the cluster has no workers; start workers, or train with --backend local")
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         ranges = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
         submit = self._client.submit
@@ -113,17 +111,16 @@ class ClusterObserved:
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """Connect to the scheduler at an address; raise TrainingError if none answers, or Dask is not installed."""
+    """Connect to the scheduler at an address; raise EnvironmentFailure if none answers, TrainingError without Dask."""
     module = distributed()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     try:
         client = module.Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
-        raise TrainingError(
-            f"no Dask scheduler answers at {address!r} ({message}); start it, or correct the address (for example tcp://host:8786)",
-            environment=isinstance(error, OSError),
-        ) from error
+        found = EnvironmentFailure if isinstance(error, OSError) else TrainingError
+        remedy = "start it, or correct the address (for example tcp://host:8786)"
+        raise found(f"no Dask scheduler answers at {address!r} ({message}); {remedy}") from error
     with client:
         yield Cluster(client)
 
@@ -199,17 +196,16 @@ def cluster_errors() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise TrainingError(
-            f"a worker failed to import a package ({error}); install anytime-linear there", environment=True
+        raise EnvironmentFailure(
+            f"a worker failed to import a package ({error}); install anytime-linear there"
         ) from error
     except module.KilledWorker as error:
-        raise TrainingError(
-            "several workers died reading a part of the table; give them more memory, or write smaller row groups",
-            environment=True,
+        raise EnvironmentFailure(
+            "several workers died reading a part of the table; give them more memory, or write smaller row groups"
         ) from error
     except (CancelledError, module.comm.CommClosedError) as error:
-        raise TrainingError(
-            "the connection to the Dask scheduler is lost; restart it, and run the command again", environment=True
+        raise EnvironmentFailure(
+            "the connection to the Dask scheduler is lost; restart it, and run the command again"
         ) from error
 
 

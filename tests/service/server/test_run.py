@@ -151,10 +151,11 @@ def test_without_its_requirements_the_command_names_what_to_install(file: Path) 
     code = f"""
 import sys
 sys.modules["fastapi"] = None
+from anytime import AnytimeError
 from anytime_service.cli import serve
 try:
     serve([{str(file)!r}])
-except ValueError as error:
+except AnytimeError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)

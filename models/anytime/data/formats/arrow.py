@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from anytime.data.formats.cells import booleans_of, first_without, numbers_of
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required
-from anytime.errors import TableError, clipped, listed, unusable
+from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.types import ColumnType
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class ArrowTable(Table):
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._complaint(error) from error
 
-    def _complaint(self, error: Exception) -> TableError:
+    def _complaint(self, error: Exception) -> AnytimeError:
         return damaged(self.name, self.format, error)
 
 

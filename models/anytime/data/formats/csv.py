@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from anytime.data.formats.arrow import ArrowTable, not_numbers
 from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition, first_without, numbers_of
 from anytime.data.formats.table import ReadAs, damaged, required
-from anytime.errors import TableError
+from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class CsvTable(ArrowTable):
             raise TableError(f"{self.name}: {not_numbers(name, cells[at].as_py(), row + at)}")
         return numbers
 
-    def _complaint(self, error: Exception) -> TableError:
+    def _complaint(self, error: Exception) -> AnytimeError:
         message = str(error)
         if broken := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message):
             # pyarrow counts from 1 and counts the header.

@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import TableError, environmental, listed, suggestion, unusable
+from anytime.errors import AnytimeError, EnvironmentFailure, TableError, environmental, listed, suggestion, unusable
 from anytime.types import ColumnType
 
 
@@ -197,10 +197,8 @@ class Table(ABC):
             raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
 
 
-def damaged(name: str, kind: str, reason: object) -> TableError:
+def damaged(name: str, kind: str, reason: object) -> AnytimeError:
     """Return the error for content that does not match the file's suffix, is truncated or is unreadable."""
     message = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
-    failed = isinstance(reason, OSError) and environmental(reason)
-    return TableError(
-        f"cannot read {name} as {kind} ({message}); check its suffix and that the file is complete", environment=failed
-    )
+    found = EnvironmentFailure if isinstance(reason, OSError) and environmental(reason) else TableError
+    return found(f"cannot read {name} as {kind} ({message}); check its suffix and that the file is complete")
