@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from select import select
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +79,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
     """Return the text of a UTF-8 file, with or without a byte order mark; if that fails, `kind` names it by `what`."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return _content(path).decode("utf-8-sig")
     except OSError as error:
         raise file_error(kind, f"read {what}", error, remedy) from error
     except ValueError as error:  # also if the operating system rejects the name
@@ -85,10 +87,43 @@ def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "")
         raise kind(f"cannot read {what}: {reason}") from error
 
 
+PIPE_S = 10.0
+"""Seconds without data after which a pipe is given up."""
+
+
+def is_pipe(path: Path) -> bool:
+    """Return whether a path is neither a file nor a folder but, say, a pipe, which can be read only once."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file, or of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
+    if not is_pipe(path):
+        return path.read_bytes()
+    parts: list[bytes] = []
+    begun = time.monotonic()
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without a writer, an ordinary `open` waits for ever
+    try:
+        while time.monotonic() < begun + PIPE_S:
+            if not select([pipe], [], [], begun + PIPE_S - time.monotonic())[0]:
+                break
+            part = os.read(pipe, 1 << 20)
+            if not part and parts:
+                return b"".join(parts)
+            if part:
+                parts.append(part)
+                begun = time.monotonic()
+            else:
+                time.sleep(0.01)  # no writer yet
+    finally:
+        os.close(pipe)
+    raise OSError(f"the pipe sends nothing for {PIPE_S:g} s; write to it, or give a file")
+
+
 def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
     try:
-        content = path.read_bytes()
+        content = _content(path)
     except OSError as error:
         raise file_error(ArtifactError, f"read {str(path)!r}", error) from error
     except ValueError as error:  # the operating system rejects the name
@@ -108,6 +143,8 @@ def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
 
 def has_kind(path: Path, kind: FileKind) -> bool:
     """Return whether the header names this kind; only `read` checks the contents."""
+    if is_pipe(path):
+        return False
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anytime.data.columns import check_finite, feature_matrix
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
-from anytime.data.formats.memory import JoinedTable, MemoryTable, collected, is_frame, table_of
+from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
 from anytime.errors import AnytimeError, GroupsError, TableError, TrainingError, ValuesError, listed
 from anytime.features.expansion import Expansion
@@ -414,7 +414,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return _Stream((), assigner, moments)
         earlier = () if stream is None else tuple(each.decayed(decay) for each in stream.parts)
         parts = (*earlier, part)
-        table = JoinedTable([each.table for each in parts])
+        table = JoinedMemory([each.table for each in parts])
         Y, weights = (np.concatenate([getattr(each, name) for each in parts]) for name in ("Y", "weights"))
         rows = self._rows(table, Y, weights, streamed=True)
         assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)

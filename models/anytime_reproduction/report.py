@@ -16,7 +16,7 @@ from typing import Any
 
 from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
-from anytime.evaluation.plots import blank_figure, write_figure
+from anytime.evaluation.plots import blank_figure, default_style, write_figure
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Experiment, Section, Table
@@ -40,6 +40,7 @@ def check_folder(folder: Path) -> None:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
 
 
+@default_style()
 def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Path:
     """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 

@@ -11,6 +11,7 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
+from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
 from anytime.errors import listed
@@ -64,6 +65,7 @@ def basis(
             complete=True,
         )
     write_groups(written, out)
+    remember_written(out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
     terms = Expansion.of(written).size

@@ -13,6 +13,7 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark
 from anytime.cli.sources import ColumnOptions, open_table_source, open_test
+from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import Comparison, MethodCurve
 from anytime.evaluation.compare import compare as compare_methods
@@ -89,6 +90,7 @@ def compare(
     unit = fitted.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
+        remember_written(plot)
         remark(f"wrote {plot}")
     if json:
         print_json(_values(compared, unit))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from math import isfinite
 from typing import Any
@@ -16,14 +18,23 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
+from anytime.cli.streams import printing
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise the error, which says whether the work is complete (`printing`); by default, rich exits."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
 
 def print_results(*parts: Table | str) -> None:
     """Print tables and lines to standard output; without a terminal they are wide and never wrapped."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console = Console(highlight=False, soft_wrap=True, width=200)
-    for part in parts:
-        console.print(part, markup=isinstance(part, Table))  # cells are escaped, lines are not
+        console = _Console(highlight=False, soft_wrap=True, width=200)
+    with printing():
+        for part in parts:
+            console.print(part, markup=isinstance(part, Table))  # cells are escaped, lines are not
 
 
 def blank_table(*numbers: str) -> Table:
@@ -35,12 +46,15 @@ def blank_table(*numbers: str) -> Table:
 
 
 def remark(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+    """Print a line to standard error; if it is full or closed, the work goes on without."""
+    with suppress(OSError):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 
 def print_json(value: Any) -> None:
     """Print a result as JSON, arrays as lists; non-finite numbers, which an extreme row can cause, become null."""
-    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+    with printing():
+        print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:

@@ -16,6 +16,7 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.sources import open_retrained
+from anytime.cli.streams import remember_written
 from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
 from anytime.costs.scraping import (
@@ -111,6 +112,7 @@ def costs(
     if distributions is not None:
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)
+    remember_written(out, distributions, keep)
     sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
     if json:
         entries = [each._asdict() for each in group_costs]

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from anytime._version import __version__
+from anytime.cli.streams import complain, prepare_streams, redirect_to_nothing
 from anytime.errors import AnytimeError, EnvironmentFailure, reason_of, summary
 
 INTERRUPTED = 130
@@ -99,6 +100,7 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    prepare_streams()
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
     try:
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed("stopped", INTERRUPTED)
     except BrokenPipeError:
         # The reader of the output closed it (`anytime show | head`); no more output is possible.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        redirect_to_nothing(sys.stdout)
         return 1
     except MemoryError:
         return _failed("out of memory; use a machine with more memory, or fewer columns", 1)
@@ -129,5 +131,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    complain(f"error: {' '.join(message.split())}")
     return code

@@ -16,6 +16,7 @@ from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
 from anytime.cli.report import certificate_line, shapes_table, steps_table, summary
+from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
@@ -89,6 +90,7 @@ def plot(
         plot_shapes(loaded, out, prefix=prefix, top=SHAPES_DRAWN if top is None else top)
     else:
         plot_model(loaded, out)
+    remember_written(out)
     remark(f"wrote {out}")
 
 
@@ -121,6 +123,7 @@ def export(
         print(text, end="")
         return
     write_text(text, out)
+    remember_written(out)
     remark(f"wrote {out}")
 
 
@@ -154,6 +157,7 @@ def certify(
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=workers(n_jobs), progress=advance)
     certified = certified.save(out)
+    remember_written(out)
     if json:
         print_json(_certificate_values(certified))
         return

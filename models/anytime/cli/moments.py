@@ -14,6 +14,7 @@ from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
+from anytime.cli.streams import remember_written
 from anytime.errors import TableError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
@@ -89,6 +90,7 @@ def moments(
             "fold and needs a fixed --alpha"
         )
     result.save(out)
+    remember_written(out)
     record, whole = result.record, result.total
     features, rows = len(record.groups.features), whole.rows
     if rows < features:

@@ -17,6 +17,7 @@ from rich.table import Table
 from anytime._files import check_writable
 from anytime.cli.console import blank_table, print_json, print_results, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
+from anytime.cli.streams import remember_written
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
 from anytime.costs.profiling import profile as profile_extractors
@@ -82,6 +83,7 @@ def profile(
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)
+    remember_written(out, distributions)
     if json:
         print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
         return

@@ -26,6 +26,7 @@ from anytime.cli.options import (
 )
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
+from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
 from anytime.inference.prediction import load
@@ -95,6 +96,7 @@ def resequence(
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
+    remember_written(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")

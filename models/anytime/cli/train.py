@@ -14,6 +14,7 @@ from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.report import evaluation_table, ndcg_line, steps_table, summary
 from anytime.cli.sources import ColumnOptions, TableSource, open_backend, open_calibration, open_source, open_test
+from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
@@ -183,6 +184,7 @@ def train(
         with working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=jobs)
     model = model.save(out)
+    remember_written(out)
     if opened.checkpoint is not None:
         opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)

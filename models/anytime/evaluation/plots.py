@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,26 @@ LINES = ("-", "--", "-.", ":", *((0, dashes) for dashes in DASHES))
 """One line style per method, so that the methods are distinguishable in greyscale."""
 
 
+@contextmanager
+def default_style() -> Iterator[None]:
+    """Draw as matplotlib does by default, whatever a matplotlibrc or a notebook sets; raise AnytimeError without it."""
+    backend = os.environ.get("MPLBACKEND")
+    try:
+        if "matplotlib" not in sys.modules:
+            os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed here
+        from matplotlib import style  # noqa: PLC0415
+    except ImportError as error:
+        raise AnytimeError("plots require matplotlib; pip install 'anytime-linear[plot]'") from error
+    finally:
+        if backend is None:
+            os.environ.pop("MPLBACKEND", None)
+        else:
+            os.environ["MPLBACKEND"] = backend
+    with style.context("default"):
+        yield
+
+
+@default_style()
 def plot_model(model: Model, path: Path) -> None:
     """Draw a model's curve: explained variance and error of each prefix, against its cost.
 
@@ -77,6 +100,7 @@ def _label_steps(axis: Any, model: Model, values: Any) -> None:
         axis.annotate(name, (cost, values[k + 1]), offset, textcoords="offset points", fontsize=8, ha=side)
 
 
+@default_style()
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
     sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
@@ -102,10 +126,8 @@ def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
 
 
 def _figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise AnytimeError("plots require matplotlib; pip install 'anytime-linear[plot]'") from error
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     return Figure(figsize=size, layout="constrained")
 
 
@@ -140,6 +162,7 @@ MAX_LEVELS = 8
 """Maximum number of levels of a panel, the most frequent ones."""
 
 
+@default_style()
 def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int = SHAPES_DRAWN) -> None:
     """Draw the shapes of the strongest columns of a prefix, with the distribution of the rows below each.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from anytime._files import is_pipe
 from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
 from anytime.data.formats.cells import PLAIN, NumberStyle
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.memory import table_of
 from anytime.data.formats.npz import NpzTable
 from anytime.data.formats.svmlight import SvmlightTable
-from anytime.data.formats.table import ROWS, Batch, ReadAs, Table
+from anytime.data.formats.table import ROWS, Batch, JoinedTable, ReadAs, Table, visible
 from anytime.errors import TableError
 
 __all__ = ["ROWS", "SUFFIXES", "Batch", "NumberStyle", "ReadAs", "Table", "fingerprint", "open_table", "table_of"]
@@ -30,7 +31,7 @@ SUFFIXES: Mapping[str, Callable[..., Table]] = {
 
 
 def open_table(path: str | Path, *, separator: str | None = None, style: NumberStyle = PLAIN) -> Table:
-    """Open a file as a table, by its suffix (in any case). A directory is a table of Parquet files.
+    """Open a file as a table, by its suffix (in any case). The files of a directory are one table.
 
     Only cheap checks run. No file stays open, so a table can be sent to another process.
 
@@ -46,9 +47,11 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
     """
     path = Path(path)
     if path.is_dir():
-        return ParquetTable(path)
+        return _folder(path, separator, style)
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")
+    if is_pipe(path):
+        raise TableError(f"{str(path)!r} is a pipe, and tables are read more than once; write it to a file first")
     name = path.name.lower()
     reader = next((reader for suffix, reader in SUFFIXES.items() if name.endswith(suffix)), None)
     if reader is None:
@@ -59,7 +62,16 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
     return CsvTable(path, separator, style) if reader is CsvTable else reader(path)
 
 
+def _folder(path: Path, separator: str | None, style: NumberStyle) -> Table:
+    """Open the files of a folder as one table, by name; names that begin with `.` or `_` are no tables."""
+    files = visible(path)
+    if not files or any(file.suffix.lower() == ".parquet" for file in files):
+        return ParquetTable(path)
+    tables = [open_table(file, separator=separator, style=style) for file in files]
+    return JoinedTable(path, tables)
+
+
 def fingerprint(path: Path) -> list[tuple[str, int, int]]:
     """Return name, size in bytes and modification time (ns) of each file of an open table, to detect changes."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    files = visible(path) if path.is_dir() else [path]
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

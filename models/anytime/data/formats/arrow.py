@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats.cells import booleans_of, first_without, numbers_of
-from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.types import ColumnType
 
@@ -183,8 +183,8 @@ class ArrowTable(Table):
                     begin += part.num_rows
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Convert pyarrow's errors to one line that names the file."""
+    def _reading(self, path: Path | None = None) -> Iterator[None]:
+        """Convert pyarrow's errors to one line that names the file, or the one of several files."""
         pa = required("pyarrow")
         try:
             yield
@@ -192,12 +192,12 @@ class ArrowTable(Table):
             size = re.search(r"size (\d+)", str(error))
             if size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
                 raise
-            raise self._complaint(error) from error  # the size is invalid: it exceeds the machine's memory
+            raise self._complaint(error, path) from error  # the size is invalid: it exceeds the machine's memory
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise self._complaint(error) from error
+            raise self._complaint(error, path) from error
 
-    def _complaint(self, error: Exception) -> AnytimeError:
-        return damaged(self.name, self.format, error)
+    def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
+        return damaged(str(path or self.path), self.format, error)
 
 
 def index_of(metadata: Mapping[bytes, bytes] | None) -> frozenset[str]:
@@ -261,7 +261,7 @@ class _RowGroup(NamedTuple):
 
 
 class ParquetTable(ArrowTable):
-    """A Parquet file, or all `*.parquet` files of a directory by name; row groups are streamed one after the other.
+    """A Parquet file, or the visible `*.parquet` files of a directory by name; row groups are streamed one by one.
 
     Statistics in the footer are not read: in a damaged file pyarrow crashes the process when it reads them.
     """
@@ -273,13 +273,15 @@ class ParquetTable(ArrowTable):
         return self._starts
 
     def _open(self) -> dict[str, pa.DataType]:
-        paths = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
+        paths = [self.path]
+        if self.path.is_dir():
+            paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
         if not paths:
-            raise TableError(f"{self.name} is a directory without *.parquet files; expected at least one")
+            raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}
         self._groups: list[_RowGroup] = []
         for path in paths:
-            with _file(path) as file:
+            with self._reading(path), _file(path) as file:
                 found = {field.name: field.type for field in file.schema_arrow}
                 if not types:
                     self._check_names(file.schema_arrow.names)
@@ -300,7 +302,7 @@ class ParquetTable(ArrowTable):
         for group in self._groups[self._starts.index(begin) :]:
             selected.setdefault(group.file, []).append(group.number)
         for path, numbers in selected.items():
-            with _file(path) as file:
+            with self._reading(path), _file(path) as file:
                 yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
 
 

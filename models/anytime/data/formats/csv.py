@@ -232,7 +232,7 @@ class CsvTable(ArrowTable):
             raise TableError(f"{self.name}: {not_numbers(name, cells[at].as_py(), row + at)}")
         return numbers
 
-    def _complaint(self, error: Exception) -> AnytimeError:
+    def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
         message = str(error)
         if broken := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message):
             # pyarrow counts from 1 and counts the header.
@@ -242,7 +242,7 @@ class CsvTable(ArrowTable):
             return TableError(f"{self.name} has a row of more than {BLOCK >> 20} MiB; look for an unclosed quote")
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return TableError(f"{self.name} is not UTF-8 text; save it in that encoding")
-        return damaged(self.name, self.format, error)
+        return super()._complaint(error, path)
 
 
 def _separator_of(head: str) -> str:

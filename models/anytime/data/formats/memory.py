@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
 from anytime.data.formats.cells import Recognition
-from anytime.data.formats.table import Batch, ReadAs, Table, required
+from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, required
 from anytime.errors import TableError
 from anytime.moments.accumulate import dense
 from anytime.types import ColumnType
@@ -185,49 +185,25 @@ class FrameTable(ArrowTable, MemoryTable):
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
 
 
-class JoinedTable(MemoryTable):
-    """The rows of several tables with the same columns, one after the other."""
+class JoinedMemory(JoinedTable, MemoryTable):
+    """The rows of several tables in memory."""
 
     def __init__(self, tables: Sequence[MemoryTable]) -> None:
-        super().__init__(tables[0].path)
-        self._tables = tables
-        self._columns = dict.fromkeys(tables[0].columns)
+        super().__init__(tables[0].path, tables)
+        self._parts = tables
 
     @property
     def rows(self) -> int:
-        return sum(table.rows for table in self._tables)
+        return sum(table.rows for table in self._parts)
 
-    @property
-    def factors(self) -> frozenset[str]:
-        return self._tables[0].factors
-
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedTable:
-        ends = np.cumsum([table.rows for table in self._tables]).tolist()
-        return JoinedTable(
+    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedMemory:
+        ends = np.cumsum([table.rows for table in self._parts]).tolist()
+        return JoinedMemory(
             [
                 table.with_columns({name: values[end - table.rows : end] for name, values in columns.items()})
-                for table, end in zip(self._tables, ends, strict=True)
+                for table, end in zip(self._parts, ends, strict=True)
             ]
         )
-
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        found: dict[str, ReadAs] = {}
-        for name in names:
-            kinds = {table.types([name], stated)[name] for table in self._tables}
-            numeric = kinds <= {"number", "integer"}
-            if len(kinds) > 1 and not numeric:
-                # A column without any value is of numbers.
-                kinds.discard("number")
-            found[name] = "number" if numeric and "number" in kinds else "text" if "text" in kinds else kinds.pop()
-        return {name: kind for name, kind in found.items() if name not in stated}
-
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
-        del begin
-        start = 0
-        for table in self._tables:
-            for batch in table.batches(list(types), rows, types=types):
-                yield replace(batch, start=start + batch.start)
-            start += table.rows
 
 
 def is_frame(X: Any) -> bool:

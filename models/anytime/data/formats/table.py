@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -195,6 +195,60 @@ class Table(ABC):
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
+
+
+class JoinedTable(Table):
+    """The rows of several tables with the same columns, one table after the other.
+
+    A column is text if it is text in one of them, and numbers if it has no other type in those where it has values.
+    """
+
+    def __init__(self, path: Path, tables: Sequence[Table]) -> None:
+        super().__init__(path)
+        self._tables = tables
+        self._columns = dict.fromkeys(tables[0].columns)
+        for table in tables[1:]:
+            if set(table.columns) != set(tables[0].columns):
+                other = sorted(set(table.columns) ^ set(tables[0].columns))
+                raise TableError(f"{table.name} has other columns than {tables[0].path.name}: {listed(other)}")
+
+    @property
+    def factors(self) -> frozenset[str]:
+        return self._tables[0].factors
+
+    @property
+    def index(self) -> frozenset[str]:
+        return self._tables[0].index
+
+    def described(self, name: str) -> str:
+        return self._tables[0].described(name)
+
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        found = [table.types(names, stated) for table in self._tables]
+
+        def joined(name: str) -> ReadAs:
+            kinds = {types[name] for types in found}
+            if kinds <= {"number", "integer"}:
+                return "number" if "number" in kinds else "integer"
+            kinds -= {"number"}  # the type of a column without values
+            return "text" if len(kinds) > 1 else kinds.pop()
+
+        return {name: joined(name) for name in names if name not in stated}
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        del begin
+        start = 0
+        for table in self._tables:
+            end = start
+            for batch in table.batches(list(types), rows, types=types):
+                yield replace(batch, start=start + batch.start)
+                end += batch.rows
+            start = end
+
+
+def visible(folder: Path) -> list[Path]:
+    """Return the files of a folder in the order of their names, without those that begin with `.` or `_`."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
 
 
 def damaged(name: str, kind: str, reason: object) -> AnytimeError:
