@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 import anytime.data.formats
 from anytime.data.columns import check_finite, feature_matrix
-from anytime.data.formats import Batch, Table, open_table
+from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
+from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError
 
 Columns = dict[str, NDArray[Any]]
@@ -285,6 +286,26 @@ def test_a_directory_whose_files_have_other_columns_is_refused(tmp_path: Path) -
     complaint(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
 
 
+def test_hidden_files_of_a_folder_are_no_tables_and_a_broken_part_is_named(tmp_path: Path) -> None:
+    pieces(tmp_path / "a.parquet", 0, 4)
+    for name in ("._a.parquet", "_temporary.parquet", ".crc"):
+        (tmp_path / name).write_bytes(b"junk")
+    assert whole(open_table(tmp_path))["n"].tolist() == [0, 1, 2, 3]
+    (tmp_path / "b.parquet").write_bytes(b"junk")
+    complaint(lambda: open_table(tmp_path), f"cannot read {tmp_path / 'b.parquet'} as Parquet")
+
+
+def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
+    written(tmp_path / "a.csv", "n,t\n1,2\n2,7\n")
+    written(tmp_path / "b.csv", "t,n\nx,3.5\n")
+    written(tmp_path / "_log.txt", "no table")
+    table = open_table(tmp_path)
+    assert table.types(["n", "t"]) == {"n": "number", "t": "text"}
+    assert_same(whole(table), {"n": np.array([1.0, 2, 3.5]), "t": np.array(["2", "7", "x"], dtype=object)})
+    written(tmp_path / "c.csv", "n,u\n1,2\n")
+    complaint(lambda: open_table(tmp_path), "c.csv has other columns than a.csv: 't', 'u'")
+
+
 def test_columns_are_read_as_stated(tmp_path: Path) -> None:
     content = pa.table(
         {"i": pa.array([1, None, 3]), "b": [True, False, True], "t": ["1", "2.5", " 7"], "f": [0.0, 1.0, 2]}
@@ -503,6 +524,129 @@ def test_a_csv_that_changes_between_typing_and_reading_is_one_line(tmp_path: Pat
     batches = open_table(path).batches(["a"], types={"a": "number"})
     written(path, "a,b\nx,2\n")
     complaint(lambda: list(batches), str(path), "'x'")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("kept", ["in memory", "in a file", "nowhere"])
+def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The second column becomes text, the third gets decimals, after the first block.
+    rows = [
+        f"{i},{i if i < 90 else 'x'},{i if i < 80 else i / 4},{'NA' if i % 7 else 'é'},{i % 2 == 0}" for i in range(100)
+    ]
+    path = written(tmp_path / "t.csv", "a,b,c,d,e\n" + "\n".join(rows))
+    if kept != "in memory":
+        monkeypatch.setattr(csv_format, "STORE_BYTES", 500)
+    if kept == "nowhere":
+        monkeypatch.setattr(csv_format, "STORE_SHARE", 0.0)
+    table = open_table(path)
+    assert table.types(table.columns) == {"a": "integer", "b": "text", "c": "number", "d": "text", "e": "bool"}
+    parsed: list[tuple[str, ...]] = []
+    cells = csv_format.CsvTable._cells
+
+    def noted(self: Any, names: Any) -> Any:
+        parsed.append(tuple(names))
+        return cells(self, names)
+
+    monkeypatch.setattr(csv_format.CsvTable, "_cells", noted)
+    expected: Columns = {
+        "a": np.arange(100),
+        "b": np.array([str(i) if i < 90 else "x" for i in range(100)], dtype=object),
+        "c": np.array([i if i < 80 else i / 4 for i in range(100)]),
+        "d": np.array(["NA" if i % 7 else "é" for i in range(100)], dtype=object),
+        "e": np.arange(100) % 2 == 0,
+    }
+    assert_same(whole(table, rows=7), expected)
+    assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b", "c")]
+    stated: Any = {"a": "text", "b": "text", "d": "text"}
+    (batch,) = table.batches(["a", "d"], types=stated, stop=2)
+    assert batch.columns["a"].tolist() == ["0", "1"]
+    assert_same(whole(pickle.loads(pickle.dumps(table))), expected)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_separators_are_recognised_in_the_header_or_stated(separator: str, tmp_path: Path) -> None:
+    lines = ["a{0}b", "1{0}x,y", "2{0}z"]
+    path = written(tmp_path / "t.csv", "\n".join(lines).format(separator))
+    assert_same(whole(open_table(path)), {"a": np.array([1, 2]), "b": np.array(["x,y", "z"], dtype=object)})
+    path = written(tmp_path / "u.csv", '"a;|","b"\n1,2\n')
+    assert open_table(path).columns == ("a;|", "b")
+    path = written(tmp_path / "v.csv", f"a,c{separator}b\n1{separator}2\n")
+    assert open_table(path, separator=separator).columns == ("a,c", "b")
+    complaint(lambda: open_table(path, separator=";;"), "--separator is ';;'; expected one character")
+
+
+def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a;b\n1.234,5;7\n-2,25;1.000\nNA;\n1.234.567;3\n")
+    style = NumberStyle(decimal=",", thousands=".")
+    got = whole(open_table(path, style=style))
+    assert_same(got, {"a": np.array([1234.5, -2.25, np.nan, 1234567]), "b": np.array([7, 1000, np.nan, 3])})
+    wrong = written(tmp_path / "u.csv", "a;b\n1.5;7\n2,5;1\n")
+    assert open_table(wrong, style=style).types(["a"]) == {"a": "text"}, "1.5 groups no three digits"
+    stated: Any = {"a": "number"}
+    complaint(lambda: list(open_table(wrong, style=style).batches(["a"], types=stated)), "'a'", "'1.5' in row 0")
+    for marks in ({"decimal": "12"}, {"thousands": "5"}, {"decimal": ",", "thousands": ","}):
+        complaint(lambda marks=marks: NumberStyle(**marks), "--")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["01", "02", "11"], "text"),
+        (["01", "2", "3", "4"], "integer"),
+        (["0", "0", "1"], "integer"),
+        (["0.5", "0.25"], "number"),
+        (["00", "07", ""], "text"),
+        (["TRUE", "false", ""], "bool"),
+        (["true", "yes"], "text"),
+        (["", "NA"], "number"),
+    ],
+)
+def test_cells_show_their_type(cells: list[str], kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
+    assert open_table(path).types(["a"]) == {"a": kind}
+
+
+FOREIGN = [
+    "1.234,56",
+    "1,234.5",
+    "1 234,5",
+    "1'234.5",
+    "12 %",
+    "12%",
+    "$3",
+    "3 €",
+    "€3",
+    "5 kg",
+    "5.5kg",
+    "1D3",
+    "−5",
+    "(3)",
+    "1,5",
+]
+
+
+@pytest.mark.parametrize("cell", FOREIGN)
+def test_a_number_in_another_form_is_no_level(cell: str) -> None:
+    assert not is_number(cell)
+    assert foreign_number([cell, "7", cell]) == cell
+    assert foreign_number([cell, "red", "green"]) is None, "most cells are no numbers"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "2.5", "-3e4", ".5"],
+        ["1", "2", "2b"],
+        ["12a", "14b", "7c", "9a"],
+        ["1st", "2nd", "11th", "12th"],
+        ["10.0.0.1", "10.0.0.2"],
+        ["2020-01-01", "2020-01-02"],
+        ["K1", "M3", "red"],
+        ["3-5", "65+", "<18"],
+    ],
+)
+def test_levels_are_no_numbers_in_another_form(cells: list[str]) -> None:
+    assert foreign_number(cells) is None
 
 
 # svmlight

@@ -210,11 +210,12 @@ def is_frame(X: Any) -> bool:
     """Return whether X has columns with names: a frame of any library."""
     if _is_pandas(X):
         return all(isinstance(name, str) for name in X.columns)
-    return hasattr(X, "__arrow_c_stream__") or (hasattr(X, "collect") and hasattr(X, "columns"))
+    # The type is asked: to a lazy frame, asking for its columns is work.
+    return hasattr(X, "__arrow_c_stream__") or (hasattr(type(X), "collect") and hasattr(type(X), "columns"))
 
 
 def _is_pandas(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "iloc")
+    return hasattr(type(X), "iloc") and hasattr(type(X), "columns")
 
 
 def collected(X: Any) -> Any:

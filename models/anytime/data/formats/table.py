@@ -16,6 +16,7 @@ holds them. Rows are counted from 0, without the header.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
@@ -111,8 +112,8 @@ class Table(ABC):
 
     @property
     def index(self) -> frozenset[str]:
-        """Return the columns that number the rows, which no pattern matches: an index of pandas, one without name."""
-        return frozenset({""} & self._columns.keys())
+        """Return the columns that number the rows, which no pattern matches: an index of pandas, one without a name."""
+        return frozenset(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
 
     @property
     def factors(self) -> frozenset[str]:

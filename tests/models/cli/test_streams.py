@@ -1,0 +1,106 @@
+"""Commands whose input or output is unusual: pipes, full or closed streams, other encodings, settings of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anytime._files
+from anytime.cli.main import main
+from anytime.data.formats import open_table
+from anytime.errors import GroupsError, TableError
+from anytime.groups import load_groups
+
+TRAIN = [
+    "train",
+    "t.csv",
+    "--groups",
+    "g.yaml",
+    "--target",
+    "y",
+    "--alpha",
+    "0.1",
+    "--folds",
+    "0",
+    "--out",
+    "m.safetensors",
+]
+GROUPS = "groups:\n  - {name: größe, features: [a], cost: 1}\n"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    x = np.arange(30.0)
+    pd.DataFrame({"a": x, "y": 2 * x + np.cos(x)}).to_csv("t.csv", index=False)
+    Path("g.yaml").write_text(GROUPS, encoding="utf-8")
+    return tmp_path
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which $A is the command."""
+    variables = os.environ | {"A": f"{sys.executable} -m anytime", "TRAIN": " ".join(TRAIN)} | environment
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=variables, check=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "remark"),
+    [
+        ("$A $TRAIN > /dev/full", "cannot print the results: no space left on device; m.safetensors is complete"),
+        ("$A $TRAIN | true; exit ${PIPESTATUS[0]}", "cannot print the results: broken pipe; m.safetensors is complete"),
+        ("$A $TRAIN 2> /dev/full", ""),
+        ("$A $TRAIN 2>&-", ""),
+        ("$A $TRAIN >&-", ""),
+        ("$A $TRAIN >&- 2>&- <&-", ""),
+    ],
+)
+def test_no_command_fails_after_its_work_is_written(line: str, remark: str, desk: Path) -> None:
+    done = shell(line)
+    assert done.returncode == 0
+    assert Path("m.safetensors").exists()
+    assert remark in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_whose_output_is_its_work_fails_with_it(desk: Path) -> None:
+    assert main(TRAIN) == 0
+    done = shell("$A show m.safetensors > /dev/full")
+    assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
+    assert shell("$A show none 2> /dev/full").returncode == 2
+
+
+def test_characters_that_a_terminal_lacks_are_escaped(desk: Path) -> None:
+    done = shell("$A $TRAIN && $A show grö", PYTHONIOENCODING="ascii")
+    assert r"gr\xf6\xdfe" in done.stdout
+    assert done.stderr.endswith("error: cannot read 'gr\\xf6': no such file or directory\n")
+
+
+def test_settings_of_other_libraries_break_no_plot(desk: Path) -> None:
+    assert main(TRAIN) == 0
+    Path("matplotlibrc").write_text("text.usetex: True\n")
+    done = shell("$A plot m.safetensors --out m.svg", MPLBACKEND="module://matplotlib_inline.backend_inline")
+    assert (done.returncode, done.stderr) == (0, "wrote m.svg\n")
+    assert Path("m.svg").stat().st_size > 1000
+
+
+def test_a_pipe_is_read_once_and_never_waited_for_without_end(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo("p.yaml")
+    writer = threading.Thread(target=lambda: Path("p.yaml").write_text(GROUPS, encoding="utf-8"))
+    writer.start()
+    assert load_groups("p.yaml") == load_groups("g.yaml")
+    writer.join()
+    monkeypatch.setattr(anytime._files, "PIPE_S", 0.05)
+    with pytest.raises(GroupsError, match=r"cannot read the groups file 'p.yaml': the pipe sends nothing for 0.05 s"):
+        load_groups("p.yaml")
+    os.mkfifo("p.csv")
+    with pytest.raises(TableError, match=r"'p\.csv' is a pipe, and tables are read more than once"):
+        open_table("p.csv")
+    os.mkfifo("p.safetensors")
+    assert main(["show", "p.safetensors"]) == 2
