@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime.data.columns import check_finite, feature_matrix, responses, weights_of, without_target
-from anytime.data.formats import ROWS, Batch, ReadAs, Table, fingerprint
+from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, fingerprint
 from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import present
@@ -27,9 +28,6 @@ from anytime.moments.files import Checkpoint, CheckpointState
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Float, Index
-
-BLOCK_VALUES = 2**22
-"""Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
 
 Progress: TypeAlias = Callable[[int], None]
 """Callback that receives the number of rows just read."""
@@ -169,7 +167,7 @@ class Dataset:
         """
         assigner = FoldAssigner(folds, seed, stratified=stratified)
         if checkpoint is None:
-            return self.summed(self.blocks(assigner, progress=progress), folds, n_jobs=n_jobs)
+            return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
         row, before = 0, None
         state = self._resume_state(checkpoint, assigner, seed)
         if state is not None:
@@ -223,10 +221,16 @@ class Dataset:
                 raise TableError(f"{self.table.name}: {error}") from None
 
     def blocks(
-        self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None, progress: Progress = ignored
+        self,
+        assigner: FoldAssigner,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        n_jobs: int | None = 1,
+        progress: Progress = ignored,
     ) -> Iterator[Block]:
         """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
-        batch_rows = min(max(BLOCK_VALUES // max(len(self.groups.features), 1), 1024), ROWS)
+        batch_rows = self.table.block_rows(len(self.groups.features), effective_n_jobs(n_jobs))
         expansion = None if self.terms.is_identity else self.terms
 
         def block(rows: Rows) -> Block:

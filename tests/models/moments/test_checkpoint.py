@@ -31,7 +31,7 @@ CONTENT = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve blocks, so that some are done when a pass stops."""
-    monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 1)
+    monkeypatch.setattr("anytime.data.formats.table.BLOCK_VALUES", 1)
 
 
 @pytest.fixture(params=[".parquet", ".csv"], scope="module")

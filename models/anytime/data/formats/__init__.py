@@ -15,10 +15,21 @@ from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.memory import table_of
 from anytime.data.formats.npz import NpzTable
 from anytime.data.formats.svmlight import SvmlightTable
-from anytime.data.formats.table import ROWS, Batch, JoinedTable, ReadAs, Table, visible
+from anytime.data.formats.table import BLOCK_VALUES, ROWS, Batch, JoinedTable, ReadAs, Table, visible
 from anytime.errors import TableError
 
-__all__ = ["ROWS", "SUFFIXES", "Batch", "NumberStyle", "ReadAs", "Table", "fingerprint", "open_table", "table_of"]
+__all__ = [
+    "BLOCK_VALUES",
+    "ROWS",
+    "SUFFIXES",
+    "Batch",
+    "NumberStyle",
+    "ReadAs",
+    "Table",
+    "fingerprint",
+    "open_table",
+    "table_of",
+]
 
 SUFFIXES: Mapping[str, Callable[..., Table]] = {
     ".parquet": ParquetTable,

@@ -19,7 +19,7 @@ from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
 from anytime.data.formats.cells import Recognition
 from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, required
 from anytime.errors import TableError
-from anytime.moments.accumulate import dense
+from anytime.moments.accumulate import MAX_PART_ROWS, dense
 from anytime.types import ColumnType
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ def arrow_array(name: str, values: Any) -> pa.Array:
     pa = required("pyarrow")
     if isinstance(values, np.ndarray) and values.dtype.byteorder not in "=|":
         values = values.astype(values.dtype.newbyteorder("="))
+    is_float = getattr(getattr(values, "dtype", None), "kind", "") == "f"
     try:
-        return pa.array(values, from_pandas=True)
+        return pa.array(values, from_pandas=not is_float)  # NaN stays NaN, without a pass over the values
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kinds = {
             type(value).__name__
@@ -126,6 +127,11 @@ class MatrixTable(MemoryTable):
     @property
     def rows(self) -> int:
         return int(self._matrix.shape[0])
+
+    def block_rows(self, columns: int, jobs: int) -> int:
+        """Return equal parts for the threads: a block is a view."""
+        del columns
+        return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
         return MatrixTable(self.name, self._matrix, list(self._places), {**self._beside, **columns})

@@ -47,6 +47,9 @@ def required(module: str) -> Any:
 ROWS = 16_384
 """Default number of rows in a batch: 64 MiB at 512 columns."""
 
+BLOCK_VALUES = 2**22
+"""Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
+
 
 ReadAs: TypeAlias = ColumnType | Literal["key"]
 """What a column is read as."""
@@ -124,6 +127,11 @@ class Table(ABC):
     def starts(self) -> tuple[int, ...]:
         """Return the rows, ascending from 0, at which reading can start without the rows before."""
         return (0,)
+
+    def block_rows(self, columns: int, jobs: int) -> int:
+        """Return the number of rows of these columns that one of some threads sums at a time."""
+        del jobs
+        return min(max(BLOCK_VALUES // max(columns, 1), 1024), ROWS)
 
     def types(self, columns: Iterable[str], stated: Mapping[str, ReadAs] = {}) -> dict[str, ReadAs]:
         """Return the type of each column; what is `stated` wins.
