@@ -245,6 +245,10 @@ def surveyed(
         A basis does not fit its column.
     """
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
+    unknown = next((name for name in stated if not table.has(name)), None)
+    if unknown is not None:
+        known_columns = suggestion(unknown, table.columns)
+        raise TableError(f"{table.name} has no column {unknown!r}, whose type is stated; {known_columns}")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]

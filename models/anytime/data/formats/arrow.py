@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.cells import booleans_of, first_without, numbers_of
+from anytime.data.formats.cells import booleans_of, first_without, foreign_number, numbers_of
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.types import ColumnType
@@ -99,9 +99,10 @@ def _parsed(name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
 
 def not_numbers(name: str, cell: str, row: int) -> TableError:
     """Return the error for text in a column of numbers."""
+    remedy = "give --decimal and --thousands as the file has them" if foreign_number([cell]) else "fix it"
     return TableError(
-        f"column {name!r} holds text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected numbers: fix "
-        f"it, leave the column out, or state `types: {{{name}: text}}` in the groups file if it holds levels"
+        f"column {name!r} holds text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected numbers: {remedy}, "
+        f"leave the column out, or state `types: {{{name}: text}}` in the groups file if it holds levels"
     )
 
 
