@@ -101,8 +101,8 @@ def not_numbers(name: str, cell: str, row: int) -> TableError:
     """Return the error for text in a column of numbers."""
     remedy = "give --decimal and --thousands as the file has them" if foreign_number([cell]) else "fix it"
     return TableError(
-        f"column {name!r} holds text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected numbers: {remedy}, "
-        f"leave the column out, or state `types: {{{name}: text}}` in the groups file if it holds levels"
+        f"column {name!r} holds text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected numbers: "
+        f"{remedy}, leave the column out, or state `types: {{{name}: text}}` in the groups file if it holds levels"
     )
 
 
