@@ -89,6 +89,8 @@ class ColumnOptions(NamedTuple):
     clamp: Clamp = None
     bases: Mapping[str, ColumnBasis] | None = None
     """Bases of the columns, if they are already learned."""
+    partial: bool = False
+    """Whether rows of other sites follow, so that one value of the target is enough."""
     rows: int | None = None
     """Rows of a call for which costs are stated, if other than in the groups."""
 
@@ -210,7 +212,7 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     survey = survey_target(table, options.target, drop_missing=options.drop_missing)
-    target = options.known or settle_target(survey, options.task, options.family)
+    target = options.known or settle_target(survey, options.task, options.family, partial=options.partial)
     dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
     ignored = dataset.check()
     if ignored:
@@ -259,6 +261,11 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
         raise TrainingError(f"--target is {', '.join(options.target)}; the moments are of {', '.join(record.target)}")
     if options.task not in ("auto", record.task):
         raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
+    if record.classes is not None and not stored.target.is_consistent:
+        raise TrainingError(
+            f"{str(data)!r} contains moments of the class {record.classes[0]!r} alone; add those of other classes with "
+            "'anytime moments'"
+        )
     groups = record.groups if options.groups is None else record.groups.with_costs(load_groups(options.groups))
     return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
 

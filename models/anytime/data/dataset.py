@@ -113,19 +113,22 @@ def _absent(column: NDArray[Any]) -> Bool:
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=np.bool_)
 
 
-def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
+def settle_target(
+    survey: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None, *, partial: bool = False
+) -> Target:
     """Return the target: the task and the classes.
 
     "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
     other targets are regression. Floats count as two values only where they are whole numbers with gaps.
 
-    Raises TableError if the target has one value only, or does not fit the task.
+    With `partial`, other rows will follow, so one value is enough, and text is one class. Raises TableError if the
+    target has one value only, or does not fit the task.
     """
     columns, several = survey.columns, len(survey.columns) > 1
     if task == "auto" and family in FAMILY_TASKS:
         task = FAMILY_TASKS[family]
     for name, kind, values in zip(columns, survey.kinds, survey.values, strict=True):
-        if len(values) < 2:
+        if len(values) < 2 and not partial:
             (only,) = values
             raise TableError(f"{survey.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
         if kind == "O" and (task in ("regression", "count") or several):
@@ -138,7 +141,7 @@ def settle_target(survey: Survey, task: Task | Literal["auto"] = "auto", family:
         raise TableError(
             f"{survey.table}: target {columns[0]!r} holds {min(survey.values[0])}; expected counts, 0 or more"
         )
-    target = Target(task, columns) if task in ("regression", "count") else _class_target(survey, task)
+    target = Target(task, columns) if task in ("regression", "count") else _class_target(survey, task, partial=partial)
     if family is not None:
         check_family(family, target)
     return target
@@ -153,14 +156,14 @@ def _guessed_task(survey: Survey) -> Task:
     return "multiclass" if kind == "O" else "regression"
 
 
-def _class_target(survey: Survey, task: Task) -> Target:
+def _class_target(survey: Survey, task: Task, *, partial: bool) -> Target:
     name, values = survey.columns[0], survey.values[0]
     if len(values) > MAX_CLASSES:
         raise TableError(f"{survey.table}: target {name!r} has over {MAX_CLASSES} values; choose --task regression")
-    if task == "binary" and len(values) != 2:
+    if task == "binary" and len(values) != 2 and not (partial and len(values) < 2):
         raise TableError(f"{survey.table}: target {name!r} has {len(values)} values; expected 2 for task binary")
     classes: list[Label] = sorted(int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
-    return Target("binary" if len(classes) == 2 else "multiclass", survey.columns, tuple(classes))
+    return Target.of_classes(survey.columns, classes)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ own only term; true and false count as 1 and 0. Otherwise its value u moves to t
 one, and each of its terms has a `form`:
 
 - "value": u; "hinge": max(u - knot, 0); "power": ((u - centre) / scale) ** power
-- "level": 1 if u is `level`, otherwise 0: two numbers are the same if their float32 forms are equal; where that of `level`
-  is below 2^-126 or from 2^24 up in size, only if they are equal; "other": 1 if u is the level of no term of the feature, otherwise 0
+- "level": 1 if u is `level`, otherwise 0. Two numbers are the same if their float32 forms are equal; where the form of
+  `level` is below 2^-126 or from 2^24 up in size, only if they are equal
+- "other": 1 if u is the level of no term of the feature, otherwise 0
 - "missing": 1 if u is missing, otherwise 0
 
 A missing value makes "missing" 1, and replaces every other term by its mean. A feature with `categories: true` has
