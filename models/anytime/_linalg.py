@@ -59,6 +59,26 @@ def single_blas_thread() -> AbstractContextManager[None]:
     return _SINGLE_BLAS_THREAD
 
 
+def row_scores(terms: Float, coef: Float, intercept: Float) -> Float:
+    """Return the scores (rows, P) of terms (T, rows), of coefficients (T, P) and intercepts (P,).
+
+    Each row's products are summed in the order of the terms. A score depends on its row alone, not on the position of
+    the row or the number of rows, as it does with BLAS, whose kernels treat the last rows of a block differently.
+    """
+    rows = terms.shape[1]
+    # The sum over contiguous columns runs along the rows. One row alone would be summed along the terms.
+    if rows == 1:
+        terms = np.concatenate((terms, terms), axis=1)
+    elif not terms.flags.c_contiguous:
+        terms = np.ascontiguousarray(terms)
+    if len(intercept) == 1:
+        return np.einsum("tr,t->r", terms, coef[:, 0])[:rows, np.newaxis] + intercept
+    scores = np.empty((rows, len(intercept)))
+    for p, each in enumerate(intercept):
+        scores[:, p] = np.einsum("tr,t->r", terms, coef[:, p])[:rows] + each
+    return scores
+
+
 NULL_EIGENVALUE = 1e-10
 """Eigenvalues below this share of the group's largest count as zero."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,12 @@ class Target:
     task: Task
     columns: tuple[str, ...]
     classes: tuple[Label, ...] | None = None
+
+    @classmethod
+    def of_classes(cls, columns: tuple[str, ...], classes: Iterable[Label]) -> Target:
+        """Return the target of some classes; one class alone is that of moments which others will join."""
+        found = tuple(classes)
+        return cls("binary" if len(found) == 2 else "multiclass", columns, found)
 
     @property
     def responses(self) -> tuple[str, ...]:

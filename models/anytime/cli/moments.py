@@ -15,10 +15,12 @@ from anytime.cli import options
 from anytime.cli.console import print_results, remark
 from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
 from anytime.cli.streams import remember_written
-from anytime.errors import TableError, listed
+from anytime.errors import TableError, TrainingError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
+from anytime.target import Target
 from anytime.training.fit import now
+from anytime.types import Label
 
 
 def moments(
@@ -30,6 +32,10 @@ def moments(
     groups: options.MaybeGroups = None,
     target: options.MaybeTarget = None,
     task: options.TaskName = "auto",
+    classes: Annotated[
+        str | None,
+        typer.Option(help="State all classes, separated by commas: the tables may lack some.", metavar="A,B,..."),
+    ] = None,
     minus: Annotated[
         list[Path] | None,
         typer.Option(help="Subtract this moments file, whose rows must be in DATA; repeat for several."),
@@ -79,6 +85,8 @@ def moments(
         clamp=options.parsed_clamp(clamp),
         types=options.stated_types(text, number),
         reader=options.table_reader(separator, decimal, thousands),
+        known=_stated(classes, target, task),
+        partial=True,
     )
     with open_backend(backend, scheduler, None) as opened:
         first, *others = _gathered(data, columns, opened)
@@ -104,21 +112,26 @@ def moments(
 def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
-    The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
-    no others.
+    The first input defines the bases and the meaning of the target. Each may lack classes of the others.
     """
     found: list[StoredMoments] = []
     for path in data:
         if are_moments(path):
             found.append(StoredMoments.load(path))
             continue
-        known = found[0].target if found else None
+        known = columns.known or (found[0].target if found else None)
         if known is not None and columns.target and tuple(columns.target) != known.columns:
             raise TableError(
                 f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
         bases = found[0].record.groups.bases if found else None
-        source = open_table_source(path, columns._replace(known=known, bases=bases), backend)
+        types = dict(columns.types)
+        if known is not None:
+            types |= dict.fromkeys(known.columns, known.type)
+        if found:
+            types |= found[0].record.groups.known_types
+        options = columns._replace(known=_open_ended(known, columns), bases=bases, types=types)
+        source = open_table_source(path, options, backend)
         settled = source.columns
         record = MomentsRecord(
             created=now(),
@@ -137,3 +150,25 @@ def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) ->
         empty = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
         found.append(StoredMoments(record, parts + (empty,) * (columns.folds - len(parts))))
     return found
+
+
+def _stated(classes: str | None, target: list[str] | None, task: str) -> Target | None:
+    """Return the target that --classes states: whole numbers if all are, booleans, or text."""
+    if classes is None:
+        return None
+    words = [word.strip() for word in classes.split(",")]
+    if target is None or len(target) != 1 or task == "regression":
+        raise TrainingError("--classes requires one --target, whose task is not regression")
+    labels: list[Label] = [*words]
+    if all(word.lower() in ("true", "false") for word in words):
+        labels = [word.lower() == "true" for word in words]
+    elif all(word.removeprefix("-").isdecimal() and word.isascii() for word in words):
+        labels = [int(word) for word in words]
+    if len(set(labels)) < max(len(labels), 2) or "" in labels:
+        raise TrainingError(f"--classes is {classes!r}; expected two or more different classes, separated by commas")
+    return Target.of_classes((target[0],), sorted(labels))
+
+
+def _open_ended(known: Target | None, columns: ColumnOptions) -> Target | None:
+    """Return a known target; None for classes that no option states, since a later table may have others."""
+    return known if known is None or known.classes is None or columns.known is not None else None

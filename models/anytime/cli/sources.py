@@ -94,6 +94,8 @@ class ColumnOptions(NamedTuple):
     clamp: Clamp = None
     bases: Mapping[str, ColumnBasis] | None = None
     """Bases of the columns, if they are already learned."""
+    partial: bool = False
+    """Whether rows of other sites follow, so that one value of the target is enough."""
     rows: int | None = None
     """Rows of a call for which costs are stated, if other than in the groups."""
     types: Mapping[str, ColumnType] = {}
@@ -224,7 +226,7 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
         drop_missing=options.drop_missing,
         seed=options.seed,
     )
-    target = options.known or settle_target(found, options.task, options.family)
+    target = options.known or settle_target(found, options.task, options.family, partial=options.partial)
     dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
     ignored = [name for name in dataset.check() if name not in table.index]
     if ignored:
@@ -269,6 +271,11 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
         raise TrainingError(f"--target is {', '.join(options.target)}; the moments are of {', '.join(record.target)}")
     if options.task not in ("auto", record.task):
         raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
+    if record.classes is not None and not stored.target.is_consistent:
+        raise TrainingError(
+            f"{str(data)!r} contains moments of the class {record.classes[0]!r} alone; add those of other classes with "
+            "'anytime moments'"
+        )
     groups = record.groups if options.groups is None else record.groups.with_costs(load_groups(options.groups))
     return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
 

@@ -147,13 +147,16 @@ class _Found:
         return Survey(name, self._target, *counts, self._types, values, sample, self._table.layout)
 
 
-def settle_target(found: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None) -> Target:
+def settle_target(
+    found: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None, *, partial: bool = False
+) -> Target:
     """Return the target: the task and the classes.
 
     "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
     other targets are regression. Floats count as two values only where they are whole numbers with gaps.
 
-    Raises TableError if the target has one value only, or does not fit the task.
+    With `partial`, other rows will follow, so one value is enough, and text is one class. Raises TableError if the
+    target has one value only, or does not fit the task.
     """
     columns, several = found.columns, len(found.columns) > 1
     if task == "auto" and family in FAMILY_TASKS:
@@ -161,7 +164,7 @@ def settle_target(found: Survey, task: Task | Literal["auto"] = "auto", family: 
     for name, values in zip(columns, found.values, strict=True):
         if found.types[name] == "text":
             _check_text(found, name, values)
-        if len(values) < 2:
+        if len(values) < 2 and not partial:
             (only,) = values
             raise TableError(f"{found.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
         if found.types[name] == "text" and (task in ("regression", "count") or several):
@@ -174,7 +177,7 @@ def settle_target(found: Survey, task: Task | Literal["auto"] = "auto", family: 
         raise TableError(
             f"{found.table}: target {columns[0]!r} holds {min(found.values[0])}; expected counts, 0 or more"
         )
-    target = Target(task, columns) if task in ("regression", "count") else _class_target(found, task)
+    target = Target(task, columns) if task in ("regression", "count") else _class_target(found, task, partial=partial)
     if family is not None:
         check_family(family, target)
     return target
@@ -197,11 +200,11 @@ def _guessed_task(found: Survey) -> Task:
     return "multiclass" if kind == "text" else "regression"
 
 
-def _class_target(found: Survey, task: Task) -> Target:
+def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:
     name, values = found.columns[0], found.values[0]
     if len(values) > MAX_CLASSES:
         raise TableError(f"{found.table}: target {name!r} has over {MAX_CLASSES} values; choose --task regression")
-    if task == "binary" and len(values) != 2:
+    if task == "binary" and len(values) != 2 and not (partial and len(values) < 2):
         raise TableError(f"{found.table}: target {name!r} has {len(values)} values; expected 2 for task binary")
     if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):
         raise TableError(
@@ -211,7 +214,7 @@ def _class_target(found: Survey, task: Task) -> Target:
     classes: list[Label] = sorted(
         bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values
     )
-    return Target("binary" if len(classes) == 2 else "multiclass", found.columns, tuple(classes))
+    return Target.of_classes(found.columns, classes)
 
 
 def surveyed(

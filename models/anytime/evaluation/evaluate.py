@@ -212,7 +212,7 @@ def _accuracy(model: Model, dataset: Dataset) -> Float:
 def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:
     scores, relevances, keys = [], [], []
     for rows in dataset.rows_for(model.prefixes.scores):
-        scores.append(model.prefixes.predict_all(rows.X)[:, :, 0].T.copy())
+        scores.append(model.prefixes.predict_each(rows.X)[:, :, 0].T.copy())
         relevances.append(rows.Y[:, 0])
         keys.append(np.asarray(rows.query))
     truth, query = np.concatenate(relevances), np.concatenate(keys)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -122,6 +123,35 @@ def distinct_names(column: str, sign: str, values: Iterable[float]) -> list[str]
     return short if len(set(short)) == len(short) else [f"{column}{sign}{value!r}" for value in numbers]
 
 
+SINGLE = (2.0**-126, 2.0**24)
+"""Float32 keeps a number of at least the first size within 6e-8 of it, and whole numbers below the second exactly."""
+
+
+def same_values(values: Iterable[float]) -> Float:
+    """Return the smallest and the largest number (values, 2) that is the same value as each of some numbers.
+
+    A value is itself in float32 and in float64: numbers with the same float32 form are the same. Where float32 does not
+    keep whole numbers apart, and below its normal range, only equal numbers are the same.
+    """
+    exact = np.array(list(values), dtype=np.float64)
+    ends = np.stack([exact, exact], axis=1)
+    with np.errstate(over="ignore", under="ignore"):
+        form = exact.astype(np.float32)
+    near = (np.abs(form) >= SINGLE[0]) & (np.abs(form) < SINGLE[1])
+    form = form[near]
+    for end, towards in enumerate((-np.inf, np.inf)):
+        middle = 0.5 * (form.astype(np.float64) + np.nextafter(form, np.float32(towards)))
+        # A tie belongs to the form whose last bit is 0.
+        ends[near, end] = np.where(middle.astype(np.float32) == form, middle, np.nextafter(middle, -towards))
+    return ends
+
+
+def distinct_values(values: Float) -> NDArray[np.bool_]:
+    """Return which of some ascending numbers are another value than the one before."""
+    lows = same_values(values)[:, 0]
+    return np.concatenate([np.ones(min(1, len(lows)), dtype=np.bool_), lows[1:] != lows[:-1]])
+
+
 @dataclass(frozen=True)
 class Linear:
     """One term, the column itself; booleans are 0 and 1."""
@@ -213,7 +243,13 @@ class Hinge:
             return common_values(sample)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
             raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
-        return distinct(tuple(map(float, given.levels)))
+        levels = distinct(tuple(map(float, given.levels)))
+        return tuple(compress(levels, distinct_values(np.array(levels))))
+
+    @cached_property
+    def same(self) -> Float:
+        """Return the ends (levels, 2) of the numbers that are each common value, by `same_values`."""
+        return same_values(self.levels)
 
     @cached_property
     def _knots(self) -> Float:
@@ -230,7 +266,7 @@ class Hinge:
         np.maximum(hinges, 0.0, out=hinges)
         if self.levels:
             indicators = out[1 + knots :]
-            np.equal(x, np.array(self.levels)[:, np.newaxis], out=indicators)
+            np.logical_and(x >= self.same[:, :1], x <= self.same[:, 1:], out=indicators)
             indicators[:, np.isnan(x)] = np.nan
 
     def described(self) -> ColumnBasis:
@@ -282,6 +318,10 @@ def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
 def common_values(sample: ColumnSample) -> tuple[float, ...]:
     """Return the values that more than a tenth of the rows have, the five most frequent at most, ascending."""
     found, counts = sample.counts()
+    if len(found):  # forms of one value in float32 and float64 are counted together; the most frequent one names it
+        firsts = np.flatnonzero(distinct_values(found))
+        order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
+        found, counts = found[order[firsts]], np.add.reduceat(counts, firsts)
     common = np.flatnonzero(counts > COMMON_SHARE * sample.rows)
     most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
     return tuple(np.sort(found[most]).tolist())

@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime.errors import GroupsError
-from anytime.features.bases import Basis, Categories, ColumnSample, Hinge, Linear, Octiles, distinct_names, parsed_basis
+from anytime.features.bases import (
+    Basis,
+    Categories,
+    ColumnSample,
+    Hinge,
+    Linear,
+    Octiles,
+    distinct_names,
+    parsed_basis,
+    same_values,
+)
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, Float, Index
 
@@ -99,11 +109,11 @@ class Columns:
         """
         if self._bounds is None:
             return np.array(X.T, dtype=np.float64, order="C"), None  # a column at a time is contiguous
-        low, high = self._bounds
+        low, high, *same = self._bounds
         x = np.minimum(np.maximum(X.T, low, order="C"), high)  # .7 us for a row, 2.0 by np.clip
         if x.tobytes() == X.T.tobytes():  # .2 us for a row, 5.6 by the comparisons below
             return x, None
-        outside = np.asarray(((X < low.T) | (X > high.T)).any(axis=0))
+        outside = np.asarray(((X < same[0].T) | (X > same[1].T)).any(axis=0))
         return x, outside if outside.any() else None
 
     def terms_of_row(self, x: Float) -> Float | None:
@@ -130,7 +140,7 @@ class Columns:
             return
         x = np.array(X.T, dtype=np.float64, order="C")
         if self._bounds is not None:
-            np.clip(x, *self._bounds, out=x)
+            np.clip(x, *self._bounds[:2], out=x)
         self.expand_clamped(x, out)
 
     def expand_clamped(self, x: Float, out: Float) -> None:
@@ -144,7 +154,7 @@ class Columns:
             out[pieces.terms] = np.maximum(x[pieces.columns] - pieces.knots, pieces.floors)
         if len(pieces.equal_terms):
             same = x[pieces.equal_columns]
-            out[pieces.equal_terms] = (same == pieces.levels) + 0.0 * same  # NaN where missing
+            out[pieces.equal_terms] = ((same >= pieces.lows) & (same <= pieces.highs)) + 0.0 * same  # NaN where missing
         for j in self._others:
             start, stop = self.spans[j]
             self.columns[j].basis.expand(x[j], out[start : stop - self.columns[j].indicator])
@@ -161,11 +171,12 @@ class Columns:
         return out.T
 
     @cached_property
-    def _bounds(self) -> tuple[Float, Float] | None:
+    def _bounds(self) -> tuple[Float, Float, Float, Float] | None:
+        """Return the ends of the ranges (columns, 1), and the last numbers that are the same values as these."""
         if not any(column.range for column in self.columns):
             return None
         ends = np.array([column.range or (-np.inf, np.inf) for column in self.columns])
-        return ends[:, :1], ends[:, 1:]
+        return ends[:, :1], ends[:, 1:], same_values(ends[:, 0])[:, :1], same_values(ends[:, 1])[:, 1:]
 
     @cached_property
     def _pieces(self) -> _Pieces:
@@ -174,22 +185,23 @@ class Columns:
         They are computed at once, in a tenth of the time that one row takes column by column.
         """
         pieces: list[tuple[int, int, float, float]] = []
-        equal: list[tuple[int, int, float]] = []
+        equal: list[tuple[int, int, float, float]] = []
         for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
             if isinstance(column.basis, Linear | Hinge):
-                knots, levels = (
-                    (column.basis.knots, column.basis.levels) if isinstance(column.basis, Hinge) else ((), ())
+                knots, same = (
+                    (column.basis.knots, column.basis.same.tolist()) if isinstance(column.basis, Hinge) else ((), ())
                 )
                 pieces += [(start, j, 0.0, -np.inf), *((start + k, j, knot, 0.0) for k, knot in enumerate(knots, 1))]
-                equal += [(start + k, j, level) for k, level in enumerate(levels, 1 + len(knots))]
+                equal += [(start + k, j, low, high) for k, (low, high) in enumerate(same, 1 + len(knots))]
         return _Pieces(
             terms=np.array([term for term, *_ in pieces], dtype=np.intp),
             columns=np.array([j for _, j, *_ in pieces], dtype=np.intp),
             knots=np.array([[knot] for *_, knot, _ in pieces]),
             floors=np.array([[floor] for *_, floor in pieces]),
             equal_terms=np.array([term for term, *_ in equal], dtype=np.intp),
-            equal_columns=np.array([j for _, j, _ in equal], dtype=np.intp),
-            levels=np.array([[level] for *_, level in equal]),
+            equal_columns=np.array([j for _, j, *_ in equal], dtype=np.intp),
+            lows=np.array([[low] for *_, low, _ in equal]),
+            highs=np.array([[high] for *_, high in equal]),
         )
 
     @cached_property
@@ -198,7 +210,8 @@ class Columns:
         pieces = self._pieces
         if len(pieces.terms) < self.size:
             return None
-        low, high = self._bounds or (np.full(len(self.columns), -np.inf), np.full(len(self.columns), np.inf))
+        unbounded = np.full(len(self.columns), np.inf)
+        low, high, *_ = self._bounds or (-unbounded, unbounded)
         return low.ravel(), high.ravel(), pieces.columns, pieces.knots.ravel(), pieces.floors.ravel()
 
     @cached_property
@@ -418,7 +431,8 @@ class _Pieces(NamedTuple):
     floors: Float
     equal_terms: Index
     equal_columns: Index
-    levels: Float
+    lows: Float
+    highs: Float
 
 
 def _column(name: str, given: ColumnBasis | None) -> Column:

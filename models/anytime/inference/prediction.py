@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
+from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion, summary
 from anytime.features.bases import Categories
 from anytime.features.expansion import Columns
@@ -479,8 +480,7 @@ class Prediction:
             return np.tile(intercept, (self.rows, 1))
         assert self._X is not None  # noqa: S101  (these columns were received)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores: Float = intercept + self._X[:, columns].dot(coef)
-        return scores
+            return row_scores(self._X.T[columns], coef, intercept)
 
     def _by_row(self, rows: list[Any]) -> Any:
         """Return the list of all rows, or its element if there is one row."""

@@ -9,7 +9,9 @@ own only term; true and false count as 1 and 0. Otherwise its value u moves to t
 one, and each of its terms has a `form`:
 
 - "value": u; "hinge": max(u - knot, 0); "power": ((u - centre) / scale) ** power
-- "level": 1 if u is `level`, otherwise 0; "other": 1 if u is the level of no term of the feature, otherwise 0
+- "level": 1 if u is `level`, otherwise 0. Two numbers are the same if their float32 forms are equal; where the form of
+  `level` is below 2^-126 or from 2^24 up in size, only if they are equal
+- "other": 1 if u is the level of no term of the feature, otherwise 0
 - "missing": 1 if u is missing, otherwise 0
 
 A missing value makes "missing" 1, and replaces every other term by its mean. A feature with `categories: true` has
@@ -597,7 +599,7 @@ static const ANYTIME_REAL ${name}_highs[${NAME}_FEATURES] = {
 };
 
 /* What a term is of the value u, by its code: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
- * whether u is a; -2, whether u is missing. */
+ * whether u is a, in float or in double; -2, whether u is missing. */
 static const signed char ${name}_codes[${NAME}_TERMS] = {
     ${codes}
 };
@@ -612,12 +614,13 @@ static const ANYTIME_REAL ${name}_bs[${NAME}_TERMS] = {
 static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
 {
     const ANYTIME_REAL a = ${name}_as[term], z = (u - a) / ${name}_bs[term];
+    const float single = (float)a;
     ANYTIME_REAL power = z;
     switch (${name}_codes[term]) {
     case -2:
         return 0;
     case -1:
-        return u == a;
+        return fabsf(single) >= 0x1p-126f && fabsf(single) < 0x1p24f ? (float)u == single : u == a;
     case 0:
         return u > a ? u - a : 0;
     }

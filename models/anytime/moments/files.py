@@ -143,11 +143,34 @@ class StoredMoments:
         return Moments.merged(self.parts)
 
     def merge(self, other: StoredMoments) -> StoredMoments:
-        """Return the moments of the rows of both, fold by fold; raise TableError if their columns differ."""
+        """Return the moments of the rows of both, fold by fold; raise TableError if their columns differ.
+
+        Each may lack classes of the other.
+        """
+        ours, theirs = self.record.classes, other.record.classes
+        if ours is not None and theirs is not None and ours != theirs and _of_one_type(ours, theirs):
+            classes = sorted({*ours, *theirs})
+            return self.with_classes(classes).merge(other.with_classes(classes))
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
         data = (*self.record.data, *other.record.data)
         return StoredMoments(self.record.model_copy(update={"data": data}), parts)
+
+    def with_classes(self, classes: Sequence[Label]) -> StoredMoments:
+        """Return the moments for classes that include those of the rows, in this order."""
+        ours = self.record.classes
+        assert ours is not None  # noqa: S101
+        # The indicators of all classes are linear in the responses: of two classes, only the second is stored.
+        size, own = len(classes), np.eye(len(ours))
+        weights, shift = (own, np.zeros(len(ours))) if len(ours) != 2 else (np.array([[-1.0], [1.0]]), own[0])
+        place = [list(classes).index(each) for each in ours]
+        A, b = np.zeros((size, weights.shape[1])), np.zeros(size)
+        A[place], b[place] = weights, shift
+        if size == 2:
+            A, b = A[1:], b[1:]
+        target = Target.of_classes(self.record.target, classes)
+        record = self.record.model_copy(update={"task": target.task, "classes": target.classes})
+        return StoredMoments(record, tuple(part.with_responses(A, b) for part in self.parts))
 
     def without(self, other: StoredMoments) -> StoredMoments:
         """Return the moments of the rows that are not among those of `other`.
@@ -155,6 +178,8 @@ class StoredMoments:
         If the tables of `other` are among ours, this undoes `merge`, fold by fold. Otherwise its rows may be in any
         fold, and the result has one fold. Raise TableError if the columns differ, or its rows are not all among ours.
         """
+        if self.record.classes is not None and set(other.record.classes or ()) < set(self.record.classes):
+            other = other.with_classes(self.record.classes)
         added = not Counter(other.record.data) - Counter(self.record.data)
         if added and len(self.parts) > 1:
             self._check_alike(other)
@@ -213,6 +238,11 @@ class StoredMoments:
                     )
 
 
+def _of_one_type(ours: Sequence[Label], theirs: Sequence[Label]) -> bool:
+    """Return whether classes are all text, or all numbers and booleans."""
+    return len({isinstance(each, str) for each in (*ours, *theirs)}) == 1
+
+
 def are_moments(path: Path) -> bool:
     return has_kind(path, KIND)
 
@@ -239,7 +269,8 @@ def _record(text: str) -> MomentsRecord:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error
-    if not Target(record.task, record.target, record.classes).is_consistent:
+    alone = record.task == "multiclass" and record.classes is not None and len(record.classes) == 1
+    if not alone and not Target(record.task, record.target, record.classes).is_consistent:
         raise ArtifactError("has classes that do not fit its task")
     return record
 

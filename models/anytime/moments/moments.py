@@ -216,6 +216,19 @@ class Moments:
         features, fill = self.features + len(columns), np.insert(self.fill, stops, 0.0)
         return both._at(at, features=features, fill=fill, missing=missing)
 
+    def with_responses(self, weights: Float, shift: Float) -> Moments:
+        """Return the moments with the responses `weights @ y + shift`: weights (Q, P), shift (Q,), y (P,) one row's."""
+        d, P, Q = self.features, self.responses, len(shift)
+        M = len(self.mean) - d - P
+        T = np.zeros((d + Q + M, d + P + M))
+        T[np.arange(d), np.arange(d)] = 1.0
+        T[d : d + Q, d : d + P] = weights
+        T[np.arange(d + Q, d + Q + M), np.arange(d + P, d + P + M)] = 1.0
+        mean, scatter = T @ self.mean, T @ self.scatter @ T.T
+        if self.weight > 0:
+            mean[d : d + Q] += shift
+        return replace(self, responses=Q, mean=mean, scatter=0.5 * (scatter + scatter.T))
+
     def restricted(self, columns: Index) -> Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
         if len(columns) == self.features:
