@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -34,7 +35,7 @@ def moments(
     task: options.TaskName = "auto",
     classes: Annotated[
         str | None,
-        typer.Option(help="State all classes, separated by commas: the tables may lack some.", metavar="A,B,..."),
+        typer.Option(help="Use these classes, separated by commas; the tables may lack some.", metavar="A,B,..."),
     ] = None,
     minus: Annotated[
         list[Path] | None,
@@ -112,7 +113,8 @@ def moments(
 def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
-    The first input defines the bases and the meaning of the target. Each may lack classes of the others.
+    The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
+    no others, unless it has one class only. Moments files may each lack classes of the others.
     """
     found: list[StoredMoments] = []
     for path in data:
@@ -120,17 +122,19 @@ def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) ->
             found.append(StoredMoments.load(path))
             continue
         known = columns.known or (found[0].target if found else None)
-        if known is not None and columns.target and tuple(columns.target) != known.columns:
-            raise TableError(
-                f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
-            )
-        bases = found[0].record.groups.bases if found else None
         types = dict(columns.types)
         if known is not None:
             types |= dict.fromkeys(known.columns, known.type)
         if found:
             types |= found[0].record.groups.known_types
-        options = columns._replace(known=_open_ended(known, columns), bases=bases, types=types)
+        if known is not None and not known.is_consistent:
+            known = None  # of one class: others follow
+        if known is not None and columns.target and tuple(columns.target) != known.columns:
+            raise TableError(
+                f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
+            )
+        bases = found[0].record.groups.bases if found else None
+        options = columns._replace(known=known, bases=bases, types=types)
         source = open_table_source(path, options, backend)
         settled = source.columns
         record = MomentsRecord(
@@ -162,13 +166,8 @@ def _stated(classes: str | None, target: list[str] | None, task: str) -> Target 
     labels: list[Label] = [*words]
     if all(word.lower() in ("true", "false") for word in words):
         labels = [word.lower() == "true" for word in words]
-    elif all(word.removeprefix("-").isdecimal() and word.isascii() for word in words):
+    elif all(re.fullmatch("-?(0|[1-9][0-9]*)", word) for word in words):  # 01 is a code, which is text
         labels = [int(word) for word in words]
     if len(set(labels)) < max(len(labels), 2) or "" in labels:
         raise TrainingError(f"--classes is {classes!r}; expected two or more different classes, separated by commas")
     return Target.of_classes((target[0],), sorted(labels))
-
-
-def _open_ended(known: Target | None, columns: ColumnOptions) -> Target | None:
-    """Return a known target; None for classes that no option states, since a later table may have others."""
-    return known if known is None or known.classes is None or columns.known is not None else None

@@ -686,7 +686,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
     ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
-    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without *.parquet files"]),
+    ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without tables"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
     ("certifying a model without moments", train_bare, CERTIFY, ["'m'", "--no-moments"]),
     ("certifying a likelihood", train_likelihood, CERTIFY, ["'m'", "binomial", "least squares"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytime.features.bases import Hinge, common_values, same_values
+from anytime.features.bases import ColumnSample, Hinge, common_values, same_values
 from anytime.features.expansion import Column, Columns
 
 VALUES = [0.1, 1 / 3, -1 / 3, 0.7, 1e-30, 123.456, 1234567.89, 5.0, 0.0, 2.0**24, 1e10, -2.5]
@@ -51,7 +51,7 @@ def test_the_ends_are_those_of_rounding_to_float32() -> None:
 
 def test_forms_of_one_value_are_counted_together() -> None:
     single = float(np.float32(0.1))
-    assert common_values(np.array([0.1, single, single, *range(17)]), 20) == (single,)
+    assert common_values(ColumnSample(np.array([0.1, single, single, *range(17)]), 20)) == (single,)
 
 
 def test_a_float32_form_of_an_end_of_the_range_is_not_clamped() -> None:

@@ -67,7 +67,7 @@ def _fitted(kind: str, groups: Any, X: Float, score: Float) -> Any:
         case "binary":
             return AnytimeClassifier(groups=groups, alpha=1.0).fit(table, score > 0)
         case "multinomial" | "indicators":
-            family = "multinomial" if kind == "multinomial" else "gaussian"
+            family: Any = "multinomial" if kind == "multinomial" else "gaussian"
             codes = np.digitize(score, np.quantile(score, np.arange(1, 10) / 10))
             return AnytimeClassifier(groups=groups, family=family, alpha=1.0).fit(table, codes)
         case _:
