@@ -72,7 +72,8 @@ def row_scores(terms: Float, coef: Float, intercept: Float) -> Float:
     elif not terms.flags.c_contiguous:
         terms = np.ascontiguousarray(terms)
     if len(intercept) == 1:
-        return np.einsum("tr,t->r", terms, coef[:, 0])[:rows, np.newaxis] + intercept
+        single: Float = np.einsum("tr,t->r", terms, coef[:, 0])[:rows, np.newaxis] + intercept
+        return single
     scores = np.empty((rows, len(intercept)))
     for p, each in enumerate(intercept):
         scores[:, p] = np.einsum("tr,t->r", terms, coef[:, p])[:rows] + each
