@@ -3,7 +3,7 @@
 The process and the parent's thread that owns the other end of its pipe send
 
     parent -> child    extractors, then each `_Job`, and the descriptor of new shared memory
-    child -> parent    None and a clock reading (ready) or the error, then each `Arrival` of a job, and None at its end
+    child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals; b"" ends a job
 
 All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost. Large arrays of an input
 do not travel through the pipe: the parent copies them into anonymous shared memory, which ends with its last process,
@@ -57,6 +57,9 @@ MAPPED = (1 << 25) - (1 << 16)
 From then on glibc reuses the memory of arrays up to that size. Before, it returned it to the system, and each frame's
 arrays caused page faults: optical flow of 640 x 480 took a quarter longer than in the parent.
 """
+
+HELD_S = 3e-4
+"""How long the child may hold an arrival back, to send it with the next ones: a message costs both sides .1 ms."""
 
 _SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
 
@@ -209,7 +212,7 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
         pipe.send_bytes(packed((summary(error), 0.0)))
         return
     pipe.send_bytes(packed((None, time.perf_counter())))
-    memory, x, why = _SharedMemory(), None, None
+    memory, outbox, x, why = _SharedMemory(), _Outbox(pipe), None, None
     # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
     with single_blas_thread(), suppress(EOFError, OSError):
         while True:
@@ -223,32 +226,60 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
                 except Exception as error:  # unpickling a foreign class may raise anything
                     why = f"the input does not load in the worker: {summary(error)}"
             if why is None:
-                _compute(pipe, extractors, job, x, stop)
+                _compute(outbox, extractors, job, x, stop)
             else:
-                _send(pipe, Arrival(job.tasks[0].group, error=why))
-            pipe.send_bytes(packed(None))
+                outbox.add(Arrival(job.tasks[0].group, error=why))
+            outbox.send(end=True)
 
 
 def _compute(
-    pipe: Connection[Any, Any], extractors: Mapping[str, Callable[..., Any]], job: _Job, x: Any, stop: c_longlong
+    outbox: _Outbox, extractors: Mapping[str, Callable[..., Any]], job: _Job, x: Any, stop: c_longlong
 ) -> None:
     silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
     if stop.value >= job.number:
         return
-    for arrival in computed(job.tasks, extractors, x, dict(job.results), job.skipped, in_order=job.in_order):
-        _send(pipe, arrival, without_values=arrival.group in silent)
+    results = dict(job.results)
+    outbox.before(job.tasks[0].group)
+    arrivals = computed(job.tasks, extractors, x, results, job.skipped, in_order=job.in_order)
+    for arrival, following in zip(arrivals, [*job.tasks[1:], None], strict=False):
+        outbox.add(arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
+        if following is not None:
+            outbox.before(following.group)
 
 
-def _send(pipe: Connection[Any, Any], arrival: Arrival, *, without_values: bool = False) -> None:
-    group, took_ms = arrival.group, arrival.took_ms
-    values = None if without_values else arrival.values
-    try:
-        message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
-    except Exception as error:  # pickling foreign values may raise anything
-        message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
-    pipe.send_bytes(message)
+class _Outbox:
+    """Arrivals that the child holds back for a moment, so that those of quick groups travel in one message."""
+
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        self._pipe = pipe
+        self._held: list[bytes] = []
+        self._since = 0.0
+        self._took: dict[str, float] = {}
+        """Recent largest duration of each group, in seconds."""
+
+    def add(self, arrival: Arrival, *, without_values: bool = False) -> None:
+        if not self._held:
+            self._since = time.perf_counter()
+        group, took_ms = arrival.group, arrival.took_ms
+        self._took[group] = max(took_ms / 1e3, 0.9 * self._took.get(group, 0.0))
+        values = None if without_values else arrival.values
+        try:
+            message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
+        except Exception as error:  # pickling foreign values may raise anything
+            message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
+        self._held.append(message)
+
+    def before(self, group: str) -> None:
+        """Send what is held, unless this group is quick enough for it to wait."""
+        ends = time.perf_counter() + self._took.get(group, HELD_S)
+        if self._held and ends > self._since + HELD_S:
+            self.send()
+
+    def send(self, *, end: bool = False) -> None:
+        self._pipe.send_bytes(packed([*self._held, b""] if end else self._held))
+        self._held = []
 
 
 class WorkerLostError(Exception):
@@ -276,6 +307,13 @@ _processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
 def disown_processes() -> None:
     """Forget the parent's processes in a forked child; otherwise multiprocessing ends them when the child exits."""
     multiprocessing.process._children.difference_update(_processes)  # type: ignore[attr-defined]
+
+
+def _unpacked(message: bytes, group: str) -> Arrival:
+    try:
+        return Arrival(*pickle.loads(message))  # noqa: S301  (from the child)
+    except Exception as error:  # unpickling foreign values may raise anything
+        return Arrival(group, error=f"its values do not load: {summary(error)}")
 
 
 class ProcessWorker:
@@ -353,11 +391,16 @@ class ProcessWorker:
         extraction.starting(waiting[0].group)
         try:
             self._send_job(extraction, tasks)
-            while (arrival := self._receive(extraction, waiting)) is not None:
-                waiting.popleft()
-                if waiting and not (arrival.skipped and extraction.in_order):
-                    extraction.starting(waiting[0].group)
-                extraction.put(arrival)
+            ended = False
+            while not ended:
+                for message in self._receive(extraction, waiting):
+                    if not message:
+                        ended = True
+                        break
+                    arrival = _unpacked(message, waiting.popleft().group)
+                    if waiting and not (arrival.skipped and extraction.in_order):
+                        extraction.starting(waiting[0].group)
+                    extraction.put(arrival)
                 self._forwarding = False
         except (EOFError, OSError) as error:
             reason = f"the worker process ended ({self._ending() or summary(error)})"
@@ -383,8 +426,8 @@ class ProcessWorker:
         finally:
             self._memory.close_descriptor()
 
-    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> Arrival | None:
-        """Return the next message, which belongs to the first task that waits, or None at the end of the job."""
+    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> list[bytes]:
+        """Return the next message: packed arrivals of the first tasks that wait, and b"" at the end of the job."""
         while not self._arriving(TICK_SECONDS):
             since = extraction.cancelled_at
             if since is not None and time.perf_counter() - since > self._kill_after:
@@ -392,13 +435,8 @@ class ProcessWorker:
                 extraction.put(Arrival(waiting[0].group, error=why, killed=True))
                 raise WorkerLostError(why)
         self._forwarding = True
-        try:
-            message = self._pipe.recv()
-        except (EOFError, OSError):
-            raise
-        except Exception as error:  # unpickling foreign values may raise anything
-            return Arrival(waiting[0].group, error=f"its values do not load: {summary(error)}")
-        return None if message is None else Arrival(*message)
+        messages: list[bytes] = self._pipe.recv()
+        return messages
 
     def stop(self) -> None:
         self._stop.value = self._job
