@@ -71,7 +71,7 @@ class ColumnSample:
 
         A unit of weight is 1 where all weights are whole numbers, else the smallest weight.
         """
-        if self.weights is None:
+        if self.weights is None or (self.weights == 1).all():
             return tuple(np.quantile(self.values, levels).tolist())
         order = np.argsort(self.values, kind="stable")
         ends, sorted_values = np.cumsum(self.weights[order]), self.values[order]
@@ -82,7 +82,9 @@ class ColumnSample:
             sorted_values[np.searchsorted(ends / unit, copy, side="right").clip(max=len(ends) - 1)]
             for copy in (low, np.ceil(at))
         )
-        return tuple((below + (at - low) * (above - below)).tolist())
+        share, step = at - low, above - below
+        # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
+        return tuple(np.where(share < 0.5, below + share * step, above - (1 - share) * step).tolist())
 
     def counts(self) -> tuple[NDArray[Any], Float]:
         """Return the different values, ascending, and the weight of each."""

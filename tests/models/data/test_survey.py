@@ -1,0 +1,171 @@
+"""What training learns of its columns: from weighted rows, in any number of parts, and only from rows that count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.data.formats import table_of
+from anytime.data.survey import survey, surveyed
+from anytime.errors import TableError
+from anytime.features import learning
+from anytime.features.bases import ColumnSample
+from anytime.groups import singletons
+from anytime.types import Float
+
+OPTIONS: list[dict[str, Any]] = [
+    {"basis": "linear"},
+    {"basis": "linear", "clamp": 0.05},
+    {"basis": "hinge"},
+    {"basis": "hinge:2", "clamp": 0.01},
+    {"basis": "poly:3"},
+    {"basis": "auto"},
+    {"pairs": 1},
+]
+
+
+def frame(rows: int = 240) -> tuple[pd.DataFrame, Float]:
+    """A curve, text with rare levels, gaps, and a column of a few values."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=rows).round(2)
+    few = rng.integers(0, 4, rows).astype(float)
+    city = rng.choice(["Oslo", "Rome", "Bonn", "Cork"], rows, p=[0.5, 0.36, 0.1, 0.04])
+    y = np.sin(2 * x) + 0.3 * few + (city == "Rome") + 0.1 * rng.normal(size=rows)
+    few[::11] = np.nan
+    return pd.DataFrame({"x": x, "few": few, "city": city}), y
+
+
+@given(
+    st.lists(st.tuples(st.integers(-4, 4), st.integers(1, 4)), min_size=1, max_size=12),
+    st.lists(st.floats(0, 1), max_size=5),
+)
+def test_weighted_statistics_are_those_of_repeated_values(rows: list[tuple[int, int]], levels: list[float]) -> None:
+    values, weights = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
+    copies = np.repeat(values, weights.astype(int))
+    for scale in (1.0, 0.25):  # a unit of weight may be any number
+        found = ColumnSample(values, float(len(copies)), weights * scale)
+        if scale == 1.0 or weights.min() == 1:
+            np.testing.assert_allclose(found.quantiles(levels), np.quantile(copies, levels), rtol=0, atol=1e-9)
+        assert found.mean() == pytest.approx(copies.mean(), abs=1e-12)
+        assert found.deviation() == pytest.approx(copies.std(), abs=1e-12)
+    different, counts = ColumnSample(values, float(len(copies)), weights).counts()
+    assert (different.tolist(), counts.tolist()) == tuple(
+        each.tolist() for each in np.unique(copies, return_counts=True)
+    )
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_row_of_weight_zero_changes_nothing(options: dict[str, Any]) -> None:
+    X, y = frame()
+    wild = X.assign(x=1e3 + X["x"], city="Atlantis", few=99.0)
+    rows, all_y = (
+        pd.concat([wild[:60], X[:100], wild[60:], X[100:]]),
+        np.concatenate([y[:60] - 50, y[:100], y[60:], y[100:]]),
+    )
+    weights = np.concatenate([np.zeros(60), np.ones(100), np.zeros(180), np.ones(140)])
+    without = AnytimeRegressor(alpha="cv", cv=3, **options).fit(X, y)
+    found = AnytimeRegressor(alpha="cv", cv=3, **options).fit(rows, all_y, weights)
+    assert found.sequence_ == without.sequence_
+    assert found.model_.groups == without.model_.groups
+    np.testing.assert_allclose(found.alphas_, without.alphas_)
+    np.testing.assert_allclose(found.predict(X), without.predict(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", [each for each in OPTIONS if each.get("basis") != "auto"], ids=str)
+def test_a_row_of_weight_three_counts_as_three_rows(options: dict[str, Any]) -> None:
+    X, y = frame()
+    times = np.random.default_rng(1).integers(0, 4, len(X))
+    rows = np.repeat(np.arange(len(X)), times)
+    weighted = AnytimeRegressor(alpha=1e-3, **options).fit(X, y, times)
+    repeated = AnytimeRegressor(alpha=1e-3, **options).fit(X.iloc[rows], y[rows])
+    assert weighted.get_feature_names_out().tolist() == repeated.get_feature_names_out().tolist()
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-7, atol=1e-9)
+
+
+def test_weights_count_in_given_splits_and_for_classes() -> None:
+    X, y = frame()
+    times = np.random.default_rng(1).integers(0, 3, len(X))
+    rows, fold = np.repeat(np.arange(len(X)), times), np.arange(len(X)) % 3
+    splits = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(3)]
+    repeated = [(np.flatnonzero(fold[rows] != k), np.flatnonzero(fold[rows] == k)) for k in range(3)]
+    labels = np.where(y > np.median(y), "high", "low")
+    a = AnytimeClassifier(alpha="cv", cv=splits, basis="hinge:2", family="gaussian").fit(X, labels, times)
+    b = AnytimeClassifier(alpha="cv", cv=repeated, basis="hinge:2", family="gaussian").fit(X.iloc[rows], labels[rows])
+    assert a.sequence_ == b.sequence_
+    np.testing.assert_allclose(a.alphas_, b.alphas_)
+    np.testing.assert_allclose(a.predict_proba(X), b.predict_proba(X), atol=1e-9)
+
+
+@pytest.mark.parametrize(("first", "chunk"), [(40, 100), (110, 37), (236, 1)])
+@pytest.mark.parametrize("options", [each for each in OPTIONS if "pairs" not in each], ids=str)
+def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: int, chunk: int) -> None:
+    X, y = frame()
+    order = np.argsort(X["x"].to_numpy(), kind="stable")  # the first rows show neither the range nor every level
+    X, y = X.iloc[order], y[order]
+    fitted = AnytimeRegressor(alpha=0.01, cv=3, **options).fit(X, y)
+    stream = AnytimeRegressor(alpha=0.01, cv=3, **options).partial_fit(X[:first], y[:first])
+    for start in range(first, len(X), chunk):
+        stream.partial_fit(X[start : start + chunk], y[start : start + chunk])
+    assert stream.model_.groups == fitted.model_.groups
+    assert stream.sequence_ == fitted.sequence_
+    np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9, atol=1e-9)
+
+
+def test_a_stream_forgets_by_weight() -> None:
+    X, y = frame()
+    weights = np.concatenate([np.full(100, 0.25), np.full(100, 0.5), np.ones(40)])
+    fitted = AnytimeRegressor(basis="hinge:2").fit(X, y, weights)
+    stream = AnytimeRegressor(basis="hinge:2")
+    for part in (slice(0, 100), slice(100, 200), slice(200, None)):
+        stream.partial_fit(X[part], y[part], decay=0.5)
+    assert stream.model_.groups == fitted.model_.groups
+    np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9)
+
+
+def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "SAMPLE_ROWS", 100)
+    X, y = frame()
+    stream = AnytimeRegressor(basis="hinge:2").partial_fit(X[:60], y[:60])
+    assert len(stream._stream.parts) == 1
+    stream.partial_fit(X[60:120], y[60:120])
+    assert not stream._stream.parts
+    bases = stream.model_.groups.bases
+    stream.partial_fit(X[120:], y[120:])
+    assert stream.model_.groups.bases == bases
+    assert stream.fit_.moments.rows == len(X)
+
+
+def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> None:
+    def learned(cells: list[str]) -> Any:
+        table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string")}))
+        table = table.with_columns({"y": np.arange(len(cells))})
+        return surveyed(table, singletons(["c"]), ["y"])[0]
+
+    assert learned(["12", "7"] * 20).types == {"c": "text"}
+    for cells, said in (
+        ([f"{i}.5" for i in range(40)], "'c' holds text, as '0.5' in row 0"),
+        (["1", "2", "x", "3"] * 10, "'c' holds text, as 'x' in row 2"),
+        ([f"{i},5" for i in range(40)], "'c' holds numbers in another form, as '0,5' in row 0"),
+        (["5 kg", "7 kg"] * 20, "'c' holds numbers in another form, as '5 kg' in row 0"),
+        ([f"2024-01-{i:02}" for i in range(1, 31)], "'c' holds dates, as '2024-01-01'"),
+    ):
+        with pytest.raises(TableError, match=said):
+            learned(cells)
+
+
+def test_rows_that_do_not_count_are_in_no_count() -> None:
+    columns = {"y": np.array([1.0, np.nan, 2.0, 9.0]), "w": np.array([1.0, 1.0, 2.0, 0.0])}
+    table = table_of("t", np.arange(4.0)[:, np.newaxis]).with_columns(columns)
+    found = survey(table, ["y"], ["x0"], weights="w", drop_missing=True)
+    assert (found.rows, found.missing, found.unweighted, found.used) == (4, 1, 1, 2)
+    assert found.values == (frozenset({1.0, 2.0}),)
+    assert found.sample is not None
+    assert found.sample.columns["x0"].tolist() == [0.0, 2.0]
+    assert found.sample.weights is not None
+    assert found.sample.weights.tolist() == [1.0, 2.0]
