@@ -519,3 +519,17 @@ def test_a_class_in_one_query_is_refused_with_folds(desk: Path, capsys: pytest.C
     folds = FoldAssigner(3, 0, stratified=False).take(np.zeros((len(frame), 1)), frame["q"].to_numpy())
     assert folds is not None
     assert len(set(folds[frame["q"] == 4].tolist())) == 1
+
+
+@pytest.mark.parametrize("method", ["fr", "omp", "no-whiten"])
+def test_rare_events_order_the_groups_as_frequent_ones(method: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 5))
+    events = rng.poisson(np.exp(X[:, 3] + 0.5 * X[:, 1])).astype(float)
+    for rate in (1.0, 1e-4, 1e-9):
+        fitted = AnytimeRegressor(family="poisson", method=method, alpha=1e-12).fit(X, rate * events)
+        assert fitted.sequence_[:2] == ["x3", "x1"]
+    ill = (rng.random(2000) < 1 / (1 + np.exp(-2 * X[:, 2]))).astype(int)
+    for prevalence in (1.0, 1e-7):
+        weights = np.where(ill, prevalence, 1.0)
+        assert AnytimeClassifier(method=method, alpha=1e-12).fit(X, ill, weights).sequence_[0] == "x2"

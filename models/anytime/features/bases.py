@@ -29,7 +29,7 @@ COMMON_SHARE = 0.1
 """A value that more than this share of the rows have gets an indicator."""
 MAX_INDICATORS = 5
 MIN_ROWS = 10
-"""Rows of the sample that a level needs for an indicator."""
+"""Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
 MAX_LEVELS = 256
 EXACT = 2**53
 """Floats represent all smaller whole numbers; levels are read as floats where a table or a client has no integers."""
@@ -318,13 +318,13 @@ def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def common_values(sample: ColumnSample) -> tuple[float, ...]:
-    """Return the values that more than a tenth of the rows have, the five most frequent at most, ascending."""
+    """Return the values that more than a tenth of the rows have, and 10 rows or more: at most five, ascending."""
     found, counts = sample.counts()
     if len(found):  # forms of one value in float32 and float64 are counted together; the most frequent one names it
         firsts = np.flatnonzero(distinct_values(found))
         order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
         found, counts = found[order[firsts]], np.add.reduceat(counts, firsts)
-    common = np.flatnonzero(counts > COMMON_SHARE * sample.rows)
+    common = np.flatnonzero((counts > COMMON_SHARE * sample.rows) & (counts >= MIN_ROWS))
     most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
     return tuple(np.sort(found[most]).tolist())
 

@@ -26,7 +26,7 @@ from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, Sequence, greedy
+from anytime.selection.greedy import NOISE, Candidates, Sequence, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index, Method
 
@@ -255,7 +255,10 @@ class _Fitted:
         return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
 
     def _candidates(self) -> Candidates:
-        return Candidates(self._groups, self._state(), self._criterion, self._cost_blind)
+        state = self._state()
+        # Responses are not scaled: for rare events, gradients and their squares are small.
+        noise = NOISE * min(self._scale, 1.0) ** 2
+        return Candidates(self._groups, state, self._criterion, self._cost_blind, noise)
 
     def _state(self) -> SelectionState:
         """Return the remaining groups, with their gradients at the last optimum."""

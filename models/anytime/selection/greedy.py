@@ -104,6 +104,8 @@ class Candidates:
     state: SelectionState
     criterion: Criterion
     cost_blind: bool
+    noise: float = NOISE
+    """Scores below this are rounding: `NOISE` times the size of the empty model's scores."""
 
     def adds(self, *chosen: int) -> tuple[int, ...]:
         return self.groups.step(chosen, self.state.selected)
@@ -130,7 +132,7 @@ class Candidates:
         for group in self._locked():
             if among[group]:
                 scores[group] = self._union(self.adds(group))
-        scores[scores < NOISE] = 0.0
+        scores[scores < self.noise] = 0.0
         return scores
 
     def longest(self, scores: Float) -> float:

@@ -51,7 +51,13 @@ def test_the_ends_are_those_of_rounding_to_float32() -> None:
 
 def test_forms_of_one_value_are_counted_together() -> None:
     single = float(np.float32(0.1))
-    assert common_values(ColumnSample(np.array([0.1, single, single, *range(17)]), 20)) == (single,)
+    assert common_values(ColumnSample(np.array([0.1, single, single, *range(17)] * 5), 100)) == (single,)
+
+
+def test_no_indicator_discloses_a_few_rows() -> None:
+    salaries = np.array([1000.0, 1000.0, *range(6)])
+    assert common_values(ColumnSample(salaries, 8)) == ()
+    assert common_values(ColumnSample(np.repeat(salaries, 5), 40)) == (1000.0,)
 
 
 def test_a_float32_form_of_an_end_of_the_range_is_not_clamped() -> None:
