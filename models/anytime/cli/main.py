@@ -8,12 +8,15 @@ A command is imported when it is called, so that `anytime show` loads no trainer
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -57,6 +60,16 @@ def _function(name: str) -> Any:
     return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
 
 
+def _summary(name: str) -> str:
+    """Return the first line that documents a command of another package, without importing its module."""
+    (entry,) = entry_points(group="anytime.commands", name=name)
+    spec = find_spec(entry.module)
+    source = "" if spec is None or spec.origin is None else Path(spec.origin).read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    found = next((ast.get_docstring(node) for node in functions if node.name == entry.attr), None)
+    return (found or "").partition("\n")[0]
+
+
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
@@ -79,7 +92,7 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         lines = [(name, text) for name, (_, text) in COMMANDS.items()]
         others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
-        lines += [(name, (_function(name).__doc__ or "").partition("\n")[0]) for name in others]
+        lines += [(name, _summary(name)) for name in others]
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 

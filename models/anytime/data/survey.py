@@ -152,8 +152,8 @@ def settle_target(
 ) -> Target:
     """Return the target: the task and the classes.
 
-    "auto" chooses the task of the family, if one is given. Otherwise two values are binary, text is multiclass, and all
-    other targets are regression. Floats count as two values only where they are whole numbers with gaps.
+    "auto" chooses the task of the family, if one is given. Otherwise two values are binary (whole numbers, also where
+    they are written as 0.0 and 1.0), text is multiclass, and all other targets are regression.
 
     With `partial`, other rows will follow, so one value is enough, and text is one class. Raises TableError if the
     target has one value only, or does not fit the task.
@@ -195,7 +195,7 @@ def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
 
 def _guessed_task(found: Survey) -> Task:
     kind, values = found.types[found.columns[0]], found.values[0]
-    if kind != "number" and len(values) == 2:
+    if len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values)):
         return "binary"
     return "multiclass" if kind == "text" else "regression"
 

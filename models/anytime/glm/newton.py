@@ -178,7 +178,7 @@ def _descent(
         exact = theta.shape[1] == 1 or alpha < SINGLE
         products = view if exact else view.design.single.view(view.columns)
         solver, solver_at = None, partial(_conjugate_at, products, preconditioner)
-    adrift = 0
+    adrift, before = 0, np.inf
     for iteration in range(ITERATIONS):
         value = now.loss + 0.5 * float(np.sum(ridge * theta**2))
         gradient = ridge * theta - now.score
@@ -214,9 +214,10 @@ def _descent(
             continue
         t, etas, slope_share, there = found
         theta = theta + t * step
-        if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST):
+        # An old factor may leave little of the slope along each of its steps and still make no progress.
+        if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST and predicted < 0.5 * before):
             solver = None
-        now = there or view.evaluate(etas, hessian=solver is None and dense)
+        now, before = there or view.evaluate(etas, hessian=solver is None and dense), predicted
     raise _failure(alpha)
 
 

@@ -70,7 +70,8 @@ def one_line(error: pytest.ExceptionInfo[Any], *words: str) -> None:
     ("values", "task", "classes"),
     [
         ([0.5, 1.5, 2.5], "regression", None),
-        ([0.0, 1.0, 0.0], "regression", None),
+        ([0.0, 1.0, 0.0], "binary", (0, 1)),
+        ([0.5, 1.0, 0.5], "regression", None),
         ([0, 1, 1], "binary", (0, 1)),
         ([7, 3, 7], "binary", (3, 7)),
         ([True, False, True], "binary", (False, True)),

@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.cells import booleans_of, first_without, foreign_number, numbers_of
+from anytime.data.formats.cells import booleans_of, first_without, foreign_number, missing, numbers_of
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.types import ColumnType
@@ -71,15 +72,27 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
 
 
 def _array(column: pa.Array) -> NDArray[Any]:
-    array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return array
+    """Return a column as `to_numpy` does, numbers without that: it imports pandas where that is installed, .2 s."""
+    pa, pc = required("pyarrow"), required("pyarrow.compute")
+    if pa.types.is_boolean(column.type) and not column.null_count:
+        return _array(column.cast(pa.uint8())).view(np.bool_)
+    if not (pa.types.is_integer(column.type) or pa.types.is_float64(column.type)):
+        array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return array
+    return np.from_dlpack(pc.fill_null(column, _nan()) if column.null_count else column)
+
+
+@cache
+def _nan() -> pa.Scalar:
+    pa = required("pyarrow")
+    return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([np.nan]))])[0]
 
 
 def _texts(column: pa.Array) -> pa.Array:
     """Return a column as text; whole numbers stored as floats, since some are missing, have no decimals."""
     pa, pc = required("pyarrow"), required("pyarrow.compute")
     if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        column = pc.if_else(pc.is_nan(column), missing(column.type), column)
         if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
             column = column.cast(pa.int64())
     return column.cast(pa.string())

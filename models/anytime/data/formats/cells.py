@@ -78,9 +78,14 @@ def booleans_of(cells: pa.Array) -> pa.Array | None:
 
 def with_missing_words(cells: pa.Array) -> pa.Array:
     """Return the cells without blanks around them, null where they are empty or a word for missing."""
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
+    pc = required("pyarrow.compute")
     cells = pc.utf8_trim_whitespace(cells)
-    return pc.if_else(pc.is_in(cells, value_set=_missing_words()), pa.scalar(None, cells.type), cells)
+    return pc.if_else(pc.is_in(cells, value_set=_missing_words()), missing(cells.type), cells)
+
+
+def missing(kind: pa.DataType) -> pa.Scalar:
+    """Return a missing value; `pa.scalar` imports pandas, .2 s."""
+    return required("pyarrow").nulls(1, kind)[0]
 
 
 @cache
