@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -69,21 +70,25 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     Raise AddressError if the address is not available, and KeysError if other machines can reach it without a key.
     """
     address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
+    own = None  # the file of the Unix socket
     try:
         if settings.uds:
             listening = _unix(str(settings.uds))
+            own = _file_state(settings.uds)
         else:
             family, host = _resolved(settings.host)
             _check_reach(settings, host)
-            listening = socket.create_server((host, settings.port), family=family)
+            listening = _listening(family, host, settings.port)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
         ) from error
-    with listening:
-        yield listening
-    if settings.uds:
-        settings.uds.unlink(missing_ok=True)
+    try:
+        with listening:
+            yield listening
+    finally:
+        if settings.uds and own == _file_state(settings.uds):  # otherwise it is the socket of another server
+            settings.uds.unlink()
 
 
 @contextlib.contextmanager
@@ -95,7 +100,7 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
     address = settings.metrics_host or settings.host
     try:
         family, host = _resolved(address)
-        listening = socket.create_server((host, settings.metrics_port), family=family)
+        listening = _listening(family, host, settings.metrics_port)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}:{settings.metrics_port} for metrics: {reason_of(error)}; choose another "
@@ -108,6 +113,21 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
 def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return found[0], str(found[4][0])
+
+
+def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """Listen at an address; the address of all IPv6 addresses accepts IPv4 too, where the system can do that."""
+    both = family is socket.AF_INET6 and ip_address(host).is_unspecified and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+
+
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what identifies a file at a path, None without a file; an inode alone may be used again."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _check_reach(settings: Settings, host: str) -> None:
@@ -334,7 +354,7 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     settings = settings.model_copy(update={"max_connections": possible})
     tracing = load_tracing()
     app = create_app(registry, settings, tracing)
-    with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
+    with _cleanup_on_sigterm(), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
         if possible < wanted:
             message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
@@ -343,10 +363,41 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             server.run(sockets=[listening])
-        if tracing is not None:
-            tracing.close()
+        except KeyboardInterrupt:
+            _log.debug("stopped by SIGINT")
+        finally:
+            if tracing is not None:
+                tracing.close()
+
+
+class _Terminated(BaseException):
+    """The process received SIGTERM."""
+
+
+@contextlib.contextmanager
+def _cleanup_on_sigterm() -> Iterator[None]:
+    """Run the cleanup of the enclosed block when the process receives SIGTERM, then end the process by this signal.
+
+    uvicorn raises the signal again when it has stopped, which by default would end the process without a cleanup.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(_signal: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cleanup is short
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _address(listening: socket.socket, *, encrypted: bool) -> str:
