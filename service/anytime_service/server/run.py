@@ -26,7 +26,6 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed, reason_of
@@ -39,10 +38,10 @@ from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
+from anytime_service.server.hosting import ServerState, SideState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
-from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
@@ -160,7 +159,7 @@ class MetricsServer:
     """Server of an application on a socket of its own, with the same limits as the main port.
 
     The two ports count their connections separately: a full main port does not affect this one, and vice versa.
-    `state` is uvicorn's state of the server: its connections, tasks and default headers.
+    `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
@@ -174,10 +173,9 @@ class MetricsServer:
             lifespan="off",
             log_config=None,
             server_header=False,
-            timeout_keep_alive=cast(Any, settings.idle_timeout_s),
         )
         self._listening = listening
-        self.state = ServerState()
+        self.state = SideState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -304,7 +302,7 @@ class Server(uvicorn.Server):
 
 
 async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:
-    """Listen as uvicorn does, which documents neither `ServerState` nor the arguments of its protocol classes."""
+    """Listen as uvicorn does."""
     make = partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
     return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
 
@@ -317,18 +315,13 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     handler: PredictionService = state.handler
-    shared = Connections(settings, handler.held, LoadShedding(handler, state.keys))
+    shared = Connections(settings, handler.held, LoadShedding(handler, state.keys), websockets=True)
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
         http=cast(Any, partial(HttpProtocol, shared)),
-        ws=cast(Any, partial(WebSocketProtocol, shared)),
-        timeout_keep_alive=cast(Any, settings.idle_timeout_s),
-        ws_ping_interval=20.0,  # a peer that disappears silently is detected after both times, in seconds
-        ws_ping_timeout=20.0,
-        ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # messages are small, and latency matters most
+        ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
         ssl_context_factory=None if context is None else lambda _config, _default: context,

@@ -182,7 +182,7 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running)
     assert_problem(service, service.get("/nowhere"), 404)
     response = httpx.post(f"{service.url}/models")
     assert_problem(service, response, 405)
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == "GET, HEAD"
     assert "allowed: GET" in response.json()["detail"]
     for path, allowed in (("/predict", "GET, HEAD, POST"), ("/sessions/none", "DELETE"), ("/stream", "GET, HEAD")):
         response = httpx.patch(service.url + path)
