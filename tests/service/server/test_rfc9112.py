@@ -209,9 +209,9 @@ async def with_aiohttp(listening: socket.socket, stop: asyncio.Event) -> None:
 
     app = web.Application()
     app.add_routes([web.get("/livez", answer), web.post("/predict", answer), web.get("/stream", stream)])
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.SockSite(runner, listening, shutdown_timeout=0.1).start()
+    await web.SockSite(runner, listening).start()
     await stop.wait()
     await runner.cleanup()
 
