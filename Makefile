@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
+.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -21,6 +21,11 @@ test: .venv/ready
 	$(BIN)/pytest -m alone $(ALONE) $(ARGS); alone=$$?; \
 	echo "make test: tests that share the cores exit with $$shared, tests that run alone with $$alone"; \
 	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
+
+# The tests of the service with the lowest and the newest version of every package that the server needs, installed under
+# .venv-versions; ARGS=--quick: the tests of the edge.
+test-versions: .venv/ready
+	$(BIN)/python tests/versions.py $(ARGS)
 
 # The numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 test-kernels: .venv/ready
@@ -140,4 +145,4 @@ image:
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peers build dist site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .venv-versions build dist site .mypy_cache .pytest_cache .ruff_cache

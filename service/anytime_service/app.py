@@ -24,6 +24,7 @@ from anytime_service.http import responses
 from anytime_service.http.auth import AuthenticationMiddleware, path_of
 from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import check_rows
 from anytime_service.sessions import session_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
@@ -104,16 +105,16 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         Route("/predict", predict_session, methods=["GET"], name="predict_session_by_query"),
         *oip_routes(handler),
     ]
-    app.include_router(control.router)
-    app.include_router(control.probes)
-    if settings.metrics_port is None:
-        app.include_router(control.metrics)
-    app.include_router(model_data.router)
-    app.include_router(pages.router)
+    own_port = settings.metrics_port is not None
+    routers = control.router, control.probes, *(() if own_port else (control.metrics,)), model_data.router, pages.router
+    check_rows((*app.routes, *(route for router in routers for route in router.routes)))
+    for router in routers:
+        app.include_router(router)
+    app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
     origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        routed = HotRoutes(framework, hot, tracing)
+        routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
         inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes)
         if settings.access_log:
             inner = AccessLog(inner)
@@ -127,7 +128,8 @@ def create_side_app(handler: PredictionService, sessions: SessionStore) -> Anyti
     """Return the application of the metrics port: the metrics of a service, and its probes."""
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
-    app.entrance = lambda inner: RequestContextMiddleware(inner, handler.signals.errors)
+    app.router.redirect_slashes = False
+    app.entrance = lambda inner: RequestContextMiddleware(responses.HeadMiddleware(inner), handler.signals.errors)
     responses.install(app)
     app.include_router(control.probes)
     app.include_router(control.metrics)

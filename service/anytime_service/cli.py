@@ -5,6 +5,8 @@ What a command needs is imported when it runs, so that `anytime --help` stays qu
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -62,6 +64,7 @@ def serve(
 
     Example: anytime serve model.safetensors --port 8000
     """
+    _open_streams()
     try:
         from anytime_service.models.registry import load_registry  # noqa: PLC0415
         from anytime_service.server.run import serve as run  # noqa: PLC0415
@@ -89,6 +92,18 @@ def serve(
     if not settings.models:
         raise AnytimeError("no model to serve; pass model files or folders, or set ANYTIME_MODELS")
     run(load_registry(settings.models), settings)
+
+
+def _open_streams() -> None:
+    """Open the null device for every closed standard stream: a socket could get its number, and receive its output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def demo(

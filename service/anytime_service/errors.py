@@ -124,6 +124,10 @@ class HeadTooLargeError(AnytimeError):
     """The head of a request exceeds the limit; the connection closes."""
 
 
+class TransferCodingError(AnytimeError):
+    """A body has a transfer coding other than chunked; the connection closes."""
+
+
 class SubprotocolError(AnytimeError):
     """A WebSocket client offers no supported subprotocol."""
 

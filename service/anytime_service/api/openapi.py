@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime.types import Overload, Policy
-from anytime_service.http.auth import required_scope
+from anytime_service.routes import required_scope
 from anytime_service.schemas.oip import (
     InferModel,
     InferModelState,

@@ -107,7 +107,7 @@ class UpgradeRequired:
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(receive, send, 0)
         reply = problem_reply(UpgradeRequiredError("this route speaks WebSocket; open it as ws://, or POST /predict"))
-        exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"),)))
+        exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"), (b"sec-websocket-version", b"13"))))
         await exchange.finish()
 
 

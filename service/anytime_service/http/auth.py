@@ -1,6 +1,4 @@
-"""Authentication: the outermost middleware, and the scope that each route requires.
-
-A route that `ROUTE_SCOPES` does not list requires the scope `admin`, so that a new route is closed by default.
+"""Authentication: the outermost middleware; `ROUTES` has the scope that each route requires.
 
 A client sends a key as `Authorization: Bearer KEY`. A page cannot send this header with a WebSocket. It offers a second
 subprotocol, `anytime.key.KEY`, and percent-encodes the characters that a subprotocol does not allow. The middleware
@@ -9,9 +7,7 @@ passes on only the hash of the key, in the ASGI scope, from which the limits per
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,73 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anytime.errors import AnytimeError
 from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
 from anytime_service.http.exchange import Exchange, Reply
-from anytime_service.http.responses import oip_problem_reply, problem_reply, refuse_handshake
-from anytime_service.keys import KEY, Key, KeyRing, KeyScope
+from anytime_service.http.responses import path_problem_reply, refuse_handshake
+from anytime_service.keys import KEY, Key, KeyRing
+from anytime_service.routes import RequiredScope, required_scope
 from anytime_service.urls import Origins
 
 KEY_SUBPROTOCOL = "anytime.key."
-
-RequiredScope: TypeAlias = Literal["open"] | KeyScope
-
-ROUTE_SCOPES: Mapping[RequiredScope, tuple[str, ...]] = {
-    "open": (  # health checks, and the console's files, which contain no model data
-        "GET /",
-        "GET /console/{file}",
-        "GET /livez",
-        "GET /readyz",
-        "GET /v2/health/live",
-        "GET /v2/health/ready",
-    ),
-    "predict": (
-        "GET /docs",
-        "GET /models",
-        "GET /models/{name}",
-        "GET /models/{name}/curve",
-        "GET /models/{name}/plan",
-        "GET /models/{name}/sample",
-        "GET /models/{name}/shape",
-        "GET /openapi.json",
-        "GET /predict",
-        "POST /predict",
-        "POST /sessions",
-        "DELETE /sessions/{id}",
-        "POST /sessions/{id}/groups",
-        "GET /sessions/{id}/predict",
-        "GET /stream",
-        "GET /v2",
-        "GET /v2/models/{name}",
-        "POST /v2/models/{name}/infer",
-        "GET /v2/models/{name}/ready",
-        "GET /v2/models/{name}/versions/{version}",
-        "POST /v2/models/{name}/versions/{version}/infer",
-        "GET /v2/models/{name}/versions/{version}/ready",
-    ),
-    "admin": ("GET /metrics", "POST /models/{name}/reload"),
-}
-"""Routes by required scope; HEAD requests and WebSockets require the scope of GET."""
-
-
-def _pattern(routes: Iterable[str]) -> re.Pattern[str]:
-    """Return one pattern for many routes; a name in braces matches one segment, as it does in the router."""
-    open_ended = (route for route in routes if "{" in route)
-    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(route)) for route in open_ended))
-
-
-_FIXED: Mapping[str, RequiredScope] = {
-    route: required for required, routes in ROUTE_SCOPES.items() for route in routes if "{" not in route
-}
-_OPEN, _PREDICT = _pattern(ROUTE_SCOPES["open"]), _pattern(ROUTE_SCOPES["predict"])
-
-
-def required_scope(method: str, path: str) -> RequiredScope:
-    """Return the scope that a request requires; the method of a WebSocket is GET."""
-    route = f"{'GET' if method == 'HEAD' else method} {path}"
-    fixed = _FIXED.get(route)
-    if fixed is not None:
-        return fixed
-    if _PREDICT.fullmatch(route):
-        return "predict"
-    return "open" if _OPEN.fullmatch(route) else "admin"
 
 
 def path_of(scope: Scope) -> str:
@@ -225,8 +160,7 @@ def _masked(offered: list[str]) -> list[str]:
 
 def _reply(error: AnytimeError, scope: Scope) -> Reply:
     """Return the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
-    # Clients of the Open Inference Protocol read the reason from the field `error`.
-    reply = oip_problem_reply(error) if f"{path_of(scope)}/".startswith("/v2/") else problem_reply(error)
+    reply = path_problem_reply(error, path_of(scope))
     if isinstance(error, InvalidKeyError):
         challenge = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
     elif isinstance(error, KeyScopeError):

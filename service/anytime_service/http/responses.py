@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from fastapi import FastAPI
@@ -18,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.prediction import Answer
@@ -33,8 +34,9 @@ from anytime_service.errors import (
 )
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.routes import is_oip
 from anytime_service.schemas.codecs import Form, encode_answer
-from anytime_service.schemas.oip import infer_problem
+from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.telemetry.context import CURRENT
@@ -64,12 +66,22 @@ def problem_of(error: Exception) -> Problem:
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
+def path_problem_reply(error: Exception, path: str) -> Reply:
+    """Return the response to an error of a request for `path`."""
+    return oip_problem_reply(error) if is_oip(path) else problem_reply(error)
+
+
+def blank_reply(status: int, detail: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Reply:
+    """Return the response to a plain HTTP error."""
+    return Reply(status, MEDIA_TYPE, msgspec.json.encode(_blank(status, detail)), headers)
+
+
 def not_ready(why: str) -> Response:
     """Return the response to a probe while the server begins no predictions."""
     return problem_response(_blank(503, why))
 
 
-def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(problem: Problem | InferProblem, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
 
 
@@ -80,8 +92,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
-    return problem_response(problem_of(error))
+async def _on_error(request: Request, error: Exception) -> Response:
+    return _problem_at(request, problem_of(error))
+
+
+def _problem_at(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return problem_response(infer_problem(problem) if is_oip(request.url.path) else problem, headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -89,6 +105,10 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         raise error
     headers: dict[str, Any] = {name.lower(): value for name, value in (error.headers or {}).items()}
     method, path = request.method, request.url.path
+    if error.status_code == 404 and _has_route(request, path.removesuffix("/")):
+        # Relative: the server knows neither the address nor the prefix at which a proxy serves it.
+        place, query = quote(path.removesuffix("/").rpartition("/")[2]), request.url.query
+        return Response(None, 307, {"location": f"../{place}{query and '?'}{query}"})
     if error.status_code == 405:
         headers["allow"] = _allowed(request, headers.get("allow", ""))
     details = {
@@ -96,14 +116,41 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
     }
     _count(f"http-{error.status_code}")
-    return problem_response(_blank(error.status_code, details.get(error.status_code, str(error.detail))), headers)
+    detail = details.get(error.status_code, str(error.detail))
+    return _problem_at(request, _blank(error.status_code, detail), headers)
 
 
 def _allowed(request: Request, allow: str) -> str:
     """Return the methods of all routes of this path; the framework's `allow` lists only those of the first route."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted(set().union(*here, filter(None, allow.split(", ")))))
+    methods = set().union(*here, filter(None, allow.split(", ")))
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
+def _has_route(request: Request, path: str) -> bool:
+    """Return whether the application has a route at a path that is not the path of this request."""
+    scope = {**request.scope, "path": path}
+    return path not in ("", request.url.path) and any(
+        route.matches(scope)[0] is not Match.NONE for route in request.app.routes
+    )
+
+
+class HeadMiddleware:
+    """ASGI middleware that answers HEAD like GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        def send_head(message: Message) -> Awaitable[None]:
+            return send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None = None) -> Reply:

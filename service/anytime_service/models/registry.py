@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ class _File:
     """A model and the state of its file at loading time."""
 
     model: Model
-    state: tuple[int, int, int]
+    state: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class ModelRegistry:
     ----------
     models : the versions of each name, the newest first.
     paths : files and folders that the models were loaded from; empty for a registry made by `of`.
+    files : the loaded files by the path at which they are served. A symbolic link is not resolved: what it refers to
+        may be replaced, as a file may.
     """
 
     models: Mapping[str, tuple[Model, ...]]
@@ -112,7 +115,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
     problems: list[Exception] = []
     for path in registry.paths:
         try:
-            files = {file.resolve() for file in _files(path)} - others.keys()
+            files = set(_files(path)) - others.keys()
         except RegistryError as error:
             problems.append(error)
             continue
@@ -137,14 +140,14 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
 
 
 def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegistry:
-    resolved = dict.fromkeys(file.resolve() for path in paths for file in _files(path))
-    files = {file: _read(file, known.get(file)) for file in resolved}
+    served = dict.fromkeys(file for path in paths for file in _files(path))
+    files = {file: _read(file, known.get(file)) for file in served}
     return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
 
 
 def _read(file: Path, before: _File | None) -> _File:
     now = file.stat()
-    state = (now.st_mtime_ns, now.st_size, now.st_ino)
+    state = (now.st_mtime_ns, now.st_size, now.st_dev, now.st_ino)
     if before is not None and before.state == state:
         return before
     model = load(file)
@@ -188,13 +191,20 @@ def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the absolute paths of a model file, or of those in a folder, without hidden files."""
+    path = Path(os.path.abspath(path))  # unlike `resolve`, it follows no symbolic link
     if not path.exists():
         raise RegistryError(
             f"there is no file or folder {str(path)!r}; expected model files ({SUFFIX}) or folders of them"
         )
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX and file.is_file())
+    files = sorted(file for file in path.iterdir() if _is_model(file))
     if not files:
         raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it")
     return files
+
+
+def _is_model(file: Path) -> bool:
+    # Copying programs leave hidden files, such as `._model.safetensors` (macOS) and `.model.safetensors.tmp`.
+    return file.suffix == SUFFIX and not file.name.startswith(".") and file.is_file()

@@ -41,6 +41,7 @@ KINDS: Mapping[type[Exception], ProblemKind] = {
     errors.UpgradeRequiredError: ProblemKind("upgrade-required", "WebSocket required", 426),
     errors.HeadTooLargeError: ProblemKind("head-too-large", "The head of the request is too large", 431),
     errors.DamagedSessionError: ProblemKind("damaged-session", "Damaged session", 500),
+    errors.TransferCodingError: ProblemKind("transfer-coding", "Unsupported transfer coding", 501),
     errors.OverloadedError: ProblemKind("overloaded", "The server is overloaded", 503),
     errors.SessionsUnreachableError: ProblemKind("sessions-unreachable", "The session store is unreachable", 503),
     errors.MissingVersionError: ProblemKind(

@@ -2,10 +2,10 @@
 
 `Connection` is the common part of the HTTP and the WebSocket protocol, `Connections` the state that all of them share.
 
-uvicorn parses up to 256,000 bytes before other tasks run: 36,000 frames of one byte occupy the event loop for 100 ms.
-Here a long read is parsed slice by slice, in a fair queue of all such connections, and only when the application has
-consumed the messages of the last slice. Slices grow while they are fast to parse, like those of large frames, and
-shrink otherwise. A connection with slow short reads uses the queue too.
+A read returns up to 256,000 bytes, and 36,000 frames of one byte would occupy the event loop for 100 ms. So a long read
+is parsed slice by slice, in a fair queue of all such connections, and only when the application has consumed the
+messages of the last slice. Slices grow while they are fast to parse, like those of large frames, and shrink otherwise.
+A connection with slow short reads uses the queue too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, cast
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import LINGER_S
-from anytime_service.http.responses import problem_reply, response
+from anytime_service.http.responses import path_problem_reply, response
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding
+from anytime_service.server.stages import Stage
+from anytime_service.server.tls import with_close_timeout
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
@@ -33,6 +36,7 @@ RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 6
 
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
+PING_S = 20.0  # interval of pings: a peer that disappears silently is detected after two of them
 QUICK_MS = 0.2  # parsing time of a slice in ms up to which slices grow
 
 
@@ -70,16 +74,27 @@ class _Backlog:
 
 
 class Connection(asyncio.Protocol):
-    """Common part of the two protocols: a mixin in front of uvicorn's class; `held` counts its received bytes."""
+    """Common part of the two protocols; `held` counts its received bytes.
 
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    handshake_complete = True  # uvicorn sets it for a WebSocket
+    Attributes
+    ----------
+    upgraded : whether another protocol now uses the transport.
+    write_paused : whether the client does not read what was sent.
+    server, client, scheme : as in an ASGI scope.
+    """
 
-    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, shared: Connections, host: Host) -> None:
         self.shared = shared
+        self.host = host
+        self.loop = host.loop
         self.held = shared.held
+        self.upgraded = False
+        self.write_paused = False
+        self.transport: asyncio.Transport = cast(Any, None)
+        self.server: tuple[str, int | None] | None = None
+        self.client: tuple[str, int] | None = None
+        self.scheme = "http"
+        self._writable = asyncio.Event()
         self._unsent = shared.held, 0  # the budget that counts the unsent bytes of a client that does not read
         self._backlog = _Backlog()
         self._bucket = TokenBucket(shared.settings.max_message_rate)
@@ -87,17 +102,28 @@ class Connection(asyncio.Protocol):
         self._turn_queued = False
         self._rate_limited = False
 
+    def connection_made(self, transport: Any) -> None:
+        self.host.state.connections.add(self)
+        self.transport = with_close_timeout(transport, self.loop)
+        server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if isinstance(server, tuple):
+            self.server = str(server[0]), int(server[1])
+        elif server:  # the path of a Unix socket
+            self.server = (server if isinstance(server, str) else server.decode("utf-8", "replace")), None
+        self.client = (str(client[0]), int(client[1])) if isinstance(client, tuple) else None
+        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+
     def data_received(self, data: bytes) -> None:
-        stores = self._backlog or self._slow or self._rate_limited or not self.handshake_complete
-        if stores or len(data) > self._backlog.size:
-            self._store(data)
+        if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
+            self.store(data)
         else:
             self._parse_slice(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.host.state.connections.discard(self)
         self._clear_backlog()
         self.shared.closed(self)
-        super().connection_lost(exc)
+        self._writable.set()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read, and count the bytes that are unsent."""
@@ -105,11 +131,24 @@ class Connection(asyncio.Protocol):
         budget.add(size)
         self._unsent = budget, size
         self.shared.writes.begin(self)
-        super().pause_writing()
+        self.write_paused = True
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         self.end_stall()
-        super().resume_writing()
+        self.write_paused = False
+        self._writable.set()
+
+    async def drain(self) -> None:
+        """Wait until the client reads, or disconnects."""
+        await self._writable.wait()
+
+    def store(self, data: bytes | memoryview) -> None:
+        """Add received bytes to those that are not parsed yet."""
+        # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
+        self.held.add(len(data))
+        self._backlog.add(data)
+        self.update_reading()
 
     def end_stall(self) -> None:
         """Stop the timeout of a client that reads again or has disconnected. Idempotent."""
@@ -139,18 +178,12 @@ class Connection(asyncio.Protocol):
         return self.held
 
     def timed_out(self) -> None:
-        """Close: the head of a request was not complete in time."""
+        """Close: something that the client owes did not arrive in time."""
         self.cut()
 
     def refuse(self, error: Exception) -> None:
         """Send the error as the last response, and close."""
         raise NotImplementedError
-
-    def _store(self, data: bytes | memoryview) -> None:
-        # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
-        self.held.add(len(data))
-        self._backlog.add(data)
-        self.update_reading()
 
     def _clear_backlog(self) -> None:
         self.held.add(-self._backlog.bytes)
@@ -164,7 +197,7 @@ class Connection(asyncio.Protocol):
     def _turn(self) -> None:
         """Parse a slice, if the messages of the last one have been consumed."""
         self._turn_queued = False
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it may have become a WebSocket
+        if self.transport.is_closing() or self.upgraded:
             self._clear_backlog()
             return
         if self._backlog and not self._rate_limited and self.is_free():
@@ -195,26 +228,31 @@ class Connection(asyncio.Protocol):
 class Connections:
     """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
-    `heads` wait for a request's head, `tails` for the rest of a body after the response, `idle` for the next request,
-    `closing` have received their last response, and the clients of `writes` do not read.
+    `timeouts` are those of the stages, except for the last one: `closing` have received their last response. The
+    clients of `writes` do not read; `pings` are WebSockets between two pings. `websockets` is whether there are any.
     """
 
-    def __init__(self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None) -> None:
+    def __init__(
+        self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None, *, websockets: bool = False
+    ) -> None:
         self.settings = settings
         self.held = held
         self.shedding = shedding
         self.fair_queue = FairQueue()
-        self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
-        self.tails: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
-        self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close())
+        self.websockets = websockets
+        self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
+            Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
+            Stage.TAIL: TimeoutQueue(LINGER_S, lambda each: each.cut()),
+            Stage.IDLE: TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close()),
+        }
         self.closing: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
+        self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.handler.signals.errors)
 
     def opened(self, connection: Connection, every: Collection[object]) -> bool:
         """Register a new connection, one of `every`, and return whether it may send any request."""
-        self.heads.begin(connection)
         if self._served(every) <= self.settings.max_connections:
             return True
         self._excess[connection] = None
@@ -239,13 +277,14 @@ class Connections:
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)
         connection.end_stall()
-        for waiting in (self.heads, self.tails, self.idle, self.closing):
+        for waiting in (*self.timeouts.values(), self.closing, self.pings):
             waiting.end(connection)
 
-    def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Return the last response of a connection, outside a request; its error is counted too."""
+    def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"") -> bytes:
+        """Return the last response of a connection, outside a request for `url`; its error is counted too."""
+        path = url.partition(b"?")[0].decode("latin-1")
         with on_behalf_of(self._context):
-            return response(problem_reply(error)._replace(close=True), default)
+            return response(path_problem_reply(error, path)._replace(close=True), default)
 
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""

@@ -1,20 +1,6 @@
-"""uvicorn's HTTP protocol with limits on what a client may send and on how long it may take, and with load shedding.
+"""The protocol class for HTTP, on httptools' parser: limits of size and time, parsing in slices, and load shedding.
 
-An HTTP connection goes through stages, and each stage has a time limit:
-
-===== ======================================= =================================================================
-stage                                         ends
-===== ======================================= =================================================================
-HEAD  the server waits for a request's head   when the head is complete, or with 408 after the header timeout
-BUSY  the server is answering the request     with the response; deadlines and `exchange` bound the time
-TAIL  the body continues after the response   with the body, after `LINGER_S`, or above the limit for bodies
-IDLE  nothing was received since the response with the next byte, or after the idle timeout
-LAST  the server has sent its last response   when the client closes, after `LINGER_S`, or after `MAX_DISCARDED` bytes
-===== ======================================= =================================================================
-
-Every received byte counts against one of two limits. Bytes of bodies count against the limit for bodies. All other
-bytes of a request (request line, headers, chunk sizes and extensions, trailers, blank lines) share one counter, which
-may reach the limit for heads. Trailers are ignored.
+`stages` has the rules; this file connects them to the parser, to the transport and to the application.
 
 A request with an Upgrade field either becomes a WebSocket or is answered as if it had no such field (RFC 9110, 7.8).
 httptools ends the request at its head in both cases, even if a body follows, and leaves the rest of the bytes to
@@ -23,180 +9,272 @@ parsed as a request.
 
 A request whose prediction is not admitted is answered here, before a task is created for it. A request of the Open
 Inference Protocol is not: its body may request the base rate, so its endpoint reads the body before it refuses.
-
-uvicorn documents none of these names of its `HttpToolsProtocol`. `pyproject.toml` caps its version, and
-tests/service/test_private_names.py checks that the names exist.
-
-- `pipeline`, `cycle`, `_start_asgi_task`, `on_response_complete`: to know which request is being answered.
-- `send` and the attributes of `RequestResponseCycle`, `STATUS_LINE`: to send a response in one write.
-- `flow`: to parse the backlog before reading resumes.
-- `connections`, `server_state.default_headers`, `parser`, `url`, `headers`, `scope`, `expect_100_continue`: to refuse
-  and to shed requests outside the application.
-- `_unset_keepalive_if_required`, `server_state.total_requests`: to time idle connections in one queue; a timer for each
-  response takes 2 us.
-- `_should_upgrade`, `handle_websocket_upgrade`, `ws_protocol_class`: to decide which request becomes a WebSocket, and
-  to pass on the limits of its connection and the bytes behind its head.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+from collections import deque
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from starlette.types import Message
 
 from anytime_service.clock import now_ms
-from anytime_service.errors import HeadTooLargeError, MalformedBodyError, OverloadedError, RequestTimeoutError
+from anytime_service.errors import (
+    HeadTooLargeError,
+    MalformedBodyError,
+    OverloadedError,
+    RequestTimeoutError,
+    TransferCodingError,
+)
 from anytime_service.http.exchange import ADMITTED, STORE_REPLY
+from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.routes import Row, find
 from anytime_service.server.connections import Connection, Connections
-from anytime_service.server.shedding import LoadShedding, begins_prediction, request_key
-from anytime_service.server.tls import with_close_timeout
+from anytime_service.server.hosting import Host
+from anytime_service.server.shedding import LoadShedding, request_key
+from anytime_service.server.stages import ConnectionState, Event, Stage
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 
-PROBES = frozenset((b"/livez", b"/readyz", b"/metrics", b"/v2/health/live", b"/v2/health/ready"))
-"""Paths that connections above the limit may request."""
-
 MAX_PIPELINED = 128  # largest number of requests of one connection that wait for the response to the previous one
-MAX_DISCARDED = 1024 * 1024  # bytes to discard after the last response, so that the client has time to read it
-CHUNK_FRAMING = 20  # bytes around each chunk that do not count: 16 hexadecimal digits and two line ends
+MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
 
-_HEAD, _BUSY, _TAIL, _IDLE, _LAST = range(5)
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?#].*)?)")
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+_log = logging.getLogger("anytime_service")
 
 
-class _BacklogFlow(FlowControl):
-    """Flow control that parses the backlog before it resumes reading; it does not refer to the connection."""
+class Cycle:
+    """One request and its response, as the ASGI application sees them.
 
-    def resume_reading(self) -> None:
-        if self.read_paused:
-            self.read_paused = False
-            connection = self._transport.get_protocol()
-            if isinstance(connection, HttpProtocol):  # else it is a WebSocket, or closed
-                connection.update_reading()
+    The head of a response is sent together with the first piece of its body: a system call takes as long as reading the
+    values of a group.
 
-
-class _Cycle(RequestResponseCycle):
-    """uvicorn's request and response, which sends the head and a complete body in one write.
-
-    uvicorn makes two, and a system call takes as long as reading the values of a group. Any other response (in pieces,
-    without a length, the last one of a connection) is sent by uvicorn, once its body begins.
+    Attributes
+    ----------
+    body, more_body : what the application has not read, and whether more follows.
+    disconnected : whether the client has disconnected.
+    keep_alive : whether the connection serves further requests after this one.
+    complete : whether the response is complete.
     """
 
-    _head: Any = None
+    __slots__ = (
+        *(
+            "_chunked",
+            "_connection",
+            "_head",
+            "_remaining",
+            "__weakref__",
+            "body",
+            "changed",
+            "complete",
+            "disconnected",
+        ),
+        *("keep_alive", "more_body", "must_continue", "scope", "started"),
+    )
 
-    async def send(self, message: Any) -> None:
-        head, self._head = self._head, None
-        if not self.response_started and message["type"] == "http.response.start":
-            self._head, self.response_started = message, True
-            return
-        if head is not None:
-            headers = self.default_headers + head["headers"]
-            values, body = dict(headers), message.get("body", b"")
-            if (
-                message.get("more_body")
-                or values.get(b"content-length") != b"%d" % len(body)
-                or not values.keys().isdisjoint((b"connection", b"transfer-encoding"))
-                or not self.keep_alive
-                or self.disconnected
-                or self.flow.write_paused
-                or self.scope["method"] == "HEAD"
-                or _CONTROL.search(b"".join(values.values()))
-            ):
-                self.response_started = False
-                await super().send(head)
+    def __init__(self, connection: HttpProtocol, scope: dict[str, Any], *, keep_alive: bool, must_continue: bool):
+        self._connection: HttpProtocol | None = connection
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.must_continue = must_continue
+        self.body = bytearray()
+        self.more_body = True
+        self.changed = asyncio.Event()
+        self.disconnected = self.started = self.complete = False
+        self._head = b""
+        self._chunked = False
+        self._remaining: int | None = None  # bytes of the body that the head has announced
+
+    async def run(self) -> None:
+        """Have the application answer; close the connection if it fails to."""
+        connection = cast(HttpProtocol, self._connection)
+        try:
+            await connection.host.app(self.scope, self.receive, cast(Any, self.send))
+            if not (self.started or self.disconnected):
+                connection.fail(RuntimeError("the application sent no response"))
+        except Exception as error:
+            if self.started or self.disconnected:
+                _log.exception("Exception in ASGI application")
             else:
-                lines = [b"%b: %b\r\n" % header for header in headers]
-                self.transport.write(b"".join((STATUS_LINE[head["status"]], *lines, b"\r\n", body)))
-                self.response_complete = True
-                self.message_event.set()
-                self.on_response()
-                return
-        await super().send(message)
+                connection.fail(error)
+        finally:
+            self._connection = None  # it refers to this object
+            if not (self.complete or self.disconnected):
+                connection.transport.close()
+
+    def abandon(self) -> None:
+        """Report to the application that the client has disconnected."""
+        self.disconnected = True
+        self.changed.set()
+
+    async def receive(self) -> Message:
+        connection = self._connection
+        if connection is not None and not (self.disconnected or self.complete):
+            if self.must_continue:
+                self.must_continue = False
+                connection.write(CONTINUE)
+            await self.changed.wait()
+            self.changed.clear()
+        if self.disconnected or self.complete:
+            return {"type": "http.disconnect"}
+        body = bytes(self.body)
+        self.body.clear()
+        if len(body) > MAX_WAITING and connection is not None:
+            connection.update_reading()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        connection = self._connection
+        if connection is None or self.complete:
+            raise RuntimeError(f"{message['type']} after the end of the response")
+        if connection.write_paused:
+            await connection.drain()
+        if self.disconnected:
+            return
+        if not self.started:
+            self._start(message, connection.host.state.default_headers)
+            return
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"expected http.response.body, not {message['type']}")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        head, self._head = self._head, b""
+        if self.scope["method"] == "HEAD":
+            body = b""
+        elif self._chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        elif self._remaining is not None:
+            self._remaining -= len(body)
+            if self._remaining < 0 or (self._remaining and not more):
+                raise RuntimeError("the body of the response does not have the length that its head announced")
+        if head or body:
+            connection.write(head + body)
+        if not more:
+            self.complete = True
+            self.changed.set()
+            connection.on_response()
+
+    def _start(self, message: dict[str, Any], default: list[tuple[bytes, bytes]]) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"expected http.response.start, not {message['type']}")
+        self.started, self.must_continue = True, False
+        status, closes = message["status"], False
+        head = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in (*default, *message.get("headers", ())):
+            if _CONTROL.search(value) or not _TOKEN.fullmatch(name):
+                raise RuntimeError(f"invalid header of the response: {name!r}")
+            field = name.lower()
+            if field == b"content-length":
+                self._remaining = int(value)
+            elif field == b"transfer-encoding":
+                self._chunked = value.lower() == b"chunked"
+            elif field == b"connection":
+                closes = b"close" in value.lower()
+            head += (field, b": ", value, b"\r\n")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            head.append(b"connection: close\r\n")
+        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        if has_body and self._remaining is None and not self._chunked and self.scope["http_version"] != "1.0":
+            self._chunked = True
+            head.append(b"transfer-encoding: chunked\r\n")
+        head.append(b"\r\n")
+        self._head = b"".join(head)
 
 
-class HttpProtocol(Connection, HttpToolsProtocol):
-    """uvicorn's protocol for HTTP with limits of size and time, parsing in slices, and load shedding.
+class HttpProtocol(Connection):
+    """A connection of HTTP; the requests of a slice are answered before the next slice is parsed."""
 
-    The requests of a slice are answered before the next slice is parsed.
-    """
-
-    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(shared, *args, **options)
-        self._stage = _HEAD
-        self._in_head = False
-        self._begun_here = False  # whether a request begins in this slice
-        self._slice_bytes = 0
-        self._first_bytes = 0  # bytes of the slice in which the request begins, after that slice
-        self._framing_bytes = 0  # bytes of the request that are not body, without the slice in which it begins
-        self._body_here = 0  # bytes of this slice that are body, or framing that is not counted
-        self._after_bytes = 0  # bytes received after the response
-        self._pieces = 0  # number of requests and of pieces of bodies
-        self._running: RequestResponseCycle | None = None
+    def __init__(self, shared: Connections, **options: Any) -> None:
+        super().__init__(shared, Host(**options))
+        self._state = ConnectionState(shared.settings.max_header_bytes, shared.settings.max_body_bytes)
+        self._timeout: TimeoutQueue[Connection] | None = None  # that of the stage
+        self._timed_visit = -1
+        self._parser: Any = None
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._cycle: Cycle | None = None  # the last request
+        self._running: Cycle | None = None  # the request that is being answered; others may wait behind it
+        self._pipeline: deque[Cycle] = deque()
         self._accepted = True
         self._stopped = False
 
     def connection_made(self, transport: Any) -> None:
-        transport = with_close_timeout(transport, self.loop)
         super().connection_made(transport)
-        self.flow = _BacklogFlow(transport)
-        self._accepted = self.shared.opened(self, self.connections)
+        self._parser = self._new_parser()
+        self._accepted = self.shared.opened(self, self.host.state.connections)
+        self._time_stage()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        answering = self._answering
-        if answering is not None:
-            _abandon(answering)
+        for cycle in (self._answering, self._cycle):
+            if cycle is not None:
+                cycle.abandon()
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
-        self.pipeline.clear()
-        self.cycle = cast(Any, None)
+        self._pipeline.clear()
+        self._cycle = self._running = self._parser = None
+
+    def shutdown(self) -> None:
+        """Close after the requests that have been received; uvicorn calls this when it stops."""
+        if self._cycle is None or self._cycle.complete:
+            self.transport.close()
+        else:
+            self._cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, after the waiting requests."""
-        if self.pipeline:
-            self._store(data)
+        if self._pipeline:
+            self.store(data)
         else:
             super().data_received(data)
 
     def parse(self, data: Any) -> None:
-        if self._stage == _LAST:
-            self._after_bytes += len(data)
-            if self._after_bytes > MAX_DISCARDED:
-                self.cut()
+        state = self._state
+        if not state.receive(len(data)):
+            self.cut()
+        if state.stage is Stage.LAST:
             return
-        self._slice_bytes, self._begun_here, self._body_here = len(data), False, 0
-        if self._stage == _IDLE:
-            self._stage = _HEAD
-        self._unset_keepalive_if_required()
         try:
             self._feed(data)
+        except httptools.HttpParserCallbackError as error:
+            self.fail(error)
         except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
+            _log.warning("Invalid HTTP request received.")
             self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
-        if self._begun_here:
-            self._first_bytes = len(data)
-        else:
-            self._framing_bytes = max(self._framing_bytes + len(data) - self._body_here, 0)
-            if self._framing_bytes > self.shared.settings.max_header_bytes:
-                self._refuse_framing()
-        if self._stage == _HEAD:
-            self.shared.heads.begin(self)
-        elif self._stage == _TAIL:
-            self.shared.tails.begin(self)
+        if self.upgraded or state.stage is Stage.LAST:
+            return
+        if not state.end_slice():
+            if state.stage is Stage.TAIL:  # a response was sent
+                self.cut()
+            else:
+                self.refuse(self._too_large())
+        self._time_stage()
+        if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
+            self.update_reading()
 
     def messages(self) -> int:
         """Return the number of requests and of pieces of bodies so far."""
-        return self._pieces
+        return self._state.pieces
 
     def is_free(self) -> bool:
-        return self._may_read() and not self.pipeline
+        return self._may_read() and not self._pipeline
 
     def update_reading(self) -> None:
-        if self.transport.get_protocol() is not self:  # a WebSocket, which reads by its own rules
+        if self.upgraded or self.transport.is_closing():
             return
         self._stopped = bool(self._backlog) or not self._may_read()
         if not self._stopped:
@@ -217,119 +295,252 @@ class HttpProtocol(Connection, HttpToolsProtocol):
 
     def budget_of_unsent(self) -> MemoryBudget:
         shedding = self.shared.shedding
-        return self.held if shedding is None or not self.scope else shedding.account([*self.scope["headers"]])
+        return self.held if shedding is None or self._cycle is None else shedding.account(self._cycle.scope["headers"])
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection is closing."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        self._pieces += 1
-        if self._stage == _IDLE:  # the slice begins with the rest of a body whose response was sent before
-            self._unset_keepalive_if_required()  # uvicorn does so only before it parses
-            self._stage = _HEAD
-        self._in_head = self._begun_here = True
-        self._framing_bytes = self._first_bytes = 0
-        super().on_message_begin()
-        if len(self.pipeline) >= MAX_PIPELINED:
+        self._url, self._headers = b"", []
+        if self._state.stage is Stage.LAST:
+            return
+        self._state.begin_request()
+        if len(self._pipeline) >= MAX_PIPELINED:
             self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
 
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self.headers = self.headers.copy()  # uvicorn appends trailers, which the request in `scope` must not get
-        if self._stage == _LAST:
+        headers, self._headers = self._headers, []  # the parser appends trailers to the latter
+        if self._state.stage is Stage.LAST:
             return
-        if self._stage == _HEAD:
-            self.shared.heads.end(self)
-            self._stage = _BUSY
-        upgrades = self.parser.should_upgrade()
-        if self._is_too_large():
-            self.refuse(self._too_large())
-        elif upgrades and self.parser.get_method() == b"CONNECT":
-            self.refuse(
-                MalformedBodyError(
-                    "CONNECT is not supported, because this server is not a proxy; send the request to it directly"
-                )
-            )
-        elif upgrades and not self._should_upgrade():
-            return  # `_feed` has the request parsed again
-        elif not (self._accepted or self._may_request()):
-            self.refuse(self.shared.limit_error())
-        elif upgrades:
-            super().on_headers_complete()  # completes `scope`, from which the handshake is made
+        self._state.end_head()
+        try:
+            row, scope = self._checked(headers)
+        except (HeadTooLargeError, MalformedBodyError, OverloadedError, TransferCodingError) as error:
+            self.refuse(error)
+            return
+        if not self._parser.should_upgrade():
+            self._answer_or_shed(scope, row)
         else:
-            if self.expect_100_continue and self.parser.get_http_version() == "1.0":
-                self.expect_100_continue = False  # HTTP/1.0 has no interim responses
-            self._answer_or_shed()
+            self._headers = headers  # `_feed` decides
 
     def on_body(self, body: bytes) -> None:
-        self._pieces += 1
-        self._body_here += len(body) + CHUNK_FRAMING
-        if self._stage == _TAIL:
-            self._after_bytes += len(body)
-            if self._after_bytes > self.shared.settings.max_body_bytes:
-                self.cut()
-        elif self._stage != _LAST:
-            super().on_body(body)
+        state = self._state
+        if state.stage is Stage.LAST:
+            return
+        if not state.body(len(body)):
+            self.cut()
+        elif state.stage is not Stage.TAIL and self._cycle is not None and not self._cycle.complete:
+            self._cycle.body += body
+            self._cycle.changed.set()
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():  # only the head is complete
+        if self._parser.should_upgrade() or self._state.stage is Stage.LAST:  # at an upgrade only the head is complete
             return
-        if self._stage == _TAIL:
-            self.shared.tails.end(self)
-            self._begin_idle()
-        elif self._stage != _LAST:
-            super().on_message_complete()
+        if self._state.stage is not Stage.TAIL and self._cycle is not None:
+            self._cycle.more_body = False
+            self._cycle.changed.set()
+        self._state.advance(Event.BODY_END)
 
-    def on_response_complete(self) -> None:
+    # The end.
+
+    def on_response(self) -> None:
         """Continue with the next request or the rest of this one, and with what was received after the request."""
-        self.server_state.total_requests += 1
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            if self.pipeline:
-                self._start_asgi_task(*self.pipeline.pop())
-            elif self._stage != _LAST:
-                if self.cycle.more_body:
-                    self._begin_tail()
-                    self.shared.tails.begin(self)
-                elif self._in_head:
-                    self._stage = _HEAD
-                    self.shared.heads.begin(self)
-                else:
-                    self._begin_idle()
-        if self._stopped and not self.transport.is_closing():
+        self.host.state.total_requests += 1
+        if self._running is None or not self._running.keep_alive:
+            self.transport.close()
+        if self.transport.is_closing():
+            return
+        if self._pipeline:
+            self._start(self._pipeline.popleft())
+        elif self._state.stage is Stage.BUSY:
+            if self._cycle is not None and self._cycle.more_body:
+                self._state.advance(Event.EARLY_RESPONSE)
+            else:
+                self._state.advance(Event.LATE_RESPONSE if self._state.in_head else Event.RESPONSE)
+            self._time_stage()
+        if self._stopped:
             self.update_reading()
 
-    def handle_websocket_upgrade(self, rest: Any = b"") -> None:
-        """Become a WebSocket, with `rest` and the backlog as its first bytes.
+    def timed_out(self) -> None:
+        """Stop reading: the head of the request was not complete in time."""
+        if self._state.in_head:
+            limit_s = self.shared.settings.header_timeout_s
+            self.refuse(RequestTimeoutError(f"the head of the request was not complete within {limit_s:g} s"))
+        else:
+            self.transport.close()
 
-        It inherits the timeout of a client that has not read the previous response.
-        """
+    def refuse(self, error: Exception) -> None:
+        if self.transport.is_closing() or self._state.stage is Stage.LAST:
+            return
+        answering = self._answering if self._state.stage is Stage.BUSY else None
+        self._state.advance(Event.REFUSAL)
         self.shared.closed(self)
-        if self.expect_100_continue:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # before 101 (RFC 9110, 7.8)
-        super().handle_websocket_upgrade()
-        self.parser = cast(Any, None)  # it refers to this object, which is not needed any more
-        websocket = cast(WebSocketProtocol, self.transport.get_protocol())
-        websocket.continue_with((rest, *self._backlog.pieces()))
-        self._clear_backlog()
-        if self._stopped:
-            websocket.update_reading()
-        if self.flow.write_paused:
-            websocket.pause_writing()
+        self._timed_visit = self._state.visit  # `closing` times this connection now
+        if answering is not None and answering is self._cycle and answering.more_body and not answering.started:
+            answering.abandon()  # the body of this request will never be complete
+        elif answering is not None:  # the previous request is being answered; the connection closes after it
+            self._pipeline.clear()
+            answering.keep_alive = False
+            return
+        self.transport.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.shared.begin_closing(self)
 
-    def _should_upgrade(self) -> bool:
-        """Return whether to become a WebSocket: at a GET of HTTP/1.1 without a body, when no answer is pending."""
-        fields: dict[bytes, list[bytes]] = {}
-        for name, value in self.headers:
-            fields.setdefault(name, []).append(value.strip().lower())
-        options = b",".join(fields.get(b"connection", ())).split(b",")
-        return (
-            self.ws_protocol_class is not None
-            and self.parser.get_method() == b"GET"
-            and self.parser.get_http_version() == "1.1"
-            and b"upgrade" in map(bytes.strip, options)
-            and fields.get(b"upgrade") == [b"websocket"]
-            and b"transfer-encoding" not in fields
-            and fields.get(b"content-length", [b"0"]) == [b"0"]
-            and self._answering is None
+    def fail(self, error: Exception) -> None:
+        """Send that the server failed, as the last response."""
+        self.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
+        self.transport.close()
+
+    # Requests.
+
+    @property
+    def _answering(self) -> Cycle | None:
+        running = self._running
+        return None if running is None or running.complete else running
+
+    def _start(self, cycle: Cycle) -> None:
+        self._running = cycle
+        self.host.run(cycle.run())
+
+    def _checked(self, headers: list[tuple[bytes, bytes]]) -> tuple[Row | None, dict[str, Any]]:
+        """Return the route and the scope of a request; raise an error if it must be refused before it is answered."""
+        if not self._state.fits_head(self._url, headers):
+            raise self._too_large()
+        if self._parser.get_method() == b"CONNECT":
+            raise MalformedBodyError(
+                "CONNECT is not supported, because this server is not a proxy; send the request to it directly"
+            )
+        scope = self._scope(headers)
+        row = find(scope["method"], scope["path"])
+        if not self._accepted:
+            self._accepted = self.shared.accepts_now(self, self.host.state.connections)
+            if not (self._accepted or (row is not None and row.probe)):
+                raise self.shared.limit_error()
+        return row, scope
+
+    def _scope(self, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+        """Return the ASGI scope of a request; raise an error for a head that RFC 9112 forbids to answer otherwise."""
+        version = self._parser.get_http_version()
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and version != "1.0"):
+            raise MalformedBodyError(f"the request has {len(hosts)} Host headers; send one")
+        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings and version == "1.0":
+            raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
+        if codings not in ([], [b"chunked"]):
+            raise TransferCodingError("the only supported Transfer-Encoding is chunked; send the body without others")
+        target = self._url
+        if not target.startswith(b"/") and target != b"*":
+            headers, target = _from_absolute(headers, target)
+        raw, _, query = target.partition(b"#")[0].partition(b"?")
+        if not raw.isascii():
+            raise MalformedBodyError("the path has bytes that are not ASCII; percent-encode them")
+        path = raw.decode()
+        root = self.host.root_path
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": self._parser.get_method().decode(),
+            "scheme": self.scheme,
+            "server": self.server,
+            "client": self.client,
+            "root_path": root,
+            "path": root + (unquote(path) if "%" in path else path),
+            "raw_path": root.encode() + raw,
+            "query_string": query,
+            "headers": headers,
+            "state": self.host.app_state.copy(),
+        }
+
+    def _answer_or_shed(self, scope: dict[str, Any], row: Row | None) -> None:
+        """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
+        expected = [value.lower() for name, value in scope["headers"] if name == b"expect"]
+        # HTTP/1.0 has no interim responses.
+        must_continue = b"100-continue" in expected and scope["http_version"] != "1.0"
+        shedding = self.shared.shedding
+        admission = None
+        if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
+            admission = shedding.admission
+            scope["state"][ADMITTED] = admitted = admission.admits(now_ms())
+            if not admitted:
+                if not must_continue and self._shed(shedding, scope, row):
+                    return
+                admission = None
+        keep_alive = scope["http_version"] != "1.0" and self._parser.should_keep_alive()
+        self._cycle = cycle = Cycle(self, scope, keep_alive=keep_alive, must_continue=must_continue)
+        if self._answering is None:
+            self._start(cycle)
+        else:
+            self._pipeline.append(cycle)
+        if admission is not None:
+            admission.waiting += 1
+            self.loop.call_soon(_record_turn, admission)  # directly after the first turn of the request's task
+
+    def _shed(self, shedding: LoadShedding, scope: dict[str, Any], row: Row) -> bool:
+        """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
+        busy = self._answering is not None or self._pipeline
+        congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
+        if busy or congested or scope["method"] == "HEAD" or not self._parser.should_keep_alive():
+            return False
+        if row.shed == "endpoint":  # the body may request the base rate
+            return False
+        default = self.host.state.default_headers
+        if b"overload=prior" not in self._url:
+            content = shedding.refusal(default)
+        elif row.shed != "stored":
+            return False
+        else:
+            request = request_key(self._url, scope["headers"])
+            prior = shedding.prior(request, default)
+            if prior is None:
+                scope["state"][STORE_REPLY] = partial(shedding.store_prior, request)
+                return False
+            content = prior
+        self.transport.write(content)
+        self._state.advance(Event.EARLY_RESPONSE)
+        return True
+
+    def _too_large(self) -> HeadTooLargeError:
+        limit = self.shared.settings.max_header_bytes
+        return HeadTooLargeError(
+            f"request line, headers, chunk framing and trailers exceed {limit} bytes; send at most that many"
         )
+
+    # Reading.
+
+    def _may_read(self) -> bool:
+        # Bodies are read even while writing is paused: the client may send its complete body before it reads.
+        waits = self._cycle is not None and not self._cycle.complete and len(self._cycle.body) > MAX_WAITING
+        awaits_head = self._state.stage in (Stage.IDLE, Stage.HEAD)
+        return not (waits or self._rate_limited or (self.write_paused and awaits_head))
+
+    def _time_stage(self) -> None:
+        """Apply the timeout of the current stage, if it has changed."""
+        if self._timed_visit != self._state.visit:
+            self._timed_visit = self._state.visit
+            if self._timeout is not None:
+                self._timeout.end(self)
+            self._timeout = self.shared.timeouts.get(self._state.stage)
+            if self._timeout is not None:
+                self._timeout.begin(self)
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # Answer a request with `Connection: close`, whatever follows it.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     def _feed(self, data: Any) -> None:
         """Parse bytes; where httptools stops at an upgrade, decide what the remaining ones are.
@@ -338,151 +549,77 @@ class HttpProtocol(Connection, HttpToolsProtocol):
         """
         while data:
             try:
-                self.parser.feed_data(data)
+                self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as stop:
                 data = memoryview(data)[stop.args[0] :]
             else:
                 return
-            if self._stage == _LAST:  # refused
+            if self._state.stage is Stage.LAST:  # refused
                 return
-            if self._should_upgrade():
-                self.handle_websocket_upgrade(data)
+            if self._becomes_websocket(self._headers):
+                self._upgrade(data)
                 return
             self._ignore_upgrade()
 
-    def _ignore_upgrade(self) -> None:
-        """Replace the parser by one that has received the same head without its Upgrade field."""
-        lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        counters = self._begun_here, self._first_bytes, self._framing_bytes
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-        self.parser.feed_data(b"\r\n".join((start, *lines, b"", b"")))
-        self._begun_here, self._first_bytes, self._framing_bytes = counters  # the head is counted already
-
-    def timed_out(self) -> None:
-        """Stop reading: the head of the request was not complete in time."""
-        if self._in_head:
-            limit_s = self.shared.settings.header_timeout_s
-            self.refuse(RequestTimeoutError(f"the head of the request was not complete within {limit_s:g} s"))
-        else:
-            self.transport.close()
-
-    def refuse(self, error: Exception) -> None:
-        if self.transport.is_closing() or self._stage == _LAST:
-            return
-        answering = self._answering if self._stage == _BUSY else None
-        self._stage, self._after_bytes = _LAST, 0
-        self.shared.closed(self)
-        self._unset_keepalive_if_required()  # `closing` times this connection now
-        if answering is not None and answering is self.cycle and answering.more_body and not answering.response_started:
-            _abandon(answering)  # the body of this request will never be complete
-        elif answering is not None:  # the previous request is being answered; the connection closes after it
-            self.pipeline.clear()
-            answering.keep_alive = False
-            return
-        self.transport.write(self.shared.refusal(error, self.server_state.default_headers))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.shared.begin_closing(self)
-
-    @property
-    def _answering(self) -> RequestResponseCycle | None:
-        """Return the request that is being answered; `cycle` is the last received one, and others may wait between."""
-        running = self._running
-        return None if running is None or running.response_complete else running
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.__class__ = _Cycle
-        self._running = cycle  # uvicorn starts every request here, also one that waited behind another
-        super()._start_asgi_task(cycle, app)
-
-    def _answer_or_shed(self) -> None:
-        """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
-        shedding = self.shared.shedding
-        if (
-            shedding is None
-            or not begins_prediction(self.parser.get_method(), self.url)
-            or not shedding.has_key(self.headers)
-        ):
-            super().on_headers_complete()
-        elif shedding.admission.admits(now_ms()):
-            self.scope["state"][ADMITTED] = True
-            super().on_headers_complete()
-            shedding.admission.waiting += 1
-            # Directly after the first turn of the request's task.
-            self.loop.call_soon(lambda: shedding.admission.had_turn(now_ms()))
-        elif not self._shed(shedding):
-            self.scope["state"][ADMITTED] = False
-            super().on_headers_complete()
-
-    def _shed(self, shedding: LoadShedding) -> bool:
-        """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
-        busy = self.cycle is not None and not self.cycle.response_complete
-        congested = self.flow.write_paused or self.transport.get_write_buffer_size() > HIGH_WATER_LIMIT
-        if busy or congested or self.expect_100_continue or not self.parser.should_keep_alive():
-            return False
-        if self.url.startswith(b"/v2"):  # the body may request the base rate
-            return False
-        default = self.server_state.default_headers
-        if b"overload=prior" not in self.url:
-            content = shedding.refusal(default)
-        elif not self.url.startswith(b"/predict") or self.parser.get_method() != b"POST":
-            return False
-        else:
-            request = request_key(self.url, self.headers)
-            prior = shedding.prior(request, default)
-            if prior is None:
-                self.scope["state"][STORE_REPLY] = partial(shedding.store_prior, request)
-                return False
-            content = prior
-        self.transport.write(content)
-        self._begin_tail()
-        return True
-
-    def _begin_tail(self) -> None:
-        """Read the remaining body after an early response."""
-        self._stage, self._after_bytes = _TAIL, 0
-
-    def _begin_idle(self) -> None:
-        self._stage = _IDLE
-        self.shared.idle.begin(self)
-
-    def _unset_keepalive_if_required(self) -> None:
-        self.shared.idle.end(self)
-
-    def _may_read(self) -> bool:
-        # Bodies are read even while writing is paused: the client may send its complete body before it reads.
-        awaits_head = self._stage in (_IDLE, _HEAD)
-        return not (self.flow.read_paused or self._rate_limited or (self.flow.write_paused and awaits_head))
-
-    def _may_request(self) -> bool:
-        """Return whether a connection above the limit may send this request: it is a probe, or others have closed."""
-        self._accepted = self.shared.accepts_now(self, self.connections)
-        return self._accepted or self.url.partition(b"?")[0] in PROBES
-
-    def _refuse_framing(self) -> None:
-        """Refuse framing bytes above the limit for heads; after a response close instead."""
-        if self._stage == _TAIL:
-            self.cut()
-        else:
-            self.refuse(self._too_large())
-
-    def _is_too_large(self) -> bool:
-        limit = self.shared.settings.max_header_bytes
-        if self._first_bytes + self._framing_bytes + self._slice_bytes <= limit:  # even if all of it were the head
-            return False
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
-
-    def _too_large(self) -> HeadTooLargeError:
-        limit = self.shared.settings.max_header_bytes
-        return HeadTooLargeError(
-            f"request line, headers, chunk framing and trailers exceed {limit} bytes; send at most that many"
+    def _becomes_websocket(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Return whether to become a WebSocket: at a GET of HTTP/1.1 without a body, when no answer is pending."""
+        fields: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            fields.setdefault(name, []).append(value.strip().lower())
+        options = b",".join(fields.get(b"connection", ())).split(b",")
+        return (
+            self.shared.websockets
+            and self._parser.get_method() == b"GET"
+            and self._parser.get_http_version() == "1.1"
+            and b"upgrade" in map(bytes.strip, options)
+            and fields.get(b"upgrade") == [b"websocket"]
+            and b"transfer-encoding" not in fields
+            and fields.get(b"content-length", [b"0"]) == [b"0"]
+            and self._answering is None
         )
 
+    def _ignore_upgrade(self) -> None:
+        """Replace the parser by one that has received the same head without its Upgrade field."""
+        lines = [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
+        self._parser = self._new_parser()
+        self._state.repeat_head()
+        self._parser.feed_data(b"\r\n".join((start, *lines, b"", b"")))
 
-def _abandon(cycle: RequestResponseCycle) -> None:
-    """Report to the application that the client of a request has disconnected."""
-    cycle.disconnected = True
-    cycle.waiting_for_100_continue = False  # otherwise uvicorn would write it after the end of the response
-    cycle.message_event.set()
+    def _upgrade(self, rest: Any) -> None:
+        """Become a WebSocket, with `rest` and the backlog as its first bytes.
+
+        It inherits the timeout of a client that has not read the previous response.
+        """
+        headers = self._headers
+        if any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers):
+            self.transport.write(CONTINUE)  # before 101 (RFC 9110, 7.8)
+        self.upgraded = True
+        self.shared.closed(self)
+        self._parser = None  # it refers to this object, which is not needed any more
+        self.host.state.connections.discard(self)
+        websocket = WebSocketProtocol(self.shared, self.host)
+        websocket.connection_made(self.transport)
+        self.transport.set_protocol(websocket)
+        if self.write_paused:
+            websocket.pause_writing()
+        for piece in (rest, *self._backlog.pieces()):
+            if piece:
+                websocket.store(piece)
+        self._clear_backlog()
+        if self._stopped:
+            websocket.update_reading()
+        websocket.shake_hands(self._url, headers)
+
+
+def _record_turn(admission: Admission) -> None:
+    admission.had_turn(now_ms())
+
+
+def _from_absolute(headers: list[tuple[bytes, bytes]], target: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers and the target in origin form of an absolute target, whose host counts (RFC 9112, 3.2.2)."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        raise MalformedBodyError("the target of the request is invalid; expected a path or an http address")
+    others = [header for header in headers if header[0] != b"host"]
+    return [(b"host", found[1]), *others], found[2] if found[2].startswith(b"/") else b"/" + found[2]

@@ -21,11 +21,11 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed, reason_of
@@ -38,10 +38,10 @@ from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
+from anytime_service.server.hosting import ServerState, SideState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
-from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
@@ -69,21 +69,25 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     Raise AddressError if the address is not available, and KeysError if other machines can reach it without a key.
     """
     address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
+    own = None  # the file of the Unix socket
     try:
         if settings.uds:
             listening = _unix(str(settings.uds))
+            own = _file_state(settings.uds)
         else:
             family, host = _resolved(settings.host)
             _check_reach(settings, host)
-            listening = socket.create_server((host, settings.port), family=family)
+            listening = _listening(family, host, settings.port)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
         ) from error
-    with listening:
-        yield listening
-    if settings.uds:
-        settings.uds.unlink(missing_ok=True)
+    try:
+        with listening:
+            yield listening
+    finally:
+        if settings.uds and own == _file_state(settings.uds):  # otherwise it is the socket of another server
+            settings.uds.unlink()
 
 
 @contextlib.contextmanager
@@ -95,7 +99,7 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
     address = settings.metrics_host or settings.host
     try:
         family, host = _resolved(address)
-        listening = socket.create_server((host, settings.metrics_port), family=family)
+        listening = _listening(family, host, settings.metrics_port)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}:{settings.metrics_port} for metrics: {reason_of(error)}; choose another "
@@ -108,6 +112,21 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
 def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return found[0], str(found[4][0])
+
+
+def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """Listen at an address; the address of all IPv6 addresses accepts IPv4 too, where the system can do that."""
+    both = family is socket.AF_INET6 and ip_address(host).is_unspecified and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+
+
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what identifies a file at a path, None without a file; an inode alone may be used again."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _check_reach(settings: Settings, host: str) -> None:
@@ -140,7 +159,7 @@ class MetricsServer:
     """Server of an application on a socket of its own, with the same limits as the main port.
 
     The two ports count their connections separately: a full main port does not affect this one, and vice versa.
-    `state` is uvicorn's state of the server: its connections, tasks and default headers.
+    `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
@@ -154,10 +173,9 @@ class MetricsServer:
             lifespan="off",
             log_config=None,
             server_header=False,
-            timeout_keep_alive=cast(Any, settings.idle_timeout_s),
         )
         self._listening = listening
-        self.state = ServerState()
+        self.state = SideState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -284,7 +302,7 @@ class Server(uvicorn.Server):
 
 
 async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:
-    """Listen as uvicorn does, which documents neither `ServerState` nor the arguments of its protocol classes."""
+    """Listen as uvicorn does."""
     make = partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
     return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
 
@@ -297,18 +315,13 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     handler: PredictionService = state.handler
-    shared = Connections(settings, handler.held, LoadShedding(handler, state.keys))
+    shared = Connections(settings, handler.held, LoadShedding(handler, state.keys), websockets=True)
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
         http=cast(Any, partial(HttpProtocol, shared)),
-        ws=cast(Any, partial(WebSocketProtocol, shared)),
-        timeout_keep_alive=cast(Any, settings.idle_timeout_s),
-        ws_ping_interval=20.0,  # a peer that disappears silently is detected after both times, in seconds
-        ws_ping_timeout=20.0,
-        ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # messages are small, and latency matters most
+        ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
         ssl_context_factory=None if context is None else lambda _config, _default: context,
@@ -334,7 +347,7 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     settings = settings.model_copy(update={"max_connections": possible})
     tracing = load_tracing()
     app = create_app(registry, settings, tracing)
-    with bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
+    with _cleanup_on_sigterm(), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
         if possible < wanted:
             message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
@@ -343,10 +356,41 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
         _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             server.run(sockets=[listening])
-        if tracing is not None:
-            tracing.close()
+        except KeyboardInterrupt:
+            _log.debug("stopped by SIGINT")
+        finally:
+            if tracing is not None:
+                tracing.close()
+
+
+class _Terminated(BaseException):
+    """The process received SIGTERM."""
+
+
+@contextlib.contextmanager
+def _cleanup_on_sigterm() -> Iterator[None]:
+    """Run the cleanup of the enclosed block when the process receives SIGTERM, then end the process by this signal.
+
+    uvicorn raises the signal again when it has stopped, which by default would end the process without a cleanup.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(_signal: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cleanup is short
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _address(listening: socket.socket, *, encrypted: bool) -> str:

@@ -85,10 +85,3 @@ class LoadShedding:
 def request_key(url: bytes, headers: Headers) -> RequestKey:
     """Return the URL and the headers on which the response with a base rate depends."""
     return url, *(part for header in headers if header[0] in _RELEVANT_HEADERS for part in header)
-
-
-def begins_prediction(method: bytes, url: bytes) -> bool:
-    path = url.partition(b"?")[0]
-    if method == b"POST":
-        return path == b"/predict" or (path.startswith(b"/v2/models/") and path.endswith(b"/infer"))
-    return method == b"GET" and (path == b"/predict" or (path.startswith(b"/sessions/") and path.endswith(b"/predict")))

@@ -1,155 +1,344 @@
-"""uvicorn's protocol for WebSockets with limits, and problem details for refused handshakes.
+"""The protocol class for WebSockets, on the sans-I/O protocol of websockets: limits, and problems as refusals.
 
-The limits apply to the stored part of an incomplete message, and to data that a client does not read.
-
-uvicorn and websockets document none of these names. `pyproject.toml` caps their versions, and
-tests/service/test_private_names.py checks that the names exist.
-
-- `conn`, `conn.reader.buffer`, `frames`: to replace the handshakes, and to measure the incomplete message.
-- `handle_connect`, `handle_cont`, `handle_ping`, `handle_pong`, `send_receive_event_to_app`, `writable`: to count
-  frames, and to bound the memory that they use.
-- `queue`, `read_paused`: to know when the application has consumed all messages.
-- `handshake_initiated`, `handshake_complete`: to parse no frame during the handshake.
-- `close_sent`, `scope`: to close, and to pass extensions to the application.
+The limits apply to the stored part of an incomplete message, and to data that a client does not read. There is no
+compression: messages are small, and latency matters most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from http import HTTPStatus
+import asyncio
+import logging
+from collections import deque
+from types import GeneratorType
 from typing import Any
+from urllib.parse import unquote
 
-import msgspec
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode, Frame
-from websockets.http11 import Request, Response
+from starlette.types import Message
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import ABORT, CHARGE
+from anytime_service.errors import HeadTooLargeError, OverloadedError
+from anytime_service.http.exchange import ABORT, CHARGE, Reply
+from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.hosting import Host
+
+CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
 _PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
+_VERSION = (b"sec-websocket-version", b"13")
+
+_log = logging.getLogger("anytime_service")
 
 
-class Handshakes(ServerProtocol):
-    """The library's protocol, with problem details of one line in refusals."""
+class WebSocketProtocol(Connection):
+    """A connection after an upgrade; the application receives the messages of a slice before the next is parsed."""
 
-    def accept(self, request: Request) -> Response:
-        """Return the response to a handshake; drop the traceback of an error, whose frames refer to the error."""
-        response = super().accept(request)
-        if self.handshake_exc is not None:
-            self.handshake_exc.__traceback__ = self.handshake_exc.__cause__ = self.handshake_exc.__context__ = None
-        return response
+    def __init__(self, shared: Connections, host: Host) -> None:
+        super().__init__(shared, host)
+        self._conn = ServerProtocol(max_size=shared.settings.max_body_bytes)
+        self._opened = False  # whether the handshake is complete
+        self._closed = False  # whether a close frame or a refusal was sent
+        self._response: Any = None  # the response that completes the handshake
+        self._refusal: Reply | None = None
+        self._scope: dict[str, Any] = {}
+        self._messages: deque[Message] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._frames = 0
+        self._fragments = bytearray()  # of an incomplete message
+        self._is_text = False
+        self._unparsed = 0  # bytes of an incomplete frame
+        self._partial = 0  # bytes of an incomplete message that the budget counts
+        self._pinged = False
+        self._closing: asyncio.TimerHandle | None = None
 
-    def reject(self, status: Any, text: str) -> Response:
-        """Return the refusal of a handshake; 403 without a text means that the path has no WebSocket."""
-        status = HTTPStatus.NOT_FOUND if status == HTTPStatus.FORBIDDEN and not text else HTTPStatus(status)
-        response = super().reject(status, text)
-        detail = " ".join(text.split())
-        if detail.lower().startswith(_PREFIX):
-            detail = detail[len(_PREFIX) :]
-        problem = Problem("about:blank", status.phrase, status.value, detail[:1].lower() + detail[1:] or _NOT_FOUND)
-        body = msgspec.json.encode(problem)
-        for name, value in (("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body)))):
-            del response.headers[name]
-            response.headers[name] = value
-        return Response(response.status_code, response.reason_phrase, response.headers, body)
-
-
-class WebSocketProtocol(Connection, WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, with parsing in slices; incomplete messages count in the memory budget."""
-
-    def __init__(self, shared: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(shared, *args, **options)
-        self._extra_frames = 0  # received frames that are not complete messages: fragments, pings and pongs
-        self._partial = 0  # bytes of an incomplete message
-        self._assembled = bytearray()
-        self._extensions: dict[str, Any] = {}
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.conn.__class__ = Handshakes
+    def shake_hands(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        """Begin: check the head of the request, and let the application decide."""
+        lines = [b"%b: %b" % header for header in headers]
+        self._conn.receive_data(b"\r\n".join((b"GET %b HTTP/1.1" % url, *lines, b"", b"")))
+        request = next((event for event in self._conn.events_received() if isinstance(event, Request)), None)
+        if request is None:
+            self._refuse_with(
+                self.shared.refusal(
+                    HeadTooLargeError("a line of the head is too long for a WebSocket, or it has too many"),
+                    self.host.state.default_headers,
+                )
+            )
+            return
+        self._response = self._conn.accept(request)
+        error = self._conn.handshake_exc
+        if error is not None:
+            error.__traceback__ = error.__cause__ = error.__context__ = None  # frames, which refer to the error
+            detail = " ".join((self._response.body or b"").decode().split())
+            detail = detail[len(_PREFIX) :] if detail.lower().startswith(_PREFIX) else detail
+            extra = [(b"upgrade", b"websocket")] if self._response.status_code == 426 else []
+            reply = blank_reply(self._response.status_code, detail[:1].lower() + detail[1:], (_VERSION, *extra))
+            self._refuse_with(response(reply._replace(close=True), self.host.state.default_headers))
+            return
+        raw, _, query = url.partition(b"?")
+        offered = b",".join(value for name, value in headers if name == b"sec-websocket-protocol").decode("latin-1")
+        self._scope = {
+            "type": "websocket",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "wss" if self.scheme == "https" else "ws",
+            "server": self.server,
+            "client": self.client,
+            "root_path": self.host.root_path,
+            "path": self.host.root_path + unquote(raw.decode("latin-1")),
+            "raw_path": self.host.root_path.encode() + raw,
+            "query_string": query,
+            "headers": headers,
+            "subprotocols": [each.strip() for each in offered.split(",") if each.strip()],
+            "state": self.host.app_state.copy(),
+            # Closing would wait for a client that does not read.
+            "extensions": {
+                "websocket.http.response": {},
+                ABORT: {"abort": self.transport.abort},
+                CHARGE: {"charge": self._charge},
+            },
+        }
+        self._messages.append({"type": "websocket.connect"})
+        self.host.run(self._run())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._count_partial(0)
         super().connection_lost(exc)
-        vars(self.conn).clear()  # its parser, a generator, refers to it
-        self._extensions.clear()  # `_charge` refers to this object
+        self._end()
+        if self._closing is not None:
+            self._closing.cancel()
+        self._scope.get("extensions", {}).clear()  # `_charge` refers to this object
+        for name, value in tuple(vars(self._conn).items()):
+            if isinstance(value, GeneratorType | BaseException):  # they refer to their object, by frames
+                delattr(self._conn, name)
 
-    def continue_with(self, pieces: Iterable[memoryview]) -> None:
-        """Receive the bytes that followed the head of the request."""
-        for piece in pieces:
-            if piece:
-                self._store(piece)
+    def eof_received(self) -> None:
+        """Close: a client that sends no more cannot answer a close frame."""
+
+    def shutdown(self) -> None:
+        """Close with 1012, service restart; uvicorn calls this when it stops."""
+        if self._opened and not self._closed:
+            self._close(CloseCode.SERVICE_RESTART, "")
+        self._end(int(CloseCode.SERVICE_RESTART))
+        self.transport.close()
 
     def parse(self, data: Any) -> None:
-        WebSocketsSansIOProtocol.data_received(self, data)
-        partial = len(self.conn.reader.buffer)
-        if self.frames:  # the first fragment of a message, until the second arrives
-            partial += max(len(self.frames[0]), len(self._assembled))
+        conn = self._conn
+        if self._closed and conn.state is State.CLOSED:
+            return
+        conn.receive_data(bytes(data))
+        self._unparsed += len(data)
+        for frame in conn.events_received():
+            if isinstance(frame, Frame):
+                self._frames += 1
+                size = len(frame.data)
+                self._unparsed -= size + (6 if size < 126 else 8 if size < 65_536 else 14)
+                self._receive(frame)
+        if conn.state is not State.OPEN and not self._closed:  # a frame was invalid, or the client closes
+            self._closed = True
+            self._end(int(CloseCode.PROTOCOL_ERROR))
+        self._flush(pongs=not self.write_paused)
+        self._unparsed = max(self._unparsed, 0)
+        partial = self._unparsed + len(self._fragments)
         if partial != self._partial:
             self._count_partial(partial)
 
     def messages(self) -> int:
-        """Return the number of messages so far, without those that the application has consumed."""
-        return self._extra_frames + self.queue.qsize()
+        """Return the number of frames so far."""
+        return self._frames
 
     def is_free(self) -> bool:
         # A frame that arrives during the handshake waits: it must not be answered before the handshake.
-        return self.queue.empty() and (self.handshake_complete or not self.handshake_initiated)
+        return self._opened and not self._messages
 
     def update_reading(self) -> None:
+        if self.transport.is_closing():
+            return
         if self._backlog or self._rate_limited:
-            # Consuming the messages would resume reading, but the backlog must be parsed first.
-            self.read_paused = False
             self.transport.pause_reading()
-            if not self._rate_limited:
+            if self._backlog and not self._rate_limited and self.is_free():
                 self._queue_turn()
-        elif self.queue.empty():
-            self.read_paused = False
+        else:
             self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes, after the application has received the messages before them."""
+        if self._closed or self.is_free():
+            super().data_received(data)
         else:
-            self.read_paused = True
+            self.store(data)
 
-    def handle_connect(self, event: Request) -> None:
-        """Begin, and let the application abort the connection: closing would wait for a client that does not read."""
-        super().handle_connect(event)
-        if self.handshake_initiated and not self.close_sent:
-            self._extensions = self.scope["extensions"]
-            self._extensions |= {ABORT: {"abort": self.transport.abort}, CHARGE: {"charge": self._charge}}
-
-    def handle_cont(self, event: Frame) -> None:
-        """Assemble the fragments in one buffer; in a list, fragments of one byte would use fifty times their size."""
-        self._extra_frames += 1
-        self._assembled = self._assembled or bytearray(self.frames[0])
-        self._assembled += event.data
-        if event.fin:
-            self.frames = [bytes(self._assembled)]
-            self._assembled = bytearray()
-            self.send_receive_event_to_app()
-
-    def handle_ping(self) -> None:
-        """Answer a ping, unless the client does not read the previous pongs."""
-        self._extra_frames += 1
-        if self.writable.is_set():
-            super().handle_ping()
+    def timed_out(self) -> None:
+        """Send a ping; give the connection up if the last one was not answered."""
+        if self._pinged:
+            self._conn.fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
+            self._closed = True
         else:
-            self.conn.data_to_send()
-
-    def handle_pong(self, event: Frame) -> None:
-        self._extra_frames += 1
-        super().handle_pong(event)
+            self._pinged = True
+            self._conn.send_ping(b"anytime")
+            self.shared.pings.begin(self)
+        self._flush()
 
     def refuse(self, error: Exception) -> None:
-        if not (self.close_sent or self.transport.is_closing()):
-            self.conn.fail(CloseCode.TRY_AGAIN_LATER, str(error)[:120])  # a frame has room for 123 bytes
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
+        if not (self._closed or self.transport.is_closing()):
+            self._conn.fail(CloseCode.TRY_AGAIN_LATER, str(error)[:120])  # a frame has room for 123 bytes
+            self._closed = True
+            self._flush()
         self.transport.close()
+
+    # The application.
+
+    async def _run(self) -> None:
+        try:
+            await self.host.app(self._scope, self._receive_message, self._send)
+        except ConnectionResetError:
+            pass  # from `_send`
+        except Exception as error:
+            _log.exception("Exception in ASGI application")
+            if self._opened:
+                self.refuse(error)
+            else:
+                self._refuse_with(self.shared.refusal(error, self.host.state.default_headers))
+        finally:
+            if self._closing is None:
+                self.transport.close()
+
+    async def _receive_message(self) -> Message:
+        while not self._messages:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        message = self._messages.popleft()
+        if not self._messages and self._backlog:
+            self.update_reading()
+        return message
+
+    async def _send(self, message: Message) -> None:
+        if self.write_paused:
+            await self.drain()
+        if self.transport.is_closing():
+            raise ConnectionResetError("the client has disconnected")
+        kind = message["type"]
+        if not self._opened:
+            self._answer_handshake(kind, message)
+        elif self._closed:
+            raise ConnectionResetError("the connection is closed")
+        elif kind == "websocket.send":
+            content = message.get("bytes")
+            if content is None:
+                self._conn.send_text(message["text"].encode())
+            else:
+                self._conn.send_binary(content)
+            self._flush()
+        elif kind == "websocket.close":
+            self._close(message.get("code", 1000), message.get("reason") or "")
+            self._end(message.get("code", 1000))
+            self._closing = self.loop.call_later(CLOSE_S, self.transport.close)
+            self.update_reading()
+        else:
+            raise RuntimeError(f"expected websocket.send or websocket.close, not {kind}")
+
+    def _answer_handshake(self, kind: str, message: Message) -> None:
+        default = self.host.state.default_headers
+        if kind == "websocket.accept":
+            headers = self._response.headers
+            del headers["Date"]
+            for name, value in (*default, *message.get("headers", ())):
+                headers[name.decode()] = value.decode("latin-1")
+            if message.get("subprotocol"):
+                headers["Sec-WebSocket-Protocol"] = message["subprotocol"]
+            self._conn.send_response(self._response)
+            self._opened = True
+            self._flush()
+            self.shared.pings.begin(self)
+            if self._backlog:
+                self.update_reading()
+        elif kind == "websocket.close":
+            self._refuse_with(response(blank_reply(404, _NOT_FOUND)._replace(close=True), default))
+        elif kind == "websocket.http.response.start":
+            found = dict(message.get("headers", ()))
+            media_type = found.pop(b"content-type", b"text/plain; charset=utf-8").decode()
+            found.pop(b"content-length", None)
+            self._refusal = Reply(message["status"], media_type, b"", tuple(found.items()), close=True)
+        elif kind == "websocket.http.response.body" and self._refusal is not None:
+            self._refusal = self._refusal._replace(content=self._refusal.content + message.get("body", b""))
+            if not message.get("more_body", False):
+                self._refuse_with(response(self._refusal, default))
+        else:
+            raise RuntimeError(f"expected websocket.accept or a refusal, not {kind}")
+
+    def _refuse_with(self, content: bytes) -> None:
+        """Send the response that refuses the handshake, and close."""
+        self._opened = self._closed = True
+        if not self.transport.is_closing():
+            self.transport.write(content)
+        self._end()
+        self.transport.close()
+
+    # Frames.
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+            self._is_text = frame.opcode is Opcode.TEXT
+            if frame.fin:
+                self._put(frame.data)
+            else:
+                self._fragments += frame.data
+        elif frame.opcode is Opcode.CONT:
+            self._fragments += frame.data  # in a list, fragments of one byte would use fifty times their size
+            if frame.fin:
+                whole, self._fragments = bytes(self._fragments), bytearray()
+                self._put(whole)
+        elif frame.opcode is Opcode.PONG:
+            self._pinged = False
+        elif frame.opcode is Opcode.CLOSE:
+            if self._closed:  # the client answers the close frame of the server
+                self.transport.close()
+            else:
+                self._closed = True
+                self._end(int.from_bytes(frame.data[:2], "big") if frame.data else 1005)
+
+    def _put(self, data: Any) -> None:
+        if self._closed:  # the application does not receive messages any more
+            return
+        if self._is_text:
+            try:
+                self._messages.append({"type": "websocket.receive", "text": str(data, "utf-8")})
+            except UnicodeDecodeError:
+                self._conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
+                return
+        else:
+            self._messages.append({"type": "websocket.receive", "bytes": bytes(data)})
+        self._wake()
+
+    def _end(self, code: int = int(CloseCode.ABNORMAL_CLOSURE)) -> None:
+        """Tell the application that the connection has ended."""
+        self._messages.append({"type": "websocket.disconnect", "code": code})
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _close(self, code: int, reason: str) -> None:
+        self._conn.send_close(code, reason)
+        self._closed = True
+        self._flush()
+
+    def _flush(self, *, pongs: bool = True) -> None:
+        """Send what the protocol has to send; without `pongs` only if it closes, as the client does not read them."""
+        pieces = self._conn.data_to_send()
+        if pieces and not self.transport.is_closing():
+            ends = not pieces[-1]
+            if pongs or ends:
+                content = b"".join(pieces)
+                if content:
+                    self.transport.write(content)
+            if ends:
+                self.transport.close()
 
     def _charge(self, held: MemoryBudget) -> None:
         """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -234,7 +235,9 @@ def log_config(settings: Settings) -> dict[str, Any]:
     uvicorn_level = "INFO" if level == "DEBUG" else level
     lines: dict[str, Any] = {"()": JsonFormatter}
     if settings.log_format == "text":
-        lines = {"()": TextFormatter, "fmt": "%(levelprefix)s %(message)s"}
+        # By itself uvicorn asks the standard output whether it is a terminal, which may be closed.
+        colors = sys.stderr is not None and sys.stderr.isatty()
+        lines = {"()": TextFormatter, "fmt": "%(levelprefix)s %(message)s", "use_colors": colors}
     ours = {"handlers": ["lines"], "propagate": False}
     return {
         "version": 1,

@@ -10,6 +10,7 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import ROUTES
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, timeless
@@ -182,7 +183,7 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running)
     assert_problem(service, service.get("/nowhere"), 404)
     response = httpx.post(f"{service.url}/models")
     assert_problem(service, response, 405)
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == "GET, HEAD"
     assert "allowed: GET" in response.json()["detail"]
     for path, allowed in (("/predict", "GET, HEAD, POST"), ("/sessions/none", "DELETE"), ("/stream", "GET, HEAD")):
         response = httpx.patch(service.url + path)
@@ -226,3 +227,47 @@ def assert_problem(service: Running, response: httpx.Response, status: int) -> N
     assert members <= set(problem) <= {*members, "request_id" if status == 500 else "field"}
     assert problem["status"] == status
     assert service.post({"groups": {}}, model=service.get("/models").json()[0]["name"]).status_code == 200
+
+
+def test_a_redirect_trusts_no_header_and_keeps_the_prefix(service: Running) -> None:
+    headers = {"Host": "localhost", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil.example"}
+    for path, location in (
+        ("/models/", "../models"),
+        ("/models/brake/?a=b", "../brake?a=b"),
+        ("/v2/", "../v2"),
+        ("/predict/", "../predict"),
+    ):
+        response = httpx.request("POST" if "predict" in path else "GET", f"{service.url}{path}", headers=headers)
+        assert (response.status_code, response.headers["location"]) == (307, location)
+        assert response.url.join(location).path == path.partition("?")[0].removesuffix("/")
+    assert httpx.get(f"{service.url}/nothing/").status_code == 404
+    assert httpx.get(f"{service.url}//evil.example/").status_code == 404
+
+
+@pytest.mark.parametrize("path", sorted({row.path for row in ROUTES if row.method == "GET" and "{" not in row.path}))
+def test_head_is_answered_like_get_without_a_body(service: Running, path: str) -> None:
+    got, asked = httpx.get(f"{service.url}{path}"), httpx.head(f"{service.url}{path}")
+    assert (asked.status_code, asked.headers.get("content-type"), asked.content) == (
+        got.status_code,
+        got.headers.get("content-type"),
+        b"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/models/brake/config", 404),
+        ("POST", "/v2/repository/index", 404),
+        ("GET", "/v2/models/brake/infer", 405),
+        ("GET", "/v2/models/nowhere", 404),
+        ("POST", "/v2/models/brake/infer", 400),
+        ("GET", "/v2/health/live?" + "x" * 20_000, 431),
+    ],
+)
+def test_every_error_of_the_open_inference_protocol_has_its_field(
+    service: Running, method: str, path: str, status: int
+) -> None:
+    response = httpx.request(method, f"{service.url}{path}")
+    assert response.status_code == status
+    assert response.json()["error"] == response.json()["detail"]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.http.auth import ROUTE_SCOPES, required_scope
+from anytime_service.routes import ROUTES, check_rows, find, required_scope
 from anytime_service.schemas.problem import MEDIA_TYPE
 from service.doors import (
     HASHED,
@@ -65,11 +66,12 @@ def status(client: httpx.Client, method: str, path: str, key: str | None = None)
 
 
 def test_every_route_is_listed_once_with_its_scope() -> None:
-    written = {route for routes in ROUTE_SCOPES.values() for route in routes}
-    assert written == {str(door) for door in DOORS if door.method != "HEAD"}, "see ROUTE_SCOPES"
-    assert len(written) == sum(map(len, ROUTE_SCOPES.values())), "each once"
-    assert all(required_scope(*route.split(" ")) == need for need, routes in ROUTE_SCOPES.items() for route in routes)
-    assert set(ROUTE_SCOPES["open"]) == {
+    written = [str(row) for row in ROUTES]
+    assert set(written) == {str(door) for door in DOORS if door.method != "HEAD"}, "see ROUTES"
+    assert len(written) == len(set(written)), "each once"
+    assert all(find(row.method, re.sub("{[a-z]+}", "x", row.path)) is row for row in ROUTES)
+    assert all(find("HEAD", re.sub("{[a-z]+}", "x", row.path)) is row for row in ROUTES if row.method == "GET")
+    assert {str(row) for row in ROUTES if row.scope == "open"} == {
         "GET /",
         "GET /console/{file}",
         "GET /livez",
@@ -77,7 +79,12 @@ def test_every_route_is_listed_once_with_its_scope() -> None:
         "GET /v2/health/live",
         "GET /v2/health/ready",
     }
-    assert set(ROUTE_SCOPES["admin"]) == {"GET /metrics", "POST /models/{name}/reload"}
+    assert {str(row) for row in ROUTES if row.scope == "admin"} == {"GET /metrics", "POST /models/{name}/reload"}
+
+
+def test_a_route_without_a_row_does_not_exist() -> None:
+    with pytest.raises(LookupError, match="secret has no row in ROUTES"):
+        check_rows([Route("/models/{name}/secret", lambda _: None, methods=["GET"])])
 
 
 @pytest.mark.parametrize("path", sorted({door.filled for door in DOORS if not door.socket}))

@@ -195,3 +195,13 @@ def test_a_registry_cannot_be_changed(tmp_path: Path) -> None:
     for registry in (loaded, reloaded(loaded), reloaded(loaded, "a")):
         with pytest.raises(TypeError):
             registry.models["other"] = ()  # type: ignore[index]
+
+
+def test_hidden_files_of_a_folder_are_no_models(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    (tmp_path / "._m.safetensors").write_bytes(b"what macOS adds to archives")
+    (tmp_path / ".new.safetensors").write_bytes(b"a copy that is not complete")
+    assert [file.name for file in load_registry([tmp_path]).files] == ["m.safetensors"]
+    (tmp_path / "m.safetensors").unlink()
+    with pytest.raises(RegistryError, match=r"has no \.safetensors file"):
+        load_registry([tmp_path])

@@ -126,6 +126,37 @@ def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(relo
     assert reload(reloading).json()["version"] == new.version
 
 
+@pytest.mark.parametrize("how", ["link", "folder"])
+@pytest.mark.parametrize(("other", "words"), [(swapped(), "other features"), (shifted(3.0, "another"), "'another'")])
+def test_a_link_that_refers_to_another_model_leaves_the_old_one_serving(
+    tmp_path: Path, how: str, other: Model, words: str
+) -> None:
+    """Kubernetes, git-sync and releases replace a file by another target of a symbolic link."""
+    for name, model in (("v1", shifted(10.0)), ("v2", other), ("v3", shifted(3.0))):
+        (tmp_path / name).mkdir()
+        model.save(tmp_path / name / "m.safetensors")
+    served = tmp_path / "served"
+    served.mkdir()
+    if how == "link":
+        swap, target = served / "m.safetensors", "../{}/m.safetensors"
+        swap.symlink_to(target.format("v1"))
+    else:  # as in a ConfigMap
+        swap, target = served / "..data", "../{}"
+        swap.symlink_to(target.format("v1"))
+        (served / "m.safetensors").symlink_to("..data/m.safetensors")
+    with running(create_app(load_registry([served]), LIMITS), LIMITS) as service:
+        for version, status in (("v2", 409), ("v3", 200)):
+            (served / "new").symlink_to(target.format(version))
+            (served / "new").replace(swap)
+            response = reload(service)
+            assert response.status_code == status
+            if status == 409:
+                assert words in response.json()["detail"]
+                assert str(served / "m.safetensors") in response.json()["detail"]
+                assert service.post({"groups": {}}).json()["prediction"] == 10.0
+        assert service.post({"groups": {}}).json()["prediction"] == 3.0
+
+
 def test_groups_may_go_and_come_from_one_training_to_the_next(reloading: Running, file: Path) -> None:
     less = fewer().save(file)
     assert reload(reloading).json()["version"] == less.version

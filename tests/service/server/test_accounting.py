@@ -14,14 +14,13 @@ from weakref import WeakSet
 import httpx
 import pytest
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import connections
 from anytime_service.server.connections import SIDE_CONNECTIONS
-from anytime_service.server.http_protocol import MAX_PIPELINED
+from anytime_service.server.http_protocol import MAX_PIPELINED, Cycle
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connect, receive, replies, send_all
@@ -153,16 +152,16 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
 
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waiting request takes some kilobytes, and a megabyte of requests has thirty thousand."""
-    alive, most = WeakSet[RequestResponseCycle](), 0
-    begin_cycle = RequestResponseCycle.__init__
+    alive, most = WeakSet[Cycle](), 0
+    begin_cycle = Cycle.__init__
 
-    def counted(cycle: RequestResponseCycle, *args: Any, **options: Any) -> None:
+    def counted(cycle: Cycle, *args: Any, **options: Any) -> None:
         nonlocal most
         begin_cycle(cycle, *args, **options)
         alive.add(cycle)
         most = max(most, len(alive))
 
-    monkeypatch.setattr(RequestResponseCycle, "__init__", counted)
+    monkeypatch.setattr(Cycle, "__init__", counted)
     monkeypatch.setattr(connections, "SMALLEST_SLICE", connections.LARGEST_SLICE)  # as on a fast machine
     flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
     with connect(service.port) as sock:

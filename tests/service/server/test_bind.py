@@ -79,6 +79,32 @@ def test_a_unix_socket_needs_no_key(tmp_path: Path) -> None:
     assert heard_at(uds=tmp_path / "s", host="0.0.0.0") == (str(tmp_path / "s"), [])
 
 
+def test_all_addresses_of_ipv6_include_those_of_ipv4() -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 on this machine")
+    with keyed(host="::", metrics_port=0, metrics_host="::") as service:
+        for port in (service.port, service.metrics_port):
+            for host in ("127.0.0.1", "[::1]"):
+                assert httpx.get(f"http://{host}:{port}/livez").status_code == 200
+
+
+def test_a_unix_socket_is_removed_unless_it_is_that_of_another_server(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with bind(Settings(uds=path)):
+        assert path.exists()
+    assert not path.exists()
+    with bind(Settings(uds=path)) as first:
+        first.close()  # it stops, and a newer server takes the address over
+        with bind(Settings(uds=path)) as second:
+            pass_on = second
+            assert path.exists()
+            path_before = path.stat()
+        assert pass_on.fileno() == -1
+        path.touch()
+        assert path_before.st_mtime_ns != path.stat().st_mtime_ns
+    assert path.exists(), "not the socket of this server"
+
+
 def other_address() -> str:
     """An address of this machine that is not of the loopback interface; nothing is sent for it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

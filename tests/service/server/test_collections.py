@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from websockets.server import ServerProtocol
 
 from anytime_service.api.oip import InferBody
@@ -21,7 +19,10 @@ from anytime_service.http.exchange import Exchange, SendQueue
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import run
 from anytime_service.server.connections import Connection as ServerConnection
+from anytime_service.server.hosting import Host
+from anytime_service.server.http_protocol import Cycle
 from anytime_service.server.run import DUE_BUSY, DUE_IDLE, NEVER, collect_when_due, control_collections
+from anytime_service.server.stages import ConnectionState
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
 from service.raw_stream import HANDSHAKE, text
@@ -39,7 +40,7 @@ GROUP = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
 NOT_A_FRAME, CLOSE = b"\xff\xff\xff", b"\x88\x80\0\0\0\0"
 
 OWNED = (
-    *(ServerConnection, FlowControl, RequestResponseCycle, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
+    *(ServerConnection, Host, ConnectionState, Cycle, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
     ActivePrediction,
 )
 

@@ -1,4 +1,4 @@
-"""The bytes of responses: those of uvicorn, but a complete response in one write."""
+"""The bytes of responses, and how they are divided into writes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connections
+from anytime_service.server.hosting import SideState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
 from service.memory_transport import MemoryTransport
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"2")
+CHUNKS = b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
 GET = "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -30,7 +30,7 @@ def body(content: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": content, "more_body": more}
 
 
-def written(protocol: Any, messages: list[Message], request: str) -> MemoryTransport:
+def written(messages: list[Message], request: str) -> MemoryTransport:
     """Return the transport after a request to an application that sends these messages."""
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -38,44 +38,79 @@ def written(protocol: Any, messages: list[Message], request: str) -> MemoryTrans
             await send(message)
 
     async def run() -> MemoryTransport:
+        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", proxy_headers=False)
         config.load()
-        state, transport = ServerState(), MemoryTransport()
+        state, transport = SideState(), MemoryTransport()
         state.default_headers = [(b"date", b"today")]
         make: Any = config.http_protocol_class
         connection = make(config=config, server_state=state, app_state={})
         connection.connection_made(transport)
         connection.data_received(request.encode())
         await asyncio.wait(tuple(state.tasks), timeout=20)
+        closed = transport.closed
         connection.connection_lost(None)
+        transport.closed = closed
         return transport
 
     return asyncio.run(run())
 
 
+OK = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: application/json\r\n"
+
+
 @pytest.mark.parametrize(
-    ("messages", "request_", "writes"),
+    ("messages", "request_", "pieces", "closes"),
     [
-        ([start(JSON, LENGTH), body(b"{}")], GET, 1),
-        ([start(JSON, LENGTH, status=404), body(b"{}")], GET, 1),
-        ([start(JSON, LENGTH), body(b"{", more=True), body(b"}")], GET, 3),
-        ([start(JSON), body(b"{}")], GET, 2),
-        ([start(status=204), body(b"")], GET, 2),
-        ([start(JSON, LENGTH), body(b"{}")], GET.replace("GET", "HEAD"), 1),
-        ([start(JSON, LENGTH), body(b"{}")], GET.replace("1.1", "1.0"), 2),
-        ([start(JSON, LENGTH, (b"connection", b"close")), body(b"{}")], GET, 2),
-        ([start(JSON, (b"content-length", b"3")), body(b"{}")], GET, 2),
-        ([start(JSON, LENGTH, (b"x-id", b"a\r\nb: c")), body(b"{}")], GET, 0),
-        ([start(JSON, LENGTH)], GET, 0),
-        ([], GET, 2),
+        ([start(JSON, LENGTH), body(b"{}")], GET, [OK + b"content-length: 2\r\n\r\n{}"], False),
+        (
+            [start(JSON, LENGTH), body(b"{", more=True), body(b"}")],
+            GET,
+            [OK + b"content-length: 2\r\n\r\n{", b"}"],
+            False,
+        ),
+        ([start(JSON), body(b"{}")], GET, [OK + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"], False),
+        ([start(status=204), body(b"")], GET, [b"HTTP/1.1 204 No Content\r\ndate: today\r\n\r\n"], False),
+        ([start(status=599), body(b"")], GET, [b"HTTP/1.1 599 \r\ndate: today\r\n" + CHUNKS], False),
+        ([start(JSON, LENGTH), body(b"{}")], GET.replace("GET", "HEAD"), [OK + b"content-length: 2\r\n\r\n"], False),
+        (
+            [start(JSON, LENGTH), body(b"{}")],
+            GET.replace("1.1", "1.0"),
+            [OK + b"content-length: 2\r\nconnection: close\r\n\r\n{}"],
+            True,
+        ),
+        ([start(JSON), body(b"{}")], GET.replace("1.1", "1.0"), [OK + b"connection: close\r\n\r\n{}"], True),
+        (
+            [start(JSON, LENGTH, (b"connection", b"close")), body(b"{}")],
+            GET,
+            [OK + b"content-length: 2\r\nconnection: close\r\n\r\n{}"],
+            True,
+        ),
     ],
 )
-def test_a_response_has_the_bytes_of_uvicorn_and_one_write_if_it_is_complete(
-    messages: list[Message], request_: str, writes: int
+def test_the_bytes_of_a_response_with_its_head_and_the_first_piece_in_one_write(
+    messages: list[Message], request_: str, pieces: list[bytes], closes: bool
 ) -> None:
-    ours = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
-    found, uvicorns = written(ours, messages, request_), written(HttpToolsProtocol, messages, request_)
-    begun = len(messages) != 1  # of a response without a body, uvicorn sends the head; then both close
-    assert b"".join(found.pieces) == (b"".join(uvicorns.pieces) if begun else b"")
-    assert found.closed == uvicorns.closed
-    assert len(found.pieces) == writes
+    found = written(messages, request_)
+    assert (found.pieces, found.closed) == (pieces, closes)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [start(JSON, (b"content-length", b"3")), body(b"{}")],
+        [start(JSON, (b"content-length", b"1")), body(b"{}")],
+        [start(JSON, LENGTH, (b"x-id", b"a\r\nb: c")), body(b"{}")],
+        [start(JSON, LENGTH, (b"x id", b"a")), body(b"{}")],
+        [start(JSON, LENGTH)],
+    ],
+)
+def test_an_invalid_response_closes_the_connection(messages: list[Message]) -> None:
+    found = written(messages, GET)
+    assert (found.pieces, found.closed) == ([], True)
+
+
+def test_an_application_without_a_response_is_a_server_failure() -> None:
+    found = written([], GET)
+    assert found.pieces[0].startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert found.closed

@@ -27,7 +27,7 @@ from anytime_service.errors import AddressError, RegistryError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import SWITCH_S, bind
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, running, small_model
+from service.serving import BASE_RATE, VALUES, Running, running, small_model, until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "error"}
 
@@ -74,6 +74,39 @@ def test_the_command_serves_and_stops_on_a_signal(file: Path) -> None:
     assert process.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in errors
     assert "ERROR" not in errors
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_removes_the_unix_socket(file: Path, tmp_path: Path, stop: signal.Signals) -> None:
+    path = tmp_path / "s"
+    code = f"""
+from pathlib import Path
+from anytime_service.cli import serve
+serve([Path({str(file)!r})], uds=Path({str(path)!r}))
+"""
+    with command(code) as process:
+        assert address(process) == f"unix:{path}"
+        process.send_signal(stop)
+        _, errors = process.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert process.returncode == (0 if stop is signal.SIGINT else -stop)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_server_starts_without_standard_streams(file: Path, tmp_path: Path, closed: str, form: str) -> None:
+    path = tmp_path / "s"
+    line = f"exec {sys.executable} -m anytime serve {file} --uds {path} {closed}"
+    process = subprocess.Popen(["sh", "-c", line], env=ENVIRONMENT | {"ANYTIME_LOG_FORMAT": form})
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            until(lambda: path.exists() or process.poll() is not None, within_s=60)
+            assert client.get("http://test/livez").status_code == 200
+            assert client.post("http://test/predict", json={"groups": VALUES}).json()["complete"]
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_one_blas_thread_serves_and_tracing_is_not_loaded_unless_set(file: Path) -> None:

@@ -1,0 +1,68 @@
+"""Run the tests of the service with the lowest and the newest version of every package that the server needs.
+
+The packages of each end are installed without their own requirements into a folder, which comes before the environment
+on the path. `pyproject.toml` has the lowest versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".venv-versions"
+
+UNCHANGED = {"fastapi-offline", "plotly"}
+"""Packages of which only files are served, no code is run."""
+
+QUICK = ("tests/service/server", "tests/service/api/test_websocket.py")
+
+
+def lowest() -> dict[str, str]:
+    """Return the lowest version of each package in the group `serve`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = (
+        re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line)
+        for line in project["project"]["optional-dependencies"]["serve"]
+    )
+    return {match[1]: match[2] for match in found if match is not None and match[1] not in UNCHANGED}
+
+
+def run(end: str, requirements: list[str], tests: tuple[str, ...]) -> int:
+    """Install packages, and return the exit code of the tests with them."""
+    folder = FOLDER / end
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
+    subprocess.run([*install, *requirements], check=True)
+    print(
+        f"{end}: {', '.join(sorted(each.name.removesuffix('.dist-info') for each in folder.glob('*.dist-info')))}",
+        flush=True,
+    )
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    # The answers of peers are listed for the locked versions alone.
+    chosen = ["-m", "not alone", "-k", "not of_peers", "--numprocesses", "auto", "--dist", "worksteal"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *chosen, *tests],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    ).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="run only the tests of the edge")
+    tests = QUICK if parser.parse_args().quick else ("tests/service",)
+    versions = lowest()
+    ends = {"lowest": [f"{name}=={version}" for name, version in versions.items()], "newest": list(versions)}
+    codes = {end: run(end, requirements, tests) for end, requirements in ends.items()}
+    print(", ".join(f"{end}: exit code {code}" for end, code in codes.items()))
+    return max(codes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
