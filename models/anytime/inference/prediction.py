@@ -29,6 +29,7 @@ from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.inference.values import plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
@@ -209,8 +210,9 @@ class Prediction:
         ----------
         group : name of a group that has features.
         values : (rows, features) in raw units, columns in the order of the groups file; a flat list when `rows` is 1.
-            None and NaN are missing values: the training mean replaces them, and the answer lists the column. Columns
-            of categories take their levels, as text, whole numbers or booleans.
+            None, NaN, masked elements and `pandas.NA` are missing values: the training mean replaces them, and the
+            answer lists the column. Columns of categories take their levels, as text, whole numbers or booleans. The
+            columns of a frame or of a structured array go by their names. A group of one column takes a number, too.
 
         Raises
         ------
@@ -232,7 +234,7 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
             )
-        categories = place.expansion.categories
+        values, categories = plain_values(group, place.features, values), place.expansion.categories
         if not categories:
             return _checked(group, place.features, self._rows, values)
         if not coded:

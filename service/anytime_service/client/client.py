@@ -26,11 +26,12 @@ from pydantic import TypeAdapter
 
 from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
+from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
 from anytime.types import Overload, Policy
 from anytime_service.client.engine import Call, checked_options
-from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.messages import Encoded, decode_answer, encode_all, parsed
+from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
 from anytime_service.client.transport import Connection, Control, Endpoint
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
@@ -147,7 +148,10 @@ class AsyncClient:
     ) -> Answer:
         """Answer from available groups, see `Client.predict`."""
         begun = time.perf_counter()
-        encoded = encode_all(groups, rows)
+        try:
+            encoded = encode_all(groups, rows)
+        except LabelledError:
+            encoded, begun = encode_all(groups, rows, await self._columns(model)), time.perf_counter()
         rows = next((each.rows for each in encoded.values()), rows)
         options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
         answer, deadline = await self._predict(begun, encoded, deadline_ms, options)
@@ -287,6 +291,11 @@ class AsyncClient:
         finally:
             call.close()
 
+    async def _columns(self, model: str | None) -> Columns:
+        """Return the columns of a model, by group."""
+        self._check()
+        return (await self._known.learn(model)).description.columns_by_group
+
     async def _only(self) -> str:
         """Return the name of the only model; the server refuses the request if it has several."""
         return (await self._known.learn(None)).description.name
@@ -339,6 +348,7 @@ class AsyncSession(_SessionProperties):
         super().__init__(_SessionState(model))
         self._control = control
         self._rows = rows
+        self._columns: Columns | None = None
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -380,9 +390,13 @@ class AsyncSession(_SessionProperties):
             The server refuses them, or the session has expired (status 410).
         """
         path = await self._begin()
+        try:
+            encoded = encode_all(groups, self._rows)
+        except LabelledError:
+            encoded = encode_all(groups, self._rows, await self._model_columns())
         content = {
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
-            for name, each in encode_all(groups, self._rows).items()
+            for name, each in encoded.items()
         }
         reply = await self._control.request("POST", f"{path}/groups", content=MSGPACK.encode(content), form=MSGPACK)
         return parsed(reply, _STORED.decode)
@@ -430,6 +444,17 @@ class AsyncSession(_SessionProperties):
                 raise
         except (ConnectionLostError, NoAnswerError):
             return  # it expires by itself
+
+    async def _model_columns(self) -> Columns:
+        if self._columns is None:
+            model = await self._control.model(self._state.model or "")
+            if self._state.created is None or model.version != self._state.created.version:
+                raise ClientError(
+                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
+                    "order of its version's columns, or begin a new session"
+                )
+            self._columns = model.columns_by_group
+        return self._columns
 
     async def _begin(self) -> str:
         """Begin the session on the server, unless it has begun; return its path."""
@@ -655,8 +680,10 @@ class Client:
         Parameters
         ----------
         groups : values of each group, (rows, features) or (features,) for one row; None or NaN for missing values.
-            The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists and in arrays
-            of text or objects; in an array of numbers it is the index of its level in `model().columns`.
+            Masked elements and `pandas.NA` are missing, too. The columns of a frame or of a structured array go by
+            their names. The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists,
+            in frames and in arrays of text or objects; in an array of numbers it is the index of its level in
+            `model().columns`.
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
         policy : "prefix" for the longest complete prefix, or "arrived" for the optimum of the given set of groups.
@@ -679,7 +706,11 @@ class Client:
             Without a deadline: no answer arrived within `timeout_s`.
         """
         begun = time.perf_counter()
-        encoded = encode_all(groups, rows)
+        try:
+            encoded = encode_all(groups, rows)
+        except LabelledError:
+            columns = self._portal.call(self._async._columns, model)
+            encoded, begun = encode_all(groups, rows, columns), time.perf_counter()
         rows = next((each.rows for each in encoded.values()), rows)
         options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
         answer, deadline = self._portal.call(self._async._predict, begun, encoded, deadline_ms, options)

@@ -339,7 +339,9 @@ class _Run:
         if arrival.error is not None:
             return arrival
         try:
-            return arrival._replace(values=encode_values(arrival.group, arrival.values, self._call.options.rows))
+            columns = self._known.description.columns_by_group
+            encoded = encode_values(arrival.group, arrival.values, self._call.options.rows, columns)
+            return arrival._replace(values=encoded)
         except ValuesError as error:
             return arrival._replace(values=None, error=str(error))
 

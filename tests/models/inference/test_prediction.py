@@ -371,7 +371,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
     ("too many values", "near", [1.0, 2.0, 3.0], ["'near'", "1 x 3", "expected 1 x 2"]),
     ("no values", "near", [], ["'near'", "expected 1 x 2"]),
     ("two rows", "near", [[1.0, 2.0], [3.0, 4.0]], ["'near'", "2 x 2", "expected 1 x 2"]),
-    ("a number", "speed", 3.0, ["'speed'", "a single value", "expected 1 x 1"]),
+    ("a number for two columns", "near", 3.0, ["'near'", "a single value", "expected 1 x 2"]),
     ("null", "speed", None, ["'speed'", "a single value", "expected 1 x 1"]),
     ("a dict", "near", {"n0": 1.0, "n1": 2.0}, ["'near'", "expected 1 x 2"]),
     ("ragged rows", "near", [[1.0], [2.0, 3.0]], ["'near'", "ragged", "expected 1 x 2"]),
