@@ -13,6 +13,7 @@ from functools import partial
 
 from starlette.types import Scope
 
+from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -21,6 +22,7 @@ from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
 from anytime_service.schemas.codecs import too_large
+from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
 from anytime_service.schemas.predict import (
     Arrays,
     TookLine,
@@ -124,46 +126,54 @@ class Lines:
 class Predict(Endpoint):
     """`POST /predict`."""
 
+    parameters = PARAMETERS
+
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         begun = now_ms()
         handler = self.handler
         admitted, store = admission_of(scope)
-        head = read_head(scope, handler.settings)
+        head = read_head(scope, handler.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
         callbacks = answer_callbacks(exchange, head.reply_form, store)
         account = handler.accounts.of(scope)
-        active = handler.open(head.request, begun, *callbacks, admitted=admitted, account=account)
-        opened.append(active)
+
+        def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
+            active = handler.open(options, begun, *callbacks, shared=shared, admitted=admitted, account=account)
+            opened.append(active)
+            return active
+
+        active = begin(head.options)
         if head.lines:  # even if answered: late lines contribute to the group timings
             await Lines(exchange, active, handler).read()
         elif not active.answered:
-            await self._read_body(exchange, active, head)
+            await self._read_body(exchange, active, head, begin)
 
-    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
+    async def _read_body(
+        self, exchange: Exchange, active: ActivePrediction, head: Head, begin: Callable[..., ActivePrediction]
+    ) -> None:
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        groups = await in_turn(self.handler, partial(self._groups, active, head), content)
+        options, groups = await in_turn(self.handler, partial(self._groups, active, head), content)
         if active.answered:  # its deadline expired while a long body was converted
             return
-        # The groups arrived when the body ended, however long the conversion took.
-        active.groups(groups, exchange.ended_ms)
+        if options is not head.options:
+            active.drop()
+            active = begin(options, Prediction(active.model, options.rows))
+        if not active.answered:
+            # The groups arrived when the body ended, however long the conversion took.
+            active.groups(groups, exchange.ended_ms)
         if not active.answered:
             active.end()
 
-    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> Arrays:
+    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> tuple[PredictionOptions, Arrays]:
         row = read_row_request(head.form, content, active.model)
         request = row[0] if row else read_request(head.form, content, self.handler.settings.max_json_bytes)
         if len(content) > AT_ONCE:
             await asyncio.sleep(0)
-        rows = request.rows
-        if rows is not None and head.request.rows not in (None, rows):
-            raise FieldError("rows", f"rows is {rows} in the body and {head.request.rows} in the query; send it once")
-        self.handler.check_rows(rows)
+        options = completed(head.options, request, OF_THE_HEAD)
+        self.handler.check_rows(options.rows)
         groups = (
             row[1] if row else await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
         )
-        if rows is not None and not active.answered:
-            active.opened.prediction.expect_rows(rows)
-        active.opened.explain |= request.explain
-        return groups
+        return options, groups

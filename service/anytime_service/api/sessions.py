@@ -13,18 +13,11 @@ from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
-from anytime_service.http.options import (
-    PREDICTION_PARAMETERS,
-    body_form,
-    body_limit,
-    check_length,
-    headers_of,
-    read_head,
-    reply_form,
-)
+from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
 from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Form
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.predict import (
     Arrays,
     SessionCreated,
@@ -37,6 +30,8 @@ from anytime_service.schemas.predict import (
 )
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import OpenSession, SessionStore
+
+_PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
 
 
 class _SessionEndpoint(Endpoint):
@@ -105,25 +100,26 @@ class SessionGroups(_SessionEndpoint):
 class PredictSession(_SessionEndpoint):
     """`GET /sessions/{id}/predict`, and `GET /predict?session=`."""
 
+    parameters = (*_PARAMETERS, "session")
+
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Answer at once, or at the deadline if the request has one."""
         begun = now_ms()
         handler = self.handler
         named: str | None = scope["path_params"].get("id")
-        parameters = PREDICTION_PARAMETERS if named else (*PREDICTION_PARAMETERS, "session")
-        head = read_head(scope, handler.settings, parameters)
+        head = read_head(scope, handler.settings, _PARAMETERS if named else self.parameters)
         name = named or head.session
         if name is None:
             raise FieldError(
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
-        deadline_ms = head.request.deadline_ms
+        deadline_ms = head.options.deadline_ms
         due = None if deadline_ms is None else begun + min(deadline_ms, handler.settings.max_deadline_ms)
         account = handler.accounts.of(scope)
         async with self.sessions.read(name, due, account) as session:
             send_answer, send_error = answer_callbacks(exchange, head.reply_form)
             active = handler.open(
-                head.request,
+                head.options,
                 begun,
                 lambda answer: send_answer(session.noted(answer)),
                 send_error,

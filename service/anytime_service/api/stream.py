@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, checked_row
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     FieldError,
@@ -71,6 +71,8 @@ class Stream:
         error: AnytimeError | None = None
         if offered and SUBPROTOCOL not in offered:
             error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
+        elif scope["query_string"]:
+            error = FieldError("query", "the stream has no query parameters; send the options in each begin message")
         elif self.handler.draining:
             error = OverloadedError("the service is stopping; send the request to another replica")
         if error is not None:
@@ -250,20 +252,9 @@ class _Connection:
                 f"{len(self.open)} predictions are open on this connection; expected at most {MAX_OPEN}; "
                 "wait for some answers"
             )
-        request = PredictionRequest(
-            frame.model,
-            frame.rows,
-            frame.budget,
-            frame.deadline_ms,
-            frame.policy,
-            frame.ranking,
-            frame.overload,
-            frame.explain,
-            frame.traceparent,
-        )
         update = partial(self._update, form, name) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(request, begun, answer, fail, update=update, admitted=admitted, account=self.account)
+        active = self.handler.open(frame, begun, answer, fail, update=update, admitted=admitted, account=self.account)
         if active.answered:
             self._remember(name, active)
         else:

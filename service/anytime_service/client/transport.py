@@ -46,6 +46,7 @@ from anytime_service.client.errors import (
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
@@ -390,17 +391,17 @@ class Link:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         self._ending: asyncio.Task[None] | None = None
 
-    def begin(self, begin: BeginFrame, wake: Callable[[Channel, Outcome], None]) -> Channel:
-        """Open a prediction with the options of `begin` and a new id; raise ClientError if too many are open."""
+    def begin(self, options: PredictionOptions, wake: Callable[[Channel, Outcome], None]) -> Channel:
+        """Open a prediction with these options and a new id; raise ClientError if too many are open."""
         if len(self._open) >= MAX_OPEN:
             raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
-        channel = Channel(self, self._next, begin.deadline_ms, wake)
+        channel = Channel(self, self._next, options.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
-            if begin.deadline_ms is not None:
-                channel.own_delay = LoopDelay(channel.begun + begin.deadline_ms / 1e3)
+            if options.deadline_ms is not None:
+                channel.own_delay = LoopDelay(channel.begun + options.deadline_ms / 1e3)
             self._open[channel.id] = channel
-            self.send(msgspec.structs.replace(begin, id=channel.id))
+            self.send(BeginFrame(id=channel.id, **msgspec.structs.asdict(options)))
         else:
             channel.deliver(self.lost)
         return channel

@@ -15,18 +15,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
-from anytime.types import Overload, Policy
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
@@ -84,20 +86,6 @@ AnswerCallback = Callable[[Answer], None]
 _log = logging.getLogger("anytime_service")
 
 
-class PredictionRequest(NamedTuple):
-    """The options of a prediction, before any group; None means that the client did not set the option."""
-
-    model: str | None = None
-    rows: int | None = None
-    budget: float | None = None
-    deadline_ms: float | None = None
-    policy: Policy = "prefix"
-    ranking: bool = False
-    overload: Overload = "refuse"
-    explain: bool = False
-    traceparent: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The objects that all active predictions of a service share.
@@ -141,21 +129,13 @@ class ActivePrediction:
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
 
-    def begin(self, request: PredictionRequest, begun_ms: float, *, overloaded: bool = False) -> None:
+    def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, request.traceparent, request.rows)
+        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, options.traceparent, options.rows)
         longest = self._context.max_deadline_ms
-        deadline_ms = longest if request.deadline_ms is None else min(request.deadline_ms, longest)
-        answer = self.opened.begin(
-            begun_ms,
-            request.rows,
-            request.budget,
-            deadline_ms,
-            request.policy,
-            ranking=request.ranking,
-            explain=request.explain,
-            overloaded=overloaded,
-        )
+        deadline_ms = longest if options.deadline_ms is None else min(options.deadline_ms, longest)
+        options = msgspec.structs.replace(options, deadline_ms=deadline_ms)
+        answer = self.opened.begin(begun_ms, options, overloaded=overloaded)
         if answer is None:
             self._context.live.add(self)
             self._account.live.add(self)

@@ -50,6 +50,7 @@ from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -88,13 +89,9 @@ class OpenPrediction:
         self._shared = shared
         self.prediction = shared or Prediction(model, None)
         """The groups received so far."""
-        self.explain = False
-        """Whether answers have contributions."""
         self._begun_ms = 0.0
-        self._budget: float | None = None
+        self._options = DEFAULTS
         self._allowed = model.steps
-        self._policy: Policy = "prefix"
-        self._ranking = False
         self._awaited: set[str] = set()
         self._filled: Reason = "complete"
         self._pending: Reason = "end"
@@ -108,28 +105,15 @@ class OpenPrediction:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
         if not self._solving or self.state is State.ANSWERED:
             return None
-        wanted = self.prediction.usable(self._budget)
+        wanted = self.prediction.usable(self._options.budget)
         return None if wanted in self._solved else wanted
 
-    def begin(
-        self,
-        now_ms: float,
-        rows: int | None = 1,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        *,
-        ranking: bool = False,
-        explain: bool = False,
-        overloaded: bool = False,
-    ) -> Answer | None:
-        """Open the prediction for `rows` rows; None takes their number from the first values.
+    def begin(self, now_ms: float, options: PredictionOptions = DEFAULTS, *, overloaded: bool = False) -> Answer | None:
+        """Open the prediction; without `rows`, the first values define their number.
 
         Parameters
         ----------
-        deadline_ms : deadline in milliseconds from `now_ms`; None means no deadline.
-        ranking : whether the answer ranks the rows.
-        explain : whether answers have contributions.
+        options : those of the prediction; the deadline counts from `now_ms`.
         overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
@@ -140,13 +124,13 @@ class OpenPrediction:
             `rows` is not a whole number, 1 or more.
         """
         self._expect("begin")
-        model = self.model
+        model, rows, budget, deadline_ms = self.model, options.rows, options.budget, options.deadline_ms
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
-        if policy not in _POLICIES:
-            raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(_POLICIES)}")
-        if ranking and len(model.prefixes.intercept) > 1:
+        if options.policy not in _POLICIES:
+            raise FieldError("policy", f"policy is {options.policy!r}; expected one of {', '.join(_POLICIES)}")
+        if options.ranking and len(model.prefixes.intercept) > 1:
             raise FieldError(
                 "ranking",
                 f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
@@ -154,12 +138,11 @@ class OpenPrediction:
         prediction = self.prediction if self._shared or rows is None else Prediction(model, rows)
         allowed = model.affordable(budget)
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
-        by_prefix = policy == "prefix" or not model.supports_arrived
+        by_prefix = options.policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
-        self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
-        self._policy, self.prediction, self.explain = policy, prediction, explain
+        self._begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
         self.state = State.OPEN
@@ -210,7 +193,7 @@ class OpenPrediction:
         if self.state not in (State.OPEN, State.SOLVING):
             return None
         prediction = self.prediction
-        optimum = self._solved.get(prediction.usable(self._budget)) if self._solving else None
+        optimum = self._solved.get(prediction.usable(self._options.budget)) if self._solving else None
         current = (
             min(prediction.prefix, self._allowed),
             None if optimum is None else optimum.groups,
@@ -226,7 +209,7 @@ class OpenPrediction:
     def prepare(self) -> None:
         """Compute the scores of several rows before the deadline expires."""
         if self.prediction.rows > 1:
-            self.prediction.prepare(self._budget)
+            self.prediction.prepare(self._options.budget)
 
     def _expect(self, event: str) -> None:
         legal = _LEGAL[self.state]
@@ -258,12 +241,13 @@ class OpenPrediction:
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
-        note = self._unexplained if self.explain else None
+        options = self._options
+        note = self._unexplained if options.explain else None
         answer = self.prediction.answer(
-            self._budget,
-            self._policy,
-            ranking=self._ranking,
-            explain=self.explain and note is None,
+            options.budget,
+            options.policy,
+            ranking=options.ranking,
+            explain=options.explain and note is None,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,

@@ -15,13 +15,14 @@ from typing import Literal
 from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
@@ -59,7 +60,7 @@ class PredictionService:
 
     def open(
         self,
-        request: PredictionRequest,
+        options: PredictionOptions,
         begun_ms: float,
         on_answer: AnswerCallback,
         on_error: Callable[[Exception], None],
@@ -87,15 +88,15 @@ class PredictionService:
         if admitted is None:
             admitted = self.admission.admits(begun_ms)
         if not admitted:
-            self.shed("prior" if request.overload == "prior" else "refused")
-            if request.overload != "prior":
+            self.shed("prior" if options.overload == "prior" else "refused")
+            if options.overload != "prior":
                 raise self.overloaded()
-        model = shared.model if shared is not None else self.registry.get(request.model)
+        model = shared.model if shared is not None else self.registry.get(options.model)
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
-        self.check_rows(request.rows)
+        self.check_rows(options.rows)
         live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
-        live.begin(request, begun_ms, overloaded=not admitted)
+        live.begin(options, begun_ms, overloaded=not admitted)
         return live
 
     def check_rows(self, rows: int | None) -> None:

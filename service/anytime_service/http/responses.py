@@ -7,7 +7,7 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import Form, encode_answer
 from anytime_service.schemas.oip import infer_problem
+from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.telemetry.context import CURRENT
@@ -78,6 +79,13 @@ def install(app: FastAPI) -> None:
     for cls in (*KINDS, RequestValidationError, Exception):
         app.add_exception_handler(cls, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def check_query(request: Request) -> None:
+    """Raise FieldError for a query parameter that a route of the framework does not have, or an empty one."""
+    fields = request.scope["route"].dependant.query_params
+    repeated = [field.alias for field in fields if "list" in str(field.field_info.annotation)]
+    read_query(request.scope["query_string"], [field.alias for field in fields], repeated)
 
 
 async def _on_error(_request: Request, error: Exception) -> Response:
@@ -164,6 +172,8 @@ class Endpoint:
 
     problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
     """Returns the response to an error."""
+    parameters: Collection[str] = ()
+    """Query parameters of the route."""
     bodies: TimeoutQueue[Exchange] | None = None
     """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
@@ -176,6 +186,8 @@ class Endpoint:
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
+            if scope["query_string"] and not self.parameters:
+                read_query(scope["query_string"], ())
             await self.answer(scope, exchange, opened)
         except Exception as error:
             _drop(opened)  # now: the client may go on sending its body for a while

@@ -29,9 +29,9 @@ from anytime.errors import ValuesError, suggestion
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer, coded_column
 from anytime.model.model import GroupPosition, Model
-from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
+from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, TextError, read_list, read_texts
 
@@ -58,7 +58,6 @@ _PARAMETERS = (
 
 Scalar: TypeAlias = str | bool | int | float
 
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -102,28 +101,18 @@ class InferOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: InferOutputParameters | None = None
 
 
-class InferParameters(_Parameters, frozen=True):
-    """Parameters of a prediction; they take precedence over those of the query, but the shortest deadline applies.
+class InferParameters(PredictionOptions, frozen=True, kw_only=True):
+    """Parameters of a prediction: its options, each here or in the query; the shortest deadline applies.
 
     `timeout` is a deadline in microseconds; 0 is no deadline. The shapes of the inputs, if any, define `rows`.
-    With `binary_data_output` the server sends all outputs as bytes after the JSON.
+    With `binary_data_output` the server sends all outputs as bytes after the JSON. `content_type` and `headers` are
+    accepted and ignored.
     """
 
-    budget: _Amount | None = None
-    deadline_ms: _Amount | None = None
-    timeout: _Amount | None = None
-    policy: Policy | None = None
-    ranking: bool | None = None
-    overload: Overload | None = None
-    explain: bool | None = None
-    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    timeout: Amount | None = None
     binary_data_output: bool | None = None
-
-    @property
-    def deadlines_ms(self) -> list[float]:
-        """All deadlines given, in ms."""
-        deadlines = [] if self.deadline_ms is None else [self.deadline_ms]
-        return [*deadlines, self.timeout / 1000.0] if self.timeout else deadlines
+    content_type: str | None = None
+    headers: dict[str, Any] | None = None
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,8 @@ import msgspec
 from anytime.inference.prediction import CheckedRow, checked_row
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, Decoder, Form, decoders, located, read, too_large
+from anytime_service.schemas.codecs import JSON, Decoder, Form, check_keys, decoders, located, read, too_large
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.values import (
     AT_ONCE,
     VALUES_SCHEMA,
@@ -33,16 +34,14 @@ V = TypeVar("V")
 _Took = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class PredictRequest(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=True):
-    """The body of a prediction request: the values of the groups computed so far, by name.
+class PredictRequest(PredictionOptions, Generic[V], frozen=True, kw_only=True):
+    """The body of a prediction request: the values of the groups computed so far, by name, and options.
 
-    Without `rows`, the values define the number of rows. In MessagePack the values may be packed, see `Packed`; in a
-    large body all of them must be. With `explain`, here or in the query, the answer has contributions.
+    In MessagePack the values may be packed, see `Packed`; in a large body all of them must be. An option is here or in
+    the query; `model` and `overload` only in the query.
     """
 
     groups: dict[str, Annotated[V, VALUES_SCHEMA]]
-    rows: int | None = None
-    explain: bool = False
 
 
 class SessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,23 +121,27 @@ def read_row_request(form: Form, content: bytes, model: Model) -> tuple[PredictR
 
     None unless the body is short, and each group is one row of numbers, none missing.
     """
-    request: PredictRequest[Any] | None = _read_short(_ROW_REQUEST[form.name], content)
+    request: PredictRequest[Any] | None = _read_short(form, _ROW_REQUEST[form.name], content)
     row = request and checked_row(model, request.groups)
     return (request, row) if request and row else None
 
 
 def read_row(form: Form, content: bytes, model: Model) -> CheckedRow | None:
     """Return a body of groups by name; None as `read_row_request`."""
-    groups: dict[str, list[float]] | None = _read_short(_ROW_GROUPS[form.name], content)
+    groups: dict[str, list[float]] | None = _read_short(form, _ROW_GROUPS[form.name], content)
     return checked_row(model, groups) if groups else None
 
 
-def _read_short(decoder: Decoder, content: bytes) -> Any:
+def _read_short(form: Form, decoder: Decoder, content: bytes) -> Any:
     """Return a decoded body; None if it is long, or invalid."""
+    if len(content) > AT_ONCE:
+        return None
     try:
-        return decoder.decode(content) if len(content) <= AT_ONCE else None
+        message = decoder.decode(content)
+        check_keys(form, content, message)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return message
 
 
 def read_session(form: Form, content: bytes) -> SessionRequest:

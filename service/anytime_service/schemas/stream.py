@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
@@ -10,9 +9,9 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from anytime.model.model import Model
-from anytime.types import Overload, Policy
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_group, read, too_large
+from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
 
@@ -21,33 +20,11 @@ SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
 
-# MessagePack can encode infinity; the other forms of the same request cannot, so it is rejected.
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
-
-class BeginFrame(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="begin"
-):
-    """Begin a prediction.
-
-    `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
-    the number of rows. With `updates`, the server sends every better answer before the final one. With `ranking`, the
-    answer includes the order of the rows by descending score. With `overload` "prior", an overloaded server sends the
-    base rate instead of an error. With `explain`, answers have contributions. `traceparent` is the caller's span (W3C
-    Trace Context), used if the service exports spans.
-    """
+class BeginFrame(PredictionOptions, frozen=True, kw_only=True, tag_field="type", tag="begin"):
+    """Begin a prediction, with its options."""
 
     id: Id
-    model: str | None = None
-    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    budget: _Amount | None = None
-    deadline_ms: _Amount | None = None
-    policy: Policy = "prefix"
-    updates: bool = False
-    ranking: bool = False
-    overload: Overload = "refuse"
-    explain: bool = False
-    traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 
 V = TypeVar("V")
@@ -63,7 +40,7 @@ class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=
     id: Id
     group: str
     values: Annotated[V, VALUES_SCHEMA]
-    took_ms: _Amount | None = None
+    took_ms: Amount | None = None
 
 
 class PackedGroupFrame(GroupFrame[V], frozen=True, omit_defaults=True):
