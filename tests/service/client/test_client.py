@@ -343,9 +343,9 @@ def test_a_problem_names_the_error_and_the_field(client: Client) -> None:
     assert (wide.value.status, wide.value.field) == (422, "groups.hog")
     with pytest.raises(ProblemError, match="several models"):
         client.predict(VALUES)
-    with pytest.raises(ValuesError, match="^policy is 'best'; expected one of arrived, prefix$"):
+    with pytest.raises(ValuesError, match=r"^policy is 'best'; expected one of arrived, prefix$"):
         client.predict(VALUES, model="brake", policy="best")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="^there is no option 'deadline'; did you mean 'deadline_ms'"):
+    with pytest.raises(TypeError, match=r"^there is no option 'deadline'; did you mean 'deadline_ms'"):
         client.predict(VALUES, deadline=5)  # type: ignore[call-arg]
     assert client.predict(VALUES, model="brake").complete  # and none of it broke anything
 
