@@ -29,7 +29,7 @@ from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model
-from anytime.inference.values import plain_values
+from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
@@ -572,12 +572,7 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         shape = f"{rows or 1} x {len(features)}"
         return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
 
-    try:
-        values = np.asarray(values)
-    except ValueError as error:  # rows of unequal lengths
-        raise refused("ragged") from error
-    except Exception as error:  # a foreign object may raise anything when converted
-        raise refused(f"not an array ({summary(error)})") from error
+    values = numbers_of(group, features, values) if isinstance(values, list | tuple) else np.asarray(values)
     if values.ndim == 1 and rows in (1, None):
         values = values[np.newaxis, :]
     rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)

@@ -7,6 +7,8 @@ refused, since a model knows no units. Everything else is what `numpy.asarray` m
 
 from __future__ import annotations
 
+import reprlib
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -20,6 +22,7 @@ _PLAIN = frozenset((float, int, bool, str, type(None)))
 """Types of elements that mean what they are."""
 
 _NUMBERS = "biuf"
+_ACCEPTED = (type(None), int, float, np.integer, np.floating, np.bool_)
 
 
 class LabelledError(ValuesError):
@@ -58,6 +61,65 @@ def plain_values(group: str, features: Sequence[str] | None, values: Any) -> Any
         ) from error
 
 
+class ElementError(ValuesError):
+    """Error: an element of a list is not a number; `index` is its place, (row, column) or (column,), from 0."""
+
+    def __init__(self, index: tuple[int, ...], message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.index, str(self))
+
+
+def _ragged(group: str, features: Sequence[str]) -> ValuesError:
+    what = "ragged: rows are of different lengths, or nested too deeply"
+    return ValuesError(f"values of group {group!r} are {what}; {_expected(features)}")
+
+
+def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> NDArray[np.float64]:
+    """Return a list of numbers, or of rows of numbers, as an array, NaN for None; in a third of the time of numpy.
+
+    Raises
+    ------
+    ElementError
+        An element is neither a number nor None.
+    ValuesError
+        Rows differ in length, or a number is too large for a float.
+    """
+    try:
+        return np.array(array("d", values))
+    except (TypeError, OverflowError):
+        nested = bool(values) and isinstance(values[0], list | tuple)
+    rows: Sequence[Any] = values if nested else [values]
+    if (nested and not all(isinstance(row, list | tuple) for row in rows)) or len({*map(len, rows)}) > 1:
+        raise _ragged(group, features)
+    flat, width = list(chain.from_iterable(rows)), len(rows[0])
+    try:
+        numbers = np.array(array("d", flat))
+    except OverflowError as error:
+        raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
+    except TypeError:  # None, or something invalid
+        at = next((at for at, each in enumerate(flat) if not isinstance(each, _ACCEPTED)), None)
+        if at is not None and isinstance(flat[at], list | tuple):
+            raise _ragged(group, features) from None
+        if at is not None:
+            column = features[at % width] if width == len(features) else str(at % width)
+            shown = reprlib.repr(flat[at])
+            raise ElementError(
+                divmod(at, width) if nested else (at,),
+                f"values of group {group!r}: column {column!r} has {shown}; expected a number, or null",
+            ) from None
+        try:
+            numbers = np.array(flat, dtype=np.float64)
+        except (TypeError, OverflowError) as error:
+            raise ValuesError(
+                f"values of group {group!r} are not all numbers that fit a float ({summary(error)}); "
+                f"{_expected(features)}"
+            ) from error
+    return numbers.reshape(len(rows), width) if nested else numbers
+
+
 def _expected(features: Sequence[str] | None) -> str:
     return "expected rows x features" if features is None else f"expected 1 x {len(features)} numbers, or rows of them"
 
@@ -89,8 +151,8 @@ def _element(value: Any) -> Any:
     if type(value) in _PLAIN or isinstance(value, str | bytes):
         return str(value) if isinstance(value, np.str_) else value
     if getattr(value, "shape", None) == () and _labels(value) is None:
-        array = _unmasked(_as_array(value))
-        return array.item() if array.dtype.kind in _NUMBERS + "OU" else value
+        single = _unmasked(_as_array(value))
+        return single.item() if single.dtype.kind in _NUMBERS + "OU" else value
     return value
 
 
@@ -192,8 +254,7 @@ def _by_name(group: str, features: Sequence[str], labels: list[Any], values: Any
         names = list(features)
     places = [names.index(name) for name in features]
     if is_row:
-        array = _unmasked(_as_array(values))
-        return array[..., places]
+        return _unmasked(_as_array(values))[..., places]
     columns = [_column(values, labels[place]) for place in places]
     shape = columns[0].shape
     if any(column.shape != shape for column in columns) or len(shape) > 1:

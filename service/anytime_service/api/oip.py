@@ -26,7 +26,7 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
-from anytime_service.http.responses import Endpoint, in_turn, oip_problem_reply
+from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
@@ -48,7 +48,7 @@ from anytime_service.schemas.oip import (
 )
 from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Array, Pauses
+from anytime_service.schemas.values import Array
 
 BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
 JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
@@ -113,13 +113,13 @@ class InferBody:
 
     async def _advance(self, json_bytes: int) -> None:
         if self._request is None and len(self._buffer) >= json_bytes:
-            await in_turn(self._handler, self._begin, self._cut(json_bytes))
+            await self._begin(self._cut(json_bytes))
         if self._request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
-            await in_turn(self._handler, self._begin, self._cut(len(self._buffer)))
+            await self._begin(self._cut(len(self._buffer)))
             self._forward()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
@@ -132,15 +132,14 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        pauses = Pauses()
-        request = read_infer(content)
-        await pauses.pause()
+        await self._handler.turn(len(content))
+        request = read_infer(content, self._handler.list_limits)
         tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
-        arrays = [(tensor, await tensor.from_json(pauses)) for tensor in tensors if tensor.size is None]
-        if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
+        arrays = [(tensor, tensor.from_json()) for tensor in tensors if tensor.size is None]
+        if self._active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
             self._put(tensor, array)

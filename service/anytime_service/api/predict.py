@@ -20,19 +20,11 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
+from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
-from anytime_service.schemas.predict import (
-    Arrays,
-    TookLine,
-    arrays,
-    read_late_line,
-    read_line,
-    read_request,
-    read_row_request,
-)
-from anytime_service.schemas.values import AT_ONCE
+from anytime_service.schemas.predict import TookLine, read_late_line, read_line, read_request, received
+from anytime_service.schemas.values import count_rows, received_values
 
 
 class Lines:
@@ -78,15 +70,15 @@ class Lines:
         self._check_length(content)
         if not content.strip():
             return
-        active, limit = self._active, self._handler.settings.max_rows
+        active, settings = self._active, self._handler.settings
         try:
-            convert = partial(read_line, number=self._number, model=active.model, max_rows=limit)
-            line, array = await in_turn(self._handler, convert, content)
-            if active.answered:  # its deadline expired while the line was converted
-                rows = partial(len, array) if array.ndim > 1 else lambda: 1
-                active.record.timings.received_late(line.group, now_ms(), line.took_ms, rows)
+            await self._handler.turn(len(content))
+            line = read_line(content, self._number, self._handler.list_limits)
+            values = received_values(active.model, line.group, line.values, None, settings.max_rows)
+            if active.answered:  # its deadline expired before its turn
+                active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
-                active.group(line.group, {line.group: array}, line.took_ms)
+                active.group(line.group, values, line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
@@ -154,9 +146,13 @@ class Predict(Endpoint):
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        options, groups = await in_turn(self.handler, partial(self._groups, active, head), content)
-        if active.answered:  # its deadline expired while a long body was converted
+        await self.handler.turn(len(content))
+        if active.answered:  # its deadline expired before its turn
             return
+        request = read_request(head.form, content, self.handler.list_limits)
+        options = completed(head.options, request, OF_THE_HEAD)
+        self.handler.check_rows(options.rows)
+        groups = received(active.model, request.groups, self.handler.settings.max_rows)
         if options is not head.options:
             active.drop()
             active = begin(options, Prediction(active.model, options.rows))
@@ -165,15 +161,3 @@ class Predict(Endpoint):
             active.groups(groups, exchange.ended_ms)
         if not active.answered:
             active.end()
-
-    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> tuple[PredictionOptions, Arrays]:
-        row = read_row_request(head.form, content, active.model)
-        request = row[0] if row else read_request(head.form, content, self.handler.settings.max_json_bytes)
-        if len(content) > AT_ONCE:
-            await asyncio.sleep(0)
-        options = completed(head.options, request, OF_THE_HEAD)
-        self.handler.check_rows(options.rows)
-        groups = (
-            row[1] if row else await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
-        )
-        return options, groups

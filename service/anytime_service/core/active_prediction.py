@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -144,16 +145,14 @@ class ActivePrediction:
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
-    def group(self, name: str, values: Mapping[str, Any], took_ms: float | None = None) -> None:
+    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
         does not change then.
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
-        if not repeated:
-            self._account.check(self.opened.prediction.more_bytes(values), f"groups.{name}")
-        answer = self.opened.groups(now, values)
+        answer = self.opened.groups(now, {name: values}, partial(self._account.check, field=f"groups.{name}"))
         timings = self.record.timings
         timings.rows = self.opened.prediction.rows
         timings.received(name, now, took_ms, repeated and took_ms is None)
@@ -162,8 +161,8 @@ class ActivePrediction:
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        self._account.check(self.opened.prediction.more_bytes(values), "groups")
-        answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
+        now = now_ms() if received_ms is None else received_ms
+        answer = self.opened.groups(now, values, partial(self._account.check, field="groups"))
         self.record.timings.rows = self.opened.prediction.rows
         self._count_bytes()
         self._after(answer)

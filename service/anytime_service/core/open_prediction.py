@@ -38,15 +38,16 @@ UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum, auto
 from typing import Any, get_args
 
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Answer, CheckedRow, Prediction
+from anytime.inference.prediction import Answer, Prediction, checked_row
 from anytime.inference.subsets import ArrivedModel
+from anytime.inference.values import ElementError
 from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
@@ -156,10 +157,18 @@ class OpenPrediction:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         return self.groups(now_ms, {name: values})
 
-    def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
-        """Accept several groups together: all of them, or none if one is invalid."""
+    def groups(
+        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int], None] | None = None
+    ) -> Answer | None:
+        """Accept several groups together: all of them, or none if one is invalid.
+
+        `allow` is called with the bytes that the values will add, and may raise an error instead.
+        """
         self._expect("groups")
-        self.prediction.add_all(checked_groups(self.prediction, values))
+        arrays = checked_groups(self.prediction, values)
+        if allow is not None and (more := self.prediction.more_bytes(arrays)):
+            allow(more)
+        self.prediction.add_all(arrays)
         return self._took(values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
@@ -267,25 +276,25 @@ class OpenPrediction:
         return f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
 
 
-def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
-    """Return the values of a group as an array for `Prediction.add_checked`; raise FieldError if they are invalid.
-
-    Arrays contain the indices of levels, lists the levels.
-    """
-    try:
-        return prediction.checked(name, values, coded=isinstance(values, np.ndarray))
-    except ValuesError as error:
-        raise FieldError(f"groups.{name}", str(error)) from error
-
-
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
-    """Return the values of groups as arrays for `Prediction.add_all`.
+    """Return the values of groups as arrays for `Prediction.add_all`; the only conversion of received values.
 
-    Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
+    Arrays contain the indices of levels, lists the levels. Raise FieldError, which names the group and the place, if
+    values are invalid or groups differ in their numbers of rows.
     """
-    if isinstance(values, CheckedRow) and prediction.rows == 1:
-        return values
-    arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
+    if prediction.rows == 1 and {*map(type, values.values())} == {list}:
+        row = checked_row(prediction.model, values)
+        if row is not None:
+            return row
+    arrays: dict[str, Float] = {}
+    for name, each in values.items():
+        try:
+            arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
+        except ElementError as error:
+            place = "".join(f"[{number}]" for number in error.index)
+            raise FieldError(f"groups.{name}{place}", str(error)) from error
+        except ValuesError as error:
+            raise FieldError(f"groups.{name}", str(error)) from error
     if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
         raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")

@@ -23,6 +23,7 @@ from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
+from anytime_service.schemas.values import AT_ONCE, ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
@@ -43,8 +44,8 @@ class PredictionService:
         self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[ActivePrediction] = set()
-        self.converting = asyncio.Lock()
-        """Lock for the conversion of long bodies and messages: one at a time, so that they do not block the loop."""
+        self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
+        self._long = asyncio.Lock()
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = MemoryBudget(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
@@ -98,6 +99,12 @@ class PredictionService:
         live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
         live.begin(options, begun_ms, overloaded=not admitted)
         return live
+
+    async def turn(self, size: int) -> None:
+        """Wait until a message of this many bytes may be decoded: only one long message in each turn of the loop."""
+        if size > AT_ONCE:
+            async with self._long:
+                await asyncio.sleep(0)
 
     def check_rows(self, rows: int | None) -> None:
         """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""

@@ -7,9 +7,9 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -37,10 +37,7 @@ from anytime_service.schemas.codecs import Form, encode_answer
 from anytime_service.schemas.oip import infer_problem
 from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
-from anytime_service.schemas.values import AT_ONCE
 from anytime_service.telemetry.context import CURRENT
-
-T = TypeVar("T")
 
 MAX_DETAIL, MAX_FIELD = 1000, 200  # maximum characters of `detail` and `field`, which may quote the request
 
@@ -202,14 +199,6 @@ class Endpoint:
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Send the response, or open the prediction that sends it and add it to `opened`."""
         raise NotImplementedError
-
-
-async def in_turn(handler: PredictionService, convert: Callable[[bytes], Awaitable[T]], content: bytes) -> T:
-    """Convert a body: one long body at a time, and any number of short ones."""
-    if len(content) <= AT_ONCE:
-        return await convert(content)
-    async with handler.converting:
-        return await convert(content)
 
 
 def _drop(opened: list[ActivePrediction]) -> None:

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from anytime.model.model import Model
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_group, read, too_large
+from anytime_service.schemas.codecs import Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, ListLimits, Values
 
 SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 
@@ -28,7 +27,7 @@ class BeginFrame(PredictionOptions, frozen=True, kw_only=True, tag_field="type",
 
 
 V = TypeVar("V")
-"""What `values` are decoded to: lists, bytes, or `Raw` in a long message, whose values are decoded later."""
+"""What `values` are decoded to: lists or bytes; `Raw` in a message of the client, which has encoded them."""
 
 
 class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
@@ -73,51 +72,27 @@ class Peeked(msgspec.Struct, frozen=True):
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
 _FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[bytes | Values] | EndFrame)
-_LONG_FRAMES = decoders(
-    BeginFrame | GroupFrame[msgspec.Raw] | EndFrame, BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame
-)
-_LARGE_FRAMES: dict[str, Decoder] = {
-    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
-}
-"""Decoders of messages so large that their values must be packed."""
+_LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
+"""Decoder of messages so large that their values must be packed."""
 
-_VALUES = decoders(Values, bytes | Values)
 _PEEKED = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
 
-def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
-    """Return a decoded message of a client; do not decode the values of a long message.
+def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
+    """Return a decoded message of a client.
 
-    Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has values
-    as lists and more than `max_lists` bytes.
+    Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
+    values in lists than `limits` allow.
     """
-    size = len(content)
-    decoders = _FRAMES if size <= AT_ONCE else _LONG_FRAMES if size <= max_lists else _LARGE_FRAMES
-    if form.name not in decoders:
-        raise too_large(f"the message has {size} bytes of JSON", max_lists)
+    large = limits.must_be_packed(form, content)
     try:
-        frame: Frame = read(form, decoders[form.name], content, "the message")
+        frame: Frame = read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
-        if size > max_lists and error.field == "values" and "got `array`" in str(error):
-            raise too_large(f"the message has values as a list and {size} bytes", max_lists) from error
+        if large and error.field == "values" and "got `array`" in str(error):
+            raise too_large(f"the message has values as a list and {len(content)} bytes", limits.listed) from error
         raise of_group(error, peek(form, content).group) from error.__cause__
     return frame
-
-
-async def array_of_long(
-    form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int, pauses: Pauses
-) -> Array:
-    """Return the values of a long message as an array, with pauses.
-
-    Raise MalformedBodyError or FieldError if a value is not a number, rows differ in length, or there are too many.
-    """
-    dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-    decoder = _VALUES[form.name]
-    try:
-        return await read_values(form, decoder, model, frame.group, frame.values, max_rows, pauses, dtype)
-    except msgspec.ValidationError as error:
-        raise malformed(error, frame.group) from error
 
 
 def peek(form: Form, content: bytes | str) -> Peeked:

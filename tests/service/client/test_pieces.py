@@ -21,6 +21,7 @@ from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
+from anytime_service.schemas.values import ListLimits
 from service.serving import LIKELIHOODS, likelihood_model
 
 
@@ -39,16 +40,19 @@ def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, s
     assert (endpoint.http, endpoint.stream) == (http, stream)
 
 
+LIMITS = ListLimits(1_000, 100)
+
+
 def test_the_server_reads_messages_without_their_defaults() -> None:
     begin = BeginFrame(
         id=3, model="m", rows=2, budget=1.5, deadline_ms=20.0, policy="arrived", updates=True, ranking=True
     )
-    assert read_frame(MSGPACK, MSGPACK.encode(begin), 1_000) == begin
-    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(id=0)), 1_000) == BeginFrame(id=0)
+    assert read_frame(MSGPACK, MSGPACK.encode(begin), LIMITS) == begin
+    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(id=0)), LIMITS) == BeginFrame(id=0)
     assert len(MSGPACK.encode(BeginFrame(id=0))) < 20
     sent = encode_values("hog", [1.0, None])
     group = MSGPACK.encode(PackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
-    assert read_frame(MSGPACK, group, 1_000) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
+    assert read_frame(MSGPACK, group, LIMITS) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)

@@ -10,22 +10,19 @@ import pytest
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.oip import read_infer
-from anytime_service.schemas.predict import read_groups, read_request, read_row, read_row_request, read_session
+from anytime_service.schemas.predict import read_groups, read_request, read_session
 from anytime_service.schemas.stream import read_frame
-from service.serving import small_model
+from anytime_service.schemas.values import ListLimits
 
-LARGE = 1 << 20
-MODEL = small_model()
+LIMITS = ListLimits(1 << 20, 50_000)
 
 
 def body(form: Form, content: bytes) -> Any:
-    assert read_row_request(form, content, MODEL) is None
-    return read_request(form, content, LARGE)
+    return read_request(form, content, LIMITS)
 
 
 def groups(form: Form, content: bytes) -> Any:
-    assert read_row(form, content, MODEL) is None
-    return read_groups(form, content, LARGE)
+    return read_groups(form, content, LIMITS)
 
 
 TWICE = {
@@ -38,22 +35,25 @@ TWICE = {
     "a group of a session": (groups, '{"speed": [1], "speed": [2]}'),
     "a session's model": (read_session, '{"model": "a", "model": "b"}'),
     "a value of a message": (
-        lambda form, content: read_frame(form, content, LARGE),
+        lambda form, content: read_frame(form, content, LIMITS),
         '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}',
     ),
-    "an id": (lambda form, content: read_frame(form, content, LARGE), '{"type": "end", "id": 1, "id": 2}'),
+    "an id": (lambda form, content: read_frame(form, content, LIMITS), '{"type": "end", "id": 1, "id": 2}'),
     "a deadline": (
-        lambda form, content: read_frame(form, content, LARGE),
+        lambda form, content: read_frame(form, content, LIMITS),
         '{"type": "begin", "id": 1, "deadline_ms": 5, "deadline_ms": 50}',
     ),
     "a default of a message": (
-        lambda form, content: read_frame(form, content, LARGE),
+        lambda form, content: read_frame(form, content, LIMITS),
         '{"type": "begin", "id": 1, "budget": 5, "budget": null}',
     ),
-    "inputs": (lambda _, content: read_infer(content), '{"inputs": [], "inputs": []}'),
-    "a parameter": (lambda _, content: read_infer(content), '{"inputs": [], "parameters": {"budget": 1, "budget": 2}}'),
+    "inputs": (lambda _, content: read_infer(content, LIMITS), '{"inputs": [], "inputs": []}'),
+    "a parameter": (
+        lambda _, content: read_infer(content, LIMITS),
+        '{"inputs": [], "parameters": {"budget": 1, "budget": 2}}',
+    ),
     "data": (
-        lambda _, content: read_infer(content),
+        lambda _, content: read_infer(content, LIMITS),
         '{"inputs": [{"name": "speed", "shape": [1], "datatype": "FP64", "data": [1], "data": [2]}]}',
     ),
 }
@@ -81,10 +81,10 @@ def packed(pairs: list[tuple[str, Any]]) -> bytes:
         (body, packed([("groups", {"speed": [1.0]}), ("groups", {"speed": [2.0]})])),
         (groups, packed([("speed", [1.0]), ("speed", [2.0])])),
         (
-            lambda form, content: read_frame(form, content, LARGE),
+            lambda form, content: read_frame(form, content, LIMITS),
             packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])]),
         ),
-        (lambda form, content: read_frame(form, content, LARGE), packed([("type", "end"), ("id", 1), ("id", 2)])),
+        (lambda form, content: read_frame(form, content, LIMITS), packed([("type", "end"), ("id", 1), ("id", 2)])),
         (read_session, packed([("rows", 1), ("rows", 2)])),
     ],
 )
@@ -102,4 +102,4 @@ def test_a_key_twice_in_messagepack_is_an_error(read: Any, content: bytes) -> No
     ],
 )
 def test_colons_in_text_are_no_keys(read: Any, content: str) -> None:
-    read(JSON, content.encode(), LARGE)
+    read(JSON, content.encode(), LIMITS)

@@ -33,13 +33,15 @@ from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import read_infer
 from anytime_service.schemas.predict import read_request
 from anytime_service.schemas.stream import read_frame
+from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 
 settings = Settings(port=0)
+limits = ListLimits(1000, 100)
 head = read_head({"query_string": b"shade=3", "headers": []}, settings, options.PARAMETERS)
-body = read_request(JSON, b'{"groups": {}, "shade": 3}', 1000)
-frame = read_frame(JSON, '{"type": "begin", "id": 1, "shade": 3}', 1000)
-infer = read_infer(b'{"inputs": [], "parameters": {"shade": 3}}')
+body = read_request(JSON, b'{"groups": {}, "shade": 3}', limits)
+frame = read_frame(JSON, '{"type": "begin", "id": 1, "shade": 3}', limits)
+infer = read_infer(b'{"inputs": [], "parameters": {"shade": 3}}', limits)
 call = engine.checked_options({"shade": 3})
 found = [head.options, options.completed(options.DEFAULTS, body), frame, infer.parameters, call]
 assert [each.shade for each in found] == [3] * 5, found

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -198,12 +197,12 @@ def test_the_least_recently_used_session_is_removed() -> None:
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
-    row = np.zeros(1)
-    timings.received("b", of_model, {"speed": row}, 3.0, again=False)
-    timings.received("a", of_model, {"hog": row}, 5.0, again=False)  # like a session that another replica began
-    timings.received("a", of_model, {"hog": row}, 9.0, again=False)
+
+    timings.received("b", of_model, ["speed"], 1, 3.0, again=False)
+    timings.received("a", of_model, ["hog"], 1, 5.0, again=False)  # like a session that another replica began
+    timings.received("a", of_model, ["hog"], 1, 9.0, again=False)
     timings.end("b")
-    timings.received("b", of_model, {"lab": row}, 9.0, again=False)
+    timings.received("b", of_model, ["lab"], 1, 9.0, again=False)
     seconds = re.findall(
         r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(signals), re.MULTILINE
     )
