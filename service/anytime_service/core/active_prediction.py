@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -152,7 +151,7 @@ class ActivePrediction:
         does not change then.
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
-        answer = self.opened.groups(now, {name: values}, partial(self._account.check, field=f"groups.{name}"))
+        answer = self.opened.groups(now, {name: values}, self._allow)
         timings = self.record.timings
         timings.rows = self.opened.prediction.rows
         timings.received(name, now, took_ms, repeated and took_ms is None)
@@ -162,10 +161,14 @@ class ActivePrediction:
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
-        answer = self.opened.groups(now, values, partial(self._account.check, field="groups"))
+        answer = self.opened.groups(now, values, self._allow)
         self.record.timings.rows = self.opened.prediction.rows
         self._count_bytes()
         self._after(answer)
+
+    def _allow(self, more: int, groups: Collection[str]) -> None:
+        """Raise OverloadedError if `more` bytes for some groups exceed the memory budget."""
+        self._account.check(more, f"groups.{next(iter(groups))}" if len(groups) == 1 else "groups")
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""

@@ -38,7 +38,7 @@ UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum, auto
 from typing import Any, get_args
 
@@ -158,16 +158,16 @@ class OpenPrediction:
         return self.groups(now_ms, {name: values})
 
     def groups(
-        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int], None] | None = None
+        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, Collection[str]], None] | None = None
     ) -> Answer | None:
         """Accept several groups together: all of them, or none if one is invalid.
 
-        `allow` is called with the bytes that the values will add, and may raise an error instead.
+        `allow` is called with the bytes that the values of groups will add, and may raise an error instead.
         """
         self._expect("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
-            allow(more)
+            allow(more, values)
         self.prediction.add_all(arrays)
         return self._took(values, now_ms)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -70,14 +71,20 @@ def check_keys(form: Form, content: bytes | str, message: Any) -> None:
     A message with more colons, or more items at its head, than it has fields is searched: text may contain colons, and
     a field may be given its default.
     """
-    if isinstance(content, str):
-        if content.count(":") > _pairs(message):
-            _SEARCH.decode(content)
-    elif form is JSON:
-        if content.count(b":") > _pairs(message):
-            _SEARCH.decode(content.decode())
-    else:
+    if form is not JSON:
         _check_map(content, message)
+    elif isinstance(content, str):
+        colons = content.count(":")
+        if colons > _required(message.__class__) and colons > _pairs(message):
+            _SEARCH.decode(content)
+    elif content.count(b":") > _pairs(message):
+        _SEARCH.decode(content.decode())
+
+
+@cache
+def _required(cls: Any) -> int:
+    """Return the smallest number of keys of a message without nested ones; 0 for any other type."""
+    return _fields_of(cls)[0] if issubclass(cls, msgspec.Struct) else 0
 
 
 def _pairs(message: Any) -> int:
@@ -86,26 +93,31 @@ def _pairs(message: Any) -> int:
         return len(message)
     if isinstance(message, list):
         return sum([_pairs(each) for each in message]) if message and isinstance(message[0], msgspec.Struct) else 0
-    count, optional, nested = _fields_of(message.__class__)
-    for name, default in optional:
-        value = getattr(message, name)
-        if value != default:
-            count += not isinstance(value, msgspec.Raw) or bytes(memoryview(value)[:5]) != b"null"
-            if isinstance(value, msgspec.Struct | dict | list):
-                count += _pairs(value)
+    count, given, defaults, nested = _fields_of(message.__class__)
+    values = given(message)
+    if values != defaults:
+        for value, default in zip(values, defaults, strict=True):
+            if value != default:
+                count += not isinstance(value, msgspec.Raw) or bytes(memoryview(value)[:5]) != b"null"
+                if isinstance(value, msgspec.Struct | dict | list):
+                    count += _pairs(value)
     for name in nested:
         count += _pairs(getattr(message, name))
     return count
 
 
 @cache
-def _fields_of(cls: Any) -> tuple[int, list[tuple[str, Any]], list[str]]:
-    """Return the number of required fields, the optional ones with their defaults, and those that contain others."""
+def _fields_of(cls: Any) -> tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Any, ...], list[str]]:
+    """Return the number of required fields, the optional ones and their defaults, and those that contain others."""
     fields = msgspec.structs.fields(cls)
     required = [field.name for field in fields if field.required]
-    tagged = cls.__struct_config__.tag is not None
-    optional = [(field.name, field.default) for field in fields if not field.required]
-    return len(required) + tagged, optional, [name for name in required if name in ("groups", "inputs")]
+    optional = {field.name: field.default for field in fields if not field.required}
+    # A getter of one attribute returns no tuple.
+    first = fields[0].name
+    getter = attrgetter(first, first, *optional)
+    count = len(required) + (cls.__struct_config__.tag is not None)
+    nested = [name for name in required if name in ("groups", "inputs")]
+    return count, lambda message: getter(message)[2:], tuple(optional.values()), nested
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:
@@ -125,19 +137,20 @@ def map_size(content: bytes | msgspec.Raw) -> int:
     return head[0] & 0x0F if head[0] & 0xF0 == 0x80 else int.from_bytes(head[1 : 3 if head[0] == 0xDE else 5], "big")
 
 
-def _check_map(content: bytes, message: Any) -> None:
+def _check_map(content: Any, message: Any) -> None:
     size = content[0] & 0x0F if content[0] >> 4 == 8 else map_size(content)
-    if isinstance(message, dict):
-        found = len(message)
-    elif (groups := getattr(message, "groups", None)) is None and size <= _pairs(message):
+    groups = message if isinstance(message, dict) else getattr(message, "groups", None)
+    if groups is None and (size <= _required(message.__class__) or size <= _pairs(message)):
         return
-    else:
+    if groups is not message:
         items = _MAP.decode(content)
-        found = len(items)
-        if groups is not None and map_size(items["groups"]) > len(groups):
-            raise msgspec.ValidationError("A group is given more than once; send it once - at `$.groups`")
-    if size > found:
-        raise msgspec.ValidationError("A key is given more than once; send it once")
+        if size > len(items):
+            raise msgspec.ValidationError("A key is given more than once; send it once")
+        if groups is None:
+            return
+        size = map_size(items["groups"])
+    if size > len(groups):
+        raise msgspec.ValidationError("A group is given more than once; send it once")
 
 
 def too_large(what: str, limit: int) -> BodyTooLargeError:

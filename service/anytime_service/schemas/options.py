@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -75,6 +76,9 @@ STREAM_ONLY = ("updates", "traceparent")
 PARAMETERS = tuple(name for name in NAMES if name not in STREAM_ONLY)
 """Query parameters of `POST /predict`."""
 
+_values = attrgetter(*NAMES)
+_NOTHING = _values(DEFAULTS)
+
 OF_THE_HEAD = ("model", "overload", *STREAM_ONLY)
 """Options that the server needs before it reads a body of groups."""
 
@@ -84,9 +88,9 @@ def completed(head: PredictionOptions, body: PredictionOptions, before: Collecti
 
     Raise FieldError if another option is in both and differs, or if the body has one that is needed `before` it.
     """
-    given = {name: value for name in NAMES if (value := getattr(body, name)) != getattr(DEFAULTS, name)}
-    if not given:
+    if _values(body) == _NOTHING:
         return head
+    given = {name: value for name in NAMES if (value := getattr(body, name)) != getattr(DEFAULTS, name)}
     for name, value in given.items():
         if name in before:
             raise FieldError(name, f"{name} is an option of the query on this route; send it there")

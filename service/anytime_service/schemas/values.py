@@ -9,6 +9,7 @@ the event loop for about 3 ms; larger values are packed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -49,7 +50,7 @@ class ListLimits:
     size: int
     values: int
 
-    @property
+    @cached_property
     def listed(self) -> int:
         """Largest number of bytes of a message in MessagePack with lists: as many numbers as JSON may have fit."""
         return min(self.size, self.values * _NUMBER_BYTES)
@@ -76,6 +77,8 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
 
     Raise FieldError if lists have a dtype, bytes do not make complete rows, or there are too many rows.
     """
+    if type(values) is list and dtype is None and not (values and type(values[0]) is list):
+        return values  # one row
     if isinstance(values, Packed):
         values, dtype = values.values, values.dtype
     if isinstance(values, bytes):
