@@ -35,6 +35,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer
 from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import (
@@ -300,7 +301,7 @@ class NetworkMargin:
 
         With less than half, extractors could compute only few groups.
         """
-        return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
+        return max(remaining_ms - early_ms(self.ms, remaining_ms), 0.0)
 
 
 TICK_S = 0.001  # interval at which a loop's own delay is measured around the time of an answer

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from anytime.inference.deadline import early_ms
+from anytime.inference.deadline import LatenessRecord, early_ms
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
@@ -99,6 +99,15 @@ class Context:
     solver: Solver
     admission: Admission
     max_deadline_ms: float
+    _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
+
+    def lateness(self, model: Model) -> LatenessRecord:
+        """Return the lateness of the answers of a model, and the margin learned from it."""
+        record = self._lateness.get(model.name)
+        if record is None:
+            record = self._lateness[model.name] = LatenessRecord()
+            self.signals.of(model).show_margin(lambda: record.margin_ms)
+        return record
 
 
 class ActivePrediction:
@@ -120,6 +129,7 @@ class ActivePrediction:
         self._context = context
         self._account = account
         self.signals = context.signals.of(model)
+        self._lateness = context.lateness(model)
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update
@@ -140,7 +150,7 @@ class ActivePrediction:
             self._context.live.add(self)
             self._account.live.add(self)
             # The timer may fire a little early; that is part of the margin.
-            early = max(early_ms(self.signals.margin_ms, deadline_ms) - SLACK_MS, 0.0)
+            early = max(early_ms(self._lateness.margin_ms, deadline_ms) - SLACK_MS, 0.0)
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
@@ -273,6 +283,7 @@ class ActivePrediction:
         late_ms = None
         if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
+            self._lateness.add(late_ms)
         self.record.answered(answer, late_ms)
 
 

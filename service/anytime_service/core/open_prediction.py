@@ -3,23 +3,7 @@
 Every event carries its time, in milliseconds of any monotonic clock, so the same log of events gives the same answers.
 Every transport translates its messages to these events and the answers back.
 
-======== ======================= ================================ ================ ================= ================
-state    begin                   groups, took                     solved           end               deadline, drain
-======== ======================= ================================ ================ ================= ================
-NEW      OPEN; or, when no group illegal                          illegal          illegal           illegal
-         is awaited (deadline 0,
-         a budget that buys no
-         group, an overloaded
-         server), ANSWERED or
-         SOLVING
-OPEN     illegal                 OPEN; or, when all awaited       OPEN             ANSWERED; or      ANSWERED
-                                 groups are received, ANSWERED                     SOLVING
-                                 or SOLVING
-SOLVING  illegal                 SOLVING; or, for a set that is   ANSWERED; or,    SOLVING           ANSWERED
-                                 solved already, ANSWERED         for another set,
-                                                                  SOLVING
-ANSWERED illegal                 illegal                          illegal          illegal           illegal
-======== ======================= ================================ ================ ================= ================
+`TRANSITIONS` lists the legal events of each state, and the next state by the outcome of the event.
 
 An event that ends in ANSWERED returns the answer; other events return None. An illegal event raises
 UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
@@ -40,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum, auto
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -68,9 +52,38 @@ class State(StrEnum):
     ANSWERED = auto()
 
 
+class Outcome(StrEnum):
+    """What an event leads to: wait for more events, wait for the optimum of the received groups, or the answer."""
+
+    WAIT = auto()
+    SOLVE = auto()
+    ANSWER = auto()
+
+
+_ANY = {Outcome.WAIT: State.OPEN, Outcome.SOLVE: State.SOLVING, Outcome.ANSWER: State.ANSWERED}
+_ANSWER = {Outcome.ANSWER: State.ANSWERED}
+_SOLVE = {Outcome.SOLVE: State.SOLVING}
+
+_Targets: TypeAlias = Mapping[Outcome, State]
+
+TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
+    (State.NEW, "begin"): _ANY,
+    (State.OPEN, "groups"): _ANY,
+    (State.OPEN, "took"): _ANY,
+    (State.OPEN, "solved"): {Outcome.WAIT: State.OPEN},
+    (State.OPEN, "end"): _SOLVE | _ANSWER,
+    (State.OPEN, "deadline"): _ANSWER,
+    (State.OPEN, "drain"): _ANSWER,
+    (State.SOLVING, "groups"): _SOLVE | _ANSWER,
+    (State.SOLVING, "took"): _SOLVE | _ANSWER,
+    (State.SOLVING, "solved"): _SOLVE | _ANSWER,
+    (State.SOLVING, "end"): _SOLVE,
+    (State.SOLVING, "deadline"): _ANSWER,
+    (State.SOLVING, "drain"): _ANSWER,
+}
+"""The next state by state, event and outcome. An event that is not listed for a state is illegal."""
+
 _POLICIES = get_args(Policy)
-_EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
-_LEGAL = {State.NEW: ("begin",), State.OPEN: _EVENTS, State.SOLVING: _EVENTS, State.ANSWERED: ()}
 
 
 class OpenPrediction:
@@ -124,7 +137,7 @@ class OpenPrediction:
         ValuesError
             `rows` is not a whole number, 1 or more.
         """
-        self._expect("begin")
+        targets = self._targets("begin")
         model, rows, budget, deadline_ms = self.model, options.rows, options.budget, options.deadline_ms
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
@@ -146,12 +159,11 @@ class OpenPrediction:
         self._begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
-        self.state = State.OPEN
         if deadline_ms == 0:
-            return self._answer(now_ms, "deadline")
+            return self._answer(targets, now_ms, "deadline")
         if overloaded and self._awaited:
-            return self._answer(now_ms, "overload").with_note(OVERLOADED)
-        return None if self._awaited else self._finish(now_ms, self._filled)
+            return self._answer(targets, now_ms, "overload").with_note(OVERLOADED)
+        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
@@ -164,38 +176,35 @@ class OpenPrediction:
 
         `allow` is called with the bytes that the values of groups will add, and may raise an error instead.
         """
-        self._expect("groups")
+        targets = self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
             allow(more, values)
         self.prediction.add_all(arrays)
-        return self._took(values, now_ms)
+        return self._took(targets, values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
         """Note groups that the shared prediction has received."""
-        self._expect("took")
-        return self._took(names, now_ms)
+        return self._took(self._targets("took"), names, now_ms)
 
     def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Answer | None:
         """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
-        self._expect("solved")
+        targets = self._targets("solved")
         self._solved = {groups: optimum}
-        return self._finish(now_ms, self._pending) if self.state is State.SOLVING else None
+        return self._finish(targets, now_ms, self._pending) if self.state is State.SOLVING else self._wait(targets)
 
     def end(self, now_ms: float) -> Answer | None:
         """Answer because the client sends no more groups."""
-        self._expect("end")
-        return None if self.state is State.SOLVING else self._finish(now_ms, "end")
+        targets = self._targets("end")
+        return None if self.state is State.SOLVING else self._finish(targets, now_ms, "end")
 
     def deadline(self, now_ms: float) -> Answer:
         """Answer because the deadline has expired."""
-        self._expect("deadline")
-        return self._answer(now_ms, "deadline")
+        return self._answer(self._targets("deadline"), now_ms, "deadline")
 
     def drain(self, now_ms: float) -> Answer:
         """Answer from the received groups because the service is stopping."""
-        self._expect("drain")
-        return self._answer(now_ms, "draining")
+        return self._answer(self._targets("drain"), now_ms, "draining")
 
     def update(self, now_ms: float) -> Answer | None:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
@@ -220,33 +229,40 @@ class OpenPrediction:
         if self.prediction.rows > 1:
             self.prediction.prepare(self._options.budget)
 
-    def _expect(self, event: str) -> None:
-        legal = _LEGAL[self.state]
-        if event not in legal:
+    def _targets(self, event: str) -> _Targets:
+        """Return the next states of an event by its outcome; raise UnexpectedEventError if it is illegal."""
+        targets = TRANSITIONS.get((self.state, event))
+        if targets is None:
+            legal = [each for state, each in TRANSITIONS if state is self.state]
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
+        return targets
 
-    def _past(self, now_ms: float) -> bool:
+    def _is_late(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
 
-    def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
+    def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
-        if self._past(now_ms):
+        if self._is_late(now_ms):
             self._late.update(dict.fromkeys(names))
         if self.state is State.SOLVING:
-            return self._finish(now_ms, self._pending)
-        return None if self._awaited else self._finish(now_ms, self._filled)
+            return self._finish(targets, now_ms, self._pending)
+        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
-    def _finish(self, now_ms: float, reason: Reason) -> Answer | None:
-        """Answer, or wait in SOLVING for the optimum of these groups; the deadline ends that wait."""
+    def _wait(self, targets: _Targets) -> Answer | None:
+        self.state = targets[Outcome.WAIT]
+        return None
+
+    def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer | None:
+        """Answer, or wait for the optimum of these groups; the deadline ends that wait."""
         if self.unsolved is not None:
-            self._pending, self.state = reason, State.SOLVING
+            self._pending, self.state = reason, targets[Outcome.SOLVE]
             return None
-        return self._answer(now_ms, reason)
+        return self._answer(targets, now_ms, reason)
 
-    def _answer(self, now_ms: float, reason: Reason) -> Answer:
-        answer = self._made(now_ms, "deadline" if self._past(now_ms) else reason)
-        self.state = State.ANSWERED
+    def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer:
+        answer = self._made(now_ms, "deadline" if self._is_late(now_ms) else reason)
+        self.state = targets[Outcome.ANSWER]
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
