@@ -104,7 +104,7 @@ def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> ND
         if at is not None and isinstance(flat[at], list | tuple):
             raise _ragged(group, features) from None
         if at is not None:
-            column = features[at % width] if width == len(features) else str(at % width)
+            column = features[at % width % len(features)]
             shown = reprlib.repr(flat[at])
             raise ElementError(
                 divmod(at, width) if nested else (at,),
