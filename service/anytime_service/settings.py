@@ -48,6 +48,9 @@ class Settings(BaseSettings):
         1024 * 1024,
         description="Largest JSON body, line or message; also for MessagePack with values as lists instead of bytes.",
     )
+    max_json_values: Count = Field(
+        50_000, description="Most values in the lists of a JSON body, line or message; larger values are packed."
+    )
     max_rows: Count = Field(10_000, description="Largest number of rows of one prediction.")
     max_held_bytes: Count = Field(
         1024 * 1024 * 1024,

@@ -30,6 +30,7 @@ from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
@@ -210,8 +211,9 @@ class Prediction:
         ----------
         group : name of a group that has features.
         values : (rows, features) in raw units, columns in the order of the groups file; a flat list when `rows` is 1.
-            None and NaN are missing values: the training mean replaces them, and the answer lists the column. Columns
-            of categories take their levels, as text, whole numbers or booleans.
+            None, NaN, masked elements and `pandas.NA` are missing values: the training mean replaces them, and the
+            answer lists the column. Columns of categories take their levels, as text, whole numbers or booleans. The
+            columns of a frame or of a structured array go by their names. A group of one column takes a number, too.
 
         Raises
         ------
@@ -233,7 +235,7 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
             )
-        categories = place.expansion.categories
+        values, categories = plain_values(group, place.features, values), place.expansion.categories
         if not categories:
             return _checked(group, place.features, self._rows, values)
         if not coded:
@@ -570,12 +572,7 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         shape = f"{rows or 1} x {len(features)}"
         return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
 
-    try:
-        values = np.asarray(values)
-    except ValueError as error:  # rows of unequal lengths
-        raise refused("ragged") from error
-    except Exception as error:  # a foreign object may raise anything when converted
-        raise refused(f"not an array ({summary(error)})") from error
+    values = numbers_of(group, features, values) if isinstance(values, list | tuple) else np.asarray(values)
     if values.ndim == 1 and rows in (1, None):
         values = values[np.newaxis, :]
     rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)

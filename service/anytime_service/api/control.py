@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
-from anytime_service.http.responses import not_ready
+from anytime_service.http.responses import check_query, not_ready
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.sessions.store import SessionStore
 
-router = APIRouter(tags=["models"], responses=problem_responses(500))
-probes = APIRouter(tags=["health"], responses=problem_responses(500))
-metrics = APIRouter(tags=["health"], responses=problem_responses(500))
+router = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+probes = APIRouter(tags=["health"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+metrics = APIRouter(tags=["health"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 
 
 async def _service(request: Request) -> PredictionService:
@@ -28,14 +28,12 @@ Service = Annotated[PredictionService, Depends(_service)]
 
 Budget = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
-    BeforeValidator(lambda value: value or None),  # an empty `budget=` counts as absent, as in a prediction
     Query(description="Maximum cost of the prefix, including the groups computed already."),
 ]
 Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
 
 Rows = Annotated[
     Annotated[int, Field(ge=1)] | None,
-    BeforeValidator(lambda value: value or None),
     Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
 ]
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +21,12 @@ from starlette.types import Scope
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
-from anytime_service.http.options import PREDICTION_PARAMETERS, check_length, headers_of, read_head
-from anytime_service.http.responses import Endpoint, in_turn, oip_problem_reply
+from anytime_service.http.options import check_length, headers_of, read_head
+from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
@@ -45,11 +46,15 @@ from anytime_service.schemas.oip import (
     read_infer,
     tensors_of,
 )
+from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Array, Pauses
+from anytime_service.schemas.values import Array
 
 BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
 JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
+
+
+_PARAMETERS = tuple(name for name in PARAMETERS if name != "model")  # the path has it
 
 
 class InferBody:
@@ -69,7 +74,7 @@ class InferBody:
         handler: PredictionService,
         exchange: Exchange,
         opened: list[ActivePrediction],
-        head: PredictionRequest,
+        head: PredictionOptions,
         begun: float,
         lengths: tuple[int | None, int | None],
         account: Account,
@@ -108,13 +113,13 @@ class InferBody:
 
     async def _advance(self, json_bytes: int) -> None:
         if self._request is None and len(self._buffer) >= json_bytes:
-            await in_turn(self._handler, self._begin, self._cut(json_bytes))
+            await self._begin(self._cut(json_bytes))
         if self._request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
-            await in_turn(self._handler, self._begin, self._cut(len(self._buffer)))
+            await self._begin(self._cut(len(self._buffer)))
             self._forward()
         elif self._request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
@@ -127,15 +132,14 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        pauses = Pauses()
-        request = read_infer(content)
-        await pauses.pause()
+        await self._handler.turn(len(content))
+        request = read_infer(content, self._handler.list_limits)
         tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
-        arrays = [(tensor, await tensor.from_json(pauses)) for tensor in tensors if tensor.size is None]
-        if self._active.answered:  # the deadline in the head expired during the conversion of long JSON
+        arrays = [(tensor, tensor.from_json()) for tensor in tensors if tensor.size is None]
+        if self._active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
             self._put(tensor, array)
@@ -187,7 +191,7 @@ class InferBody:
         del self._buffer[:size]
         return content
 
-    def _open(self, options: PredictionRequest, *, admitted: bool) -> ActivePrediction:
+    def _open(self, options: PredictionOptions, *, admitted: bool) -> ActivePrediction:
         # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
         shared = Prediction(self._model, options.rows)
         active = self._handler.open(
@@ -212,25 +216,23 @@ class InferBody:
         self._exchange.reply(oip_problem_reply(error))
 
 
-def _merged(head: PredictionRequest, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionRequest:
+def _merged(head: PredictionOptions, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionOptions:
     """Return the options of the JSON, completed by those of the head; the shortest deadline applies."""
     parameters = request.parameters or InferParameters()
-    rows = tensors[0].rows if tensors else parameters.rows or head.rows
+    for name in ("model", *STREAM_ONLY):
+        if getattr(parameters, name) != getattr(DEFAULTS, name):
+            raise FieldError(f"parameters.{name}", f"{name} is no parameter of this protocol; omit it")
     for given in (parameters.rows, head.rows):
-        if tensors and given not in (None, rows):
+        if tensors and given not in (None, tensors[0].rows):
+            rows = tensors[0].rows
             raise FieldError("rows", f"rows is {given}, and the inputs have {rows}; send {rows}, or omit rows")
-    deadlines = [*parameters.deadlines_ms, *([] if head.deadline_ms is None else [head.deadline_ms])]
-    ranked = any(output.name == "ranking" for output in request.outputs or ())
-    return PredictionRequest(
-        model=head.model,
-        rows=rows,
-        budget=head.budget if parameters.budget is None else parameters.budget,
-        deadline_ms=min(deadlines, default=None),
-        policy=parameters.policy or head.policy,
-        ranking=ranked or (head.ranking if parameters.ranking is None else parameters.ranking),
-        overload=parameters.overload or head.overload,
-        explain=head.explain if parameters.explain is None else parameters.explain,
-    )
+    given_options: dict[str, Any] = {"rows": tensors[0].rows} if tensors else {}
+    if any(output.name == "ranking" for output in request.outputs or ()):
+        given_options["ranking"] = True
+    if parameters.timeout:
+        deadlines = [parameters.timeout / 1000.0, parameters.deadline_ms]
+        given_options["deadline_ms"] = min(each for each in deadlines if each is not None)
+    return completed(head, msgspec.structs.replace(parameters, **given_options))
 
 
 MAX_UNADMITTED = 256 * 1024  # largest JSON in bytes in which a request that is not admitted may request the base rate
@@ -246,6 +248,8 @@ class _InferenceEndpoint(Endpoint):
 class Infer(_InferenceEndpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
+    parameters = _PARAMETERS
+
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         begun = now_ms()
         handler, settings = self.handler, self.handler.settings
@@ -258,14 +262,14 @@ class Infer(_InferenceEndpoint):
             )
         # `read_head` accepts no media type for bytes, so it must not see the one checked above.
         others = [each for each in scope["headers"] if each[0] != b"content-type"]
-        head = read_head({**scope, "headers": others}, settings, (*PREDICTION_PARAMETERS, "rows"), single_form=False)
+        head = read_head({**scope, "headers": others}, settings, self.parameters, single_form=False)
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
         admitted = admission_of(scope)[0]
         if admitted is None:
             admitted = handler.admission.admits(begun)
-        request, account = head.request._replace(model=_model_name(scope)), handler.accounts.of(scope)
+        request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), handler.accounts.of(scope)
         chunks, received = exchange.body(), b""
         if not admitted and request.overload != "prior":
             received = await self._read_unadmitted(exchange, chunks, lengths[0])

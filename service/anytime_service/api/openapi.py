@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -11,7 +11,6 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
-from anytime.types import Overload, Policy
 from anytime_service.routes import required_scope
 from anytime_service.schemas.oip import (
     InferModel,
@@ -22,6 +21,7 @@ from anytime_service.schemas.oip import (
     InferServer,
     InferServerState,
 )
+from anytime_service.schemas.options import PARAMETERS, parameter_schemas
 from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem
 from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame
@@ -68,24 +68,7 @@ def _parameter(
 
 _STRING = {"type": "string"}
 _AMOUNT = {"type": "number", "minimum": 0}
-_PREDICTION_PARAMETERS = [
-    _parameter(
-        "budget", _AMOUNT, "Maximum cost per row of the groups used, in the model's cost unit; default: no limit."
-    ),
-    _parameter("deadline_ms", _AMOUNT, "Deadline of the answer, counted from the head of the request."),
-    _parameter(
-        "policy",
-        {"type": "string", "enum": list(get_args(Policy)), "default": "prefix"},
-        "prefix: the longest complete prefix; arrived: the optimum for the set of groups received (`approximate` for a "
-        "likelihood), if `policies` of the model lists it.",
-    ),
-    _parameter("ranking", {"type": "boolean", "default": False}, "Also return the order of the rows, best first."),
-    _parameter("explain", {"type": "boolean", "default": False}, "Also return what each group and column contributes."),
-    _parameter(
-        "overload",
-        {"type": "string", "enum": list(get_args(Overload)), "default": "refuse"},
-        "Response of an overloaded server: 503 (refuse), or at once the base rate (prior), with `reason` overload.",
-    ),
+_DEADLINES = [
     _parameter("Request-Timeout-Ms", _AMOUNT, "A further deadline; the shortest applies.", "header"),
     _parameter(
         "grpc-timeout",
@@ -94,12 +77,16 @@ _PREDICTION_PARAMETERS = [
         "header",
     ),
 ]
-_MODEL = _parameter("model", _STRING, "Name of the model, or name@version; optional if there is only one.")
-_ROWS = _parameter(
-    "rows",
-    {"type": "integer", "minimum": 1},
-    "Number of rows in the body. An answer sent before the body is received has this many rows; default 1.",
-)
+
+
+def _options(*without: str) -> list[dict[str, Any]]:
+    """Return the query parameters and headers of a prediction, without those that its route has elsewhere."""
+    schemas = {name: schema for name, schema in parameter_schemas().items() if name in PARAMETERS}
+    return [
+        _parameter(name, schema, schema.pop("description")) for name, schema in schemas.items() if name not in without
+    ] + _DEADLINES
+
+
 _SESSION_ID = _parameter("id", _STRING, "Id of the session.", "path", required=True)
 _ANSWER: dict[str, Any] = {"description": "The answer; also after the deadline", "content": _content(Answer)}
 
@@ -111,7 +98,7 @@ _PREDICTIONS: dict[str, dict[str, Any]] = {
         "as it is received. When the deadline expires, the server at once sends the best answer from the groups "
         "received: 200, with `complete` false. In MessagePack the values of a group may be "
         "`{dtype: 'f4' or 'f8', values: bytes}`, little-endian, row after row.",
-        "parameters": [*_PREDICTION_PARAMETERS, _MODEL, _ROWS],
+        "parameters": _options(),
         "requestBody": {
             "required": True,
             "content": _content(PredictRequest) | _content(GroupLine, "application/x-ndjson"),
@@ -171,12 +158,12 @@ _SESSIONS: dict[str, dict[str, Any]] = {
         "summary": "Predict from the groups of a session",
         "description": "The server answers at once. With a deadline, it answers when the deadline expires or when the "
         "prefix that the budget allows is complete.",
-        "parameters": [_SESSION_ID, *_PREDICTION_PARAMETERS],
+        "parameters": [_SESSION_ID, *_options("model", "rows")],
         "responses": _responses(404, 410, 415, 422, 500, 503, **_ANSWER),
     },
     "predict_session_by_query": {
         "summary": "The same as GET /sessions/{id}/predict",
-        "parameters": [_parameter("session", _STRING, "Id of the session.", required=True), *_PREDICTION_PARAMETERS],
+        "parameters": [_parameter("session", _STRING, "Id of the session.", required=True), *_options("model", "rows")],
         "responses": _responses(404, 410, 415, 422, 500, 503, **_ANSWER),
     },
     "delete_session": {
@@ -223,8 +210,7 @@ _OIP: dict[str, dict[str, Any]] = {
         "received; a deadline in the head applies from the start.",
         "parameters": [
             _NAME,
-            *_PREDICTION_PARAMETERS,
-            _ROWS,
+            *_options("model"),
             _parameter(
                 "Inference-Header-Content-Length",
                 {"type": "integer", "minimum": 0},

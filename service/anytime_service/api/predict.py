@@ -13,24 +13,18 @@ from functools import partial
 
 from starlette.types import Scope
 
+from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
+from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.schemas.codecs import too_large
-from anytime_service.schemas.predict import (
-    Arrays,
-    TookLine,
-    arrays,
-    read_late_line,
-    read_line,
-    read_request,
-    read_row_request,
-)
-from anytime_service.schemas.values import AT_ONCE
+from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
+from anytime_service.schemas.predict import TookLine, read_late_line, read_line, read_request, received
+from anytime_service.schemas.values import count_rows, received_values
 
 
 class Lines:
@@ -76,15 +70,15 @@ class Lines:
         self._check_length(content)
         if not content.strip():
             return
-        active, limit = self._active, self._handler.settings.max_rows
+        active, settings = self._active, self._handler.settings
         try:
-            convert = partial(read_line, number=self._number, model=active.model, max_rows=limit)
-            line, array = await in_turn(self._handler, convert, content)
-            if active.answered:  # its deadline expired while the line was converted
-                rows = partial(len, array) if array.ndim > 1 else lambda: 1
-                active.record.timings.received_late(line.group, now_ms(), line.took_ms, rows)
+            await self._handler.turn(len(content))
+            line = read_line(content, self._number, self._handler.list_limits)
+            values = received_values(active.model, line.group, line.values, None, settings.max_rows)
+            if active.answered:  # its deadline expired before its turn
+                active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
-                active.group(line.group, {line.group: array}, line.took_ms)
+                active.group(line.group, values, line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
@@ -124,46 +118,46 @@ class Lines:
 class Predict(Endpoint):
     """`POST /predict`."""
 
+    parameters = PARAMETERS
+
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         begun = now_ms()
         handler = self.handler
         admitted, store = admission_of(scope)
-        head = read_head(scope, handler.settings)
+        head = read_head(scope, handler.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
         callbacks = answer_callbacks(exchange, head.reply_form, store)
         account = handler.accounts.of(scope)
-        active = handler.open(head.request, begun, *callbacks, admitted=admitted, account=account)
-        opened.append(active)
+
+        def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
+            active = handler.open(options, begun, *callbacks, shared=shared, admitted=admitted, account=account)
+            opened.append(active)
+            return active
+
+        active = begin(head.options)
         if head.lines:  # even if answered: late lines contribute to the group timings
             await Lines(exchange, active, handler).read()
         elif not active.answered:
-            await self._read_body(exchange, active, head)
+            await self._read_body(exchange, active, head, begin)
 
-    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
+    async def _read_body(
+        self, exchange: Exchange, active: ActivePrediction, head: Head, begin: Callable[..., ActivePrediction]
+    ) -> None:
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        groups = await in_turn(self.handler, partial(self._groups, active, head), content)
-        if active.answered:  # its deadline expired while a long body was converted
+        await self.handler.turn(len(content))
+        if active.answered:  # its deadline expired before its turn
             return
-        # The groups arrived when the body ended, however long the conversion took.
-        active.groups(groups, exchange.ended_ms)
+        request = read_request(head.form, content, self.handler.list_limits)
+        options = completed(head.options, request, OF_THE_HEAD)
+        self.handler.check_rows(options.rows)
+        groups = received(active.model, request.groups, self.handler.settings.max_rows)
+        if options is not head.options:
+            active.drop()
+            active = begin(options, Prediction(active.model, options.rows))
+        if not active.answered:
+            # The groups arrived when the body ended, however long the conversion took.
+            active.groups(groups, exchange.ended_ms)
         if not active.answered:
             active.end()
-
-    async def _groups(self, active: ActivePrediction, head: Head, content: bytes) -> Arrays:
-        row = read_row_request(head.form, content, active.model)
-        request = row[0] if row else read_request(head.form, content, self.handler.settings.max_json_bytes)
-        if len(content) > AT_ONCE:
-            await asyncio.sleep(0)
-        rows = request.rows
-        if rows is not None and head.request.rows not in (None, rows):
-            raise FieldError("rows", f"rows is {rows} in the body and {head.request.rows} in the query; send it once")
-        self.handler.check_rows(rows)
-        groups = (
-            row[1] if row else await arrays(head.form, active.model, request.groups, self.handler.settings.max_rows)
-        )
-        if rows is not None and not active.answered:
-            active.opened.prediction.expect_rows(rows)
-        active.opened.explain |= request.explain
-        return groups

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from functools import partial
 
 from starlette.types import Scope
 
@@ -13,30 +11,23 @@ from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
-from anytime_service.http.options import (
-    PREDICTION_PARAMETERS,
-    body_form,
-    body_limit,
-    check_length,
-    headers_of,
-    read_head,
-    reply_form,
-)
-from anytime_service.http.responses import Endpoint, answer_callbacks, in_turn
+from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
+from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Form
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.predict import (
-    Arrays,
     SessionCreated,
     SessionRequest,
     SessionTook,
-    arrays,
     read_groups,
-    read_row,
     read_session,
+    received,
 )
-from anytime_service.schemas.values import AT_ONCE
-from anytime_service.sessions.store import OpenSession, SessionStore
+from anytime_service.schemas.values import count_rows
+from anytime_service.sessions.store import SessionStore
+
+_PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
 
 
 class _SessionEndpoint(Endpoint):
@@ -84,46 +75,41 @@ class SessionGroups(_SessionEndpoint):
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        groups: Arrays | None = read_row(form, content, session.model)
-        if groups is None:
-            groups = await in_turn(self.handler, partial(self._groups, form, session), content)
+        await self.handler.turn(len(content))
+        decoded = read_groups(form, content, self.handler.list_limits)
+        groups = received(session.model, decoded, self.handler.settings.max_rows)
         prefix, replaced = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
-        self.handler.session_timings.received(name, signals, groups, exchange.ended_ms, again=repeated)
-
-    async def _groups(self, form: Form, session: OpenSession, content: bytes) -> Arrays:
-        settings = self.handler.settings
-        groups = read_groups(form, content, settings.max_json_bytes)
-        if len(content) > AT_ONCE:
-            await asyncio.sleep(0)
-        return await arrays(form, session.model, groups, settings.max_rows)
+        rows = max(map(count_rows, groups.values()), default=1)
+        self.handler.session_timings.received(name, signals, groups, rows, exchange.ended_ms, again=repeated)
 
 
 class PredictSession(_SessionEndpoint):
     """`GET /sessions/{id}/predict`, and `GET /predict?session=`."""
+
+    parameters = (*_PARAMETERS, "session")
 
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Answer at once, or at the deadline if the request has one."""
         begun = now_ms()
         handler = self.handler
         named: str | None = scope["path_params"].get("id")
-        parameters = PREDICTION_PARAMETERS if named else (*PREDICTION_PARAMETERS, "session")
-        head = read_head(scope, handler.settings, parameters)
+        head = read_head(scope, handler.settings, _PARAMETERS if named else self.parameters)
         name = named or head.session
         if name is None:
             raise FieldError(
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
-        deadline_ms = head.request.deadline_ms
+        deadline_ms = head.options.deadline_ms
         due = None if deadline_ms is None else begun + min(deadline_ms, handler.settings.max_deadline_ms)
         account = handler.accounts.of(scope)
         async with self.sessions.read(name, due, account) as session:
             send_answer, send_error = answer_callbacks(exchange, head.reply_form)
             active = handler.open(
-                head.request,
+                head.options,
                 begun,
                 lambda answer: send_answer(session.noted(answer)),
                 send_error,

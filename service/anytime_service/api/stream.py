@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Answer, checked_row
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     FieldError,
@@ -34,16 +33,13 @@ from anytime_service.schemas.stream import (
     EndFrame,
     ErrorFrame,
     Frame,
-    GroupFrame,
     PackedGroupFrame,
-    array_of_long,
     peek,
     read_frame,
 )
-from anytime_service.schemas.values import AT_ONCE, Array, Pauses, array_of, count_rows
+from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 from anytime_service.telemetry.records import GroupTimings
 
-LONG_WEIGHT = 4  # a long message counts as this many of the messages `AT_A_TIME`
 MAX_OPEN = 1024  # maximum number of open predictions on one connection
 REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
 REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
@@ -71,6 +67,8 @@ class Stream:
         error: AnytimeError | None = None
         if offered and SUBPROTOCOL not in offered:
             error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
+        elif scope["query_string"]:
+            error = FieldError("query", "the stream has no query parameters; send the options in each begin message")
         elif self.handler.draining:
             error = OverloadedError("the service is stopping; send the request to another replica")
         if error is not None:
@@ -147,11 +145,11 @@ class _Connection:
                 text = message.get("text")
                 form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
                 if len(content) > AT_ONCE:
-                    await self.handle_long(form, content)
-                    count += LONG_WEIGHT
-                else:
-                    self.handle(form, content)
-                    count += 1
+                    await self.handler.turn(len(content))
+                    if self.dismissed:
+                        continue
+                self.handle(form, content)
+                count += 1
                 if count >= AT_A_TIME:  # `receive` does not yield while messages are buffered
                     await asyncio.sleep(0)
                     count = 0
@@ -182,28 +180,8 @@ class _Connection:
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
-            frame = read_frame(form, content, self.handler.settings.max_json_bytes)
+            frame = read_frame(form, content, self.handler.list_limits)
             self._handle(form, frame, begun)
-        except Exception as error:
-            self._refuse(form, content, frame, error)
-
-    async def handle_long(self, form: Form, content: bytes | str) -> None:
-        """Handle one long message as `handle` does; yield to the event loop while its values are converted."""
-        begun = self.used_ms = now_ms()
-        frame: Frame | None = None
-        try:
-            async with self.handler.converting:
-                pauses = Pauses()
-                frame = read_frame(form, content, self.handler.settings.max_json_bytes)
-                await pauses.pause()
-                active = self.open.get(frame.id)
-                if active is not None and isinstance(frame, GroupFrame) and isinstance(frame.values, msgspec.Raw):
-                    array = await array_of_long(form, active.model, frame, self.handler.settings.max_rows, pauses)
-                    if self.open.get(frame.id) is active and not self.dismissed:
-                        active.group(frame.group, {frame.group: array}, frame.took_ms)
-                        return
-            if not self.dismissed:
-                self._handle(form, frame, begun)  # also a group whose prediction was answered meanwhile
         except Exception as error:
             self._refuse(form, content, frame, error)
 
@@ -213,7 +191,7 @@ class _Connection:
         elif isinstance(frame, EndFrame):
             self._end(frame)
         else:
-            self._group(form, frame)
+            self._group(frame)
 
     def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -250,49 +228,27 @@ class _Connection:
                 f"{len(self.open)} predictions are open on this connection; expected at most {MAX_OPEN}; "
                 "wait for some answers"
             )
-        request = PredictionRequest(
-            frame.model,
-            frame.rows,
-            frame.budget,
-            frame.deadline_ms,
-            frame.policy,
-            frame.ranking,
-            frame.overload,
-            frame.explain,
-            frame.traceparent,
-        )
         update = partial(self._update, form, name) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(request, begun, answer, fail, update=update, admitted=admitted, account=self.account)
+        active = self.handler.open(frame, begun, answer, fail, update=update, admitted=admitted, account=self.account)
         if active.answered:
             self._remember(name, active)
         else:
             self.open[name] = active
 
-    def _rows_of(self, form: Form, values: Any) -> int:
-        """Return the number of rows of values that may be invalid; 1 for packed values, whose width is unknown."""
-        if isinstance(values, msgspec.Raw):
-            return min(count_rows(form, bytes(values)), self.handler.settings.max_rows)
-        return len(values) if isinstance(values, list) and values and isinstance(values[0], list) else 1
-
-    def _group(self, form: Form, frame: Any) -> None:
+    def _group(self, frame: Any) -> None:
         active = self.open.get(frame.id)
         if active is None:
             timings = self._known(frame.id, "group")
             if timings is None:
                 return
             if frame.values or frame.took_ms is None:
-                timings.received_late(frame.group, now_ms(), frame.took_ms, partial(self._rows_of, form, frame.values))
+                timings.received_late(frame.group, now_ms(), frame.took_ms, partial(count_rows, frame.values))
             else:  # the client has received the answer and reports only how long the group took
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
         dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-        values: Mapping[str, Array] | None = None
-        if dtype is None and isinstance(frame.values, list):
-            values = checked_row(active.model, {frame.group: frame.values})
-        if values is None:
-            limit = self.handler.settings.max_rows
-            values = {frame.group: array_of(active.model, frame.group, frame.values, dtype, limit)}
+        values = received_values(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
         active.group(frame.group, values, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
 from threading import Event, Lock, Thread
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -26,17 +26,17 @@ from pydantic import TypeAdapter
 
 from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
+from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime.types import Overload, Policy
-from anytime_service.client.engine import Call, checked_options
-from anytime_service.client.errors import ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.messages import Encoded, decode_answer, encode_all, parsed
+from anytime_service.client.engine import Call, PredictOptions, RunOptions, SessionOptions, checked_options
+from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
 from anytime_service.client.transport import Connection, Control, Endpoint
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.options import DEFAULTS, NAMES, PredictionOptions
 from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
-from anytime_service.schemas.stream import BeginFrame
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -117,40 +117,27 @@ class AsyncClient:
         x: Any,
         deadline_ms: float,
         *,
-        budget: float | None = None,
-        model: str | None = None,
-        rows: int = 1,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-        explain: bool = False,
         worker: Worker = "thread",
+        **options: Unpack[RunOptions],
     ) -> Answer:
         """Compute groups of `x`, send each when it is available, and answer at the deadline; see `Client.run`."""
         begun = time.perf_counter()
-        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload, explain=explain)
-        answer, deadline = await self._run(begun, extractors, x, deadline_ms, options, worker)
+        checked = checked_options({"rows": 1, **options}, "policy", "deadline_ms")
+        answer, deadline = await self._run(begun, extractors, x, deadline_ms, checked, worker)
         deadline.note_lateness(answer)
         return answer
 
-    async def predict(
-        self,
-        groups: Mapping[str, Any],
-        *,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        model: str | None = None,
-        rows: int | None = None,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-        explain: bool = False,
-    ) -> Answer:
+    async def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups, see `Client.predict`."""
-        begun = time.perf_counter()
-        encoded = encode_all(groups, rows)
-        rows = next((each.rows for each in encoded.values()), rows)
-        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
-        answer, deadline = await self._predict(begun, encoded, deadline_ms, options)
+        begun, checked = time.perf_counter(), checked_options(options)
+        try:
+            encoded = encode_all(groups, checked.rows)
+        except LabelledError:
+            columns = await self._columns(checked.model)
+            encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
+        rows = next((each.rows for each in encoded.values()), checked.rows)
+        checked = msgspec.structs.replace(checked, rows=rows)
+        answer, deadline = await self._predict(begun, encoded, checked)
         if deadline is not None:
             deadline.note_lateness(answer)
         return answer
@@ -215,7 +202,13 @@ class AsyncClient:
             await self._workers.close()
 
     async def _run(
-        self, begun: float, extractors: Extractors, x: Any, deadline_ms: float, options: BeginFrame, worker: Worker
+        self,
+        begun: float,
+        extractors: Extractors,
+        x: Any,
+        deadline_ms: float,
+        options: PredictionOptions,
+        worker: Worker,
     ) -> tuple[Answer, _Deadline]:
         """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
         self._check()
@@ -240,16 +233,16 @@ class AsyncClient:
         return deadline.with_elapsed(answer), deadline
 
     async def _predict(
-        self, begun: float, groups: Mapping[str, Encoded], deadline_ms: float | None, options: BeginFrame
+        self, begun: float, groups: Mapping[str, Encoded], options: PredictionOptions
     ) -> tuple[Answer, _Deadline | None]:
         self._check()
-        if deadline_ms is None:
+        if options.deadline_ms is None:
             url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
             answer = await self._answered(Call(self._connection, options, time.perf_counter() + timeout_s), groups)
             if answer is None:
                 raise NoAnswerError(f"{url} did not answer within {timeout_s:g} s; is it overloaded?")
             return answer, None
-        length_s, known = checked_seconds(deadline_ms), self._known.cached(options.model)
+        length_s, known = options.deadline_ms / 1e3, self._known.cached(options.model)
         if known is None:
             known, begun = await self._known.learn(options.model), time.perf_counter()
         deadline = _Deadline(begun, length_s, self._late)
@@ -286,6 +279,11 @@ class AsyncClient:
             return await call.answer()
         finally:
             call.close()
+
+    async def _columns(self, model: str | None) -> Columns:
+        """Return the columns of a model, by group."""
+        self._check()
+        return (await self._known.learn(model)).description.columns_by_group
 
     async def _only(self) -> str:
         """Return the name of the only model; the server refuses the request if it has several."""
@@ -339,6 +337,7 @@ class AsyncSession(_SessionProperties):
         super().__init__(_SessionState(model))
         self._control = control
         self._rows = rows
+        self._columns: Columns | None = None
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -380,22 +379,18 @@ class AsyncSession(_SessionProperties):
             The server refuses them, or the session has expired (status 410).
         """
         path = await self._begin()
+        try:
+            encoded = encode_all(groups, self._rows)
+        except LabelledError:
+            encoded = encode_all(groups, self._rows, await self._model_columns())
         content = {
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
-            for name, each in encode_all(groups, self._rows).items()
+            for name, each in encoded.items()
         }
         reply = await self._control.request("POST", f"{path}/groups", content=MSGPACK.encode(content), form=MSGPACK)
         return parsed(reply, _STORED.decode)
 
-    async def predict(
-        self,
-        *,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        ranking: bool = False,
-        explain: bool = False,
-    ) -> Answer:
+    async def predict(self, **options: Unpack[SessionOptions]) -> Answer:
         """Answer from the groups sent so far; the session stays open.
 
         Parameters
@@ -403,18 +398,17 @@ class AsyncSession(_SessionProperties):
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : how long the server waits for groups of that budget after it reads the request; None means not at
             all. Network delays are extra: use `Client.run` for deadlines at the caller.
-        policy, ranking, explain : as in `Client.predict`.
+        policy, ranking, overload, explain : as in `Client.predict`.
 
         Raises
         ------
         ProblemError
             The server refuses, or the session has expired (status 410).
         """
+        checked = checked_options(options, "model", "rows")
         path = await self._begin()
-        waits_s = 0.0 if deadline_ms is None else checked_seconds(deadline_ms)
-        options = {"budget": budget, "deadline_ms": deadline_ms, "policy": policy}
-        flags = {"ranking": ranking or None, "explain": explain or None}
-        params = {name: value for name, value in (options | flags).items() if value is not None}
+        waits_s = (checked.deadline_ms or 0.0) / 1e3
+        params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
         return decode_answer(await self._control.request("GET", f"{path}/predict", params=params, waits_s=waits_s))
 
     async def close(self) -> None:
@@ -430,6 +424,17 @@ class AsyncSession(_SessionProperties):
                 raise
         except (ConnectionLostError, NoAnswerError):
             return  # it expires by itself
+
+    async def _model_columns(self) -> Columns:
+        if self._columns is None:
+            model = await self._control.model(self._state.model or "")
+            if self._state.created is None or model.version != self._state.created.version:
+                raise ClientError(
+                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
+                    "order of its version's columns, or begin a new session"
+                )
+            self._columns = model.columns_by_group
+        return self._columns
 
     async def _begin(self) -> str:
         """Begin the session on the server, unless it has begun; return its path."""
@@ -586,13 +591,8 @@ class Client:
         x: Any,
         deadline_ms: float,
         *,
-        budget: float | None = None,
-        model: str | None = None,
-        rows: int = 1,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-        explain: bool = False,
         worker: Worker = "thread",
+        **options: Unpack[RunOptions],
     ) -> Answer:
         """Compute groups of `x` in sequence order, send each when it is available, and answer at the deadline.
 
@@ -632,31 +632,21 @@ class Client:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        options = checked_options(model, rows, budget, "prefix", ranking=ranking, overload=overload, explain=explain)
-        answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, options, worker)
+        checked = checked_options({"rows": 1, **options}, "policy", "deadline_ms")
+        answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, checked, worker)
         deadline.note_lateness(answer)
         return answer
 
-    def predict(
-        self,
-        groups: Mapping[str, Any],
-        *,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        model: str | None = None,
-        rows: int | None = None,
-        ranking: bool = False,
-        overload: Overload = "refuse",
-        explain: bool = False,
-    ) -> Answer:
+    def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups.
 
         Parameters
         ----------
         groups : values of each group, (rows, features) or (features,) for one row; None or NaN for missing values.
-            The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists and in arrays
-            of text or objects; in an array of numbers it is the index of its level in `model().columns`.
+            Masked elements and `pandas.NA` are missing, too. The columns of a frame or of a structured array go by
+            their names. The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists,
+            in frames and in arrays of text or objects; in an array of numbers it is the index of its level in
+            `model().columns`.
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
         policy : "prefix" for the longest complete prefix, or "arrived" for the optimum of the given set of groups.
@@ -678,11 +668,15 @@ class Client:
         NoAnswerError
             Without a deadline: no answer arrived within `timeout_s`.
         """
-        begun = time.perf_counter()
-        encoded = encode_all(groups, rows)
-        rows = next((each.rows for each in encoded.values()), rows)
-        options = checked_options(model, rows, budget, policy, ranking=ranking, overload=overload, explain=explain)
-        answer, deadline = self._portal.call(self._async._predict, begun, encoded, deadline_ms, options)
+        begun, checked = time.perf_counter(), checked_options(options)
+        try:
+            encoded = encode_all(groups, checked.rows)
+        except LabelledError:
+            columns = self._portal.call(self._async._columns, checked.model)
+            encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
+        rows = next((each.rows for each in encoded.values()), checked.rows)
+        checked = msgspec.structs.replace(checked, rows=rows)
+        answer, deadline = self._portal.call(self._async._predict, begun, encoded, checked)
         if deadline is not None:
             deadline.note_lateness(answer)
         return answer

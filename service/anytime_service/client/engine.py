@@ -11,22 +11,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError
-from anytime.inference.deadline import MAX_DRAIN_S
+from anytime.errors import ValuesError, suggestion
+from anytime.inference.deadline import MAX_DRAIN_S, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import Encoded
 from anytime_service.client.transport import Channel, Connection, Link, Outcome
-from anytime_service.schemas.stream import BeginFrame
+from anytime_service.schemas.codecs import located
+from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
 
 Event = TypeVar("Event")
 Kind = TypeVar("Kind")
@@ -114,7 +115,7 @@ class Call:
     def __init__(
         self,
         connection: Connection,
-        options: BeginFrame,
+        options: PredictionOptions,
         until: float,
         server_deadline: Callable[[float], float] | None = None,
     ) -> None:
@@ -307,21 +308,54 @@ class Call:
         return None
 
 
-def checked_options(
-    model: str | None, rows: Any, budget: Any, policy: Policy, *, ranking: bool, overload: Overload, explain: bool
-) -> BeginFrame:
-    """Return the validated options of a caller; raise ValuesError if budget, `rows` or `overload` is invalid."""
+class _Options(TypedDict, total=False):
+    """Types of the options of every call, for type checkers; `PredictionOptions` documents them."""
+
+    budget: float | None
+    ranking: bool
+    overload: Overload
+    explain: bool
+
+
+class RunOptions(_Options, total=False):
+    """Options of a call that computes its groups."""
+
+    model: str | None
+    rows: int | None
+
+
+class SessionOptions(_Options, total=False):
+    """Options of an answer of a session."""
+
+    policy: Policy
+    deadline_ms: float | None
+
+
+class PredictOptions(RunOptions, SessionOptions, total=False):
+    """Options of a call with available groups."""
+
+
+def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
+    """Return the options of a call that does not have those of `without`.
+
+    Raise TypeError if there is no such option, as Python does for an argument, and ValuesError if one is invalid.
+    """
+    known = [name for name in PARAMETERS if name not in without]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
+    options: dict[str, Any] = {**given}
+    if options.get("deadline_ms") is not None:
+        checked_seconds(options["deadline_ms"])
+    rows = options.get("rows")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
         raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
-    if overload not in get_args(Overload):
-        raise ValuesError(f"overload is {overload!r}; expected one of {', '.join(get_args(Overload))}")
-    return BeginFrame(
-        0,
-        model,
-        None if rows is None else int(rows),
-        checked_budget(budget, "the model's cost unit"),
-        policy=policy,
-        ranking=bool(ranking),
-        overload=overload,
-        explain=bool(explain),
-    )
+    options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
+    options = {name: each.item() if isinstance(each, np.generic) else each for name, each in options.items()}
+    try:
+        return msgspec.convert(options, PredictionOptions)
+    except msgspec.ValidationError as error:
+        message, name = located(error)
+        choices = parameter_schemas()[name].get("enum")
+        expected = message if choices is None else f"expected one of {', '.join(choices)}"
+        raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error

@@ -3,24 +3,27 @@
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
 otherwise, so it neither converts numbers to text nor rounds them. In an array of numbers a category is the index of its
 level. The client sends lists, and arrays of text or objects, as lists, in which None is a missing value and a category
-is its level. It ignores fields of replies that it does not know, which a newer server may send, and does not validate
-the values of answers. Any other content raises ReplyError.
+is its level. The columns of a frame go by their names, which the client compares with those of the model. It ignores
+fields of replies that it does not know, which a newer server may send, and does not validate the values of answers. Any
+other content raises ReplyError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError, summary
+from anytime.errors import ValuesError
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
+from anytime.inference.values import is_labelled, plain_values
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
+from anytime_service.schemas.catalogue import ModelColumn
 from anytime_service.schemas.values import Dtype, Values
 
 Parsed = TypeVar("Parsed")
@@ -35,21 +38,22 @@ class Encoded:
     rows: int
 
 
-def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
+Columns: TypeAlias = Mapping[str, Sequence[ModelColumn]]
+"""Columns of a model by group."""
+
+
+def encode_values(group: str, values: Any, rows: int | None = None, columns: Columns | None = None) -> Encoded:
     """Encode values of a group: (rows, features), or (features,) for one row; `rows` None accepts any number.
 
     Raise ValuesError, which names the group, if they are not numbers, not an array or lists, or have a different number
-    of rows. The server checks the number of features.
+    of rows, and LabelledError without `columns` if they are a frame. The server checks the number of features.
     """
-    if isinstance(values, list | tuple):
-        return _encoded_list(group, values, rows)
-    try:
-        array = np.asarray(values)
-    except Exception as error:  # the conversion of a foreign object to an array may raise anything
-        raise ValuesError(
-            f"converting the values of group {group!r} to an array failed ({summary(error)}); expected rows x features"
-        ) from error
-    if array.dtype.kind in "OU" and array.ndim:  # text, or None among numbers
+    known = None if columns is None else columns.get(group, ())
+    array = plain_values(group, None if known is None else [column.name for column in known], values)
+    if isinstance(array, list | tuple):
+        return _encoded_list(group, array, rows)
+    has_levels = any(column.levels is not None for column in known or ()) and is_labelled(values)
+    if array.ndim and (array.dtype.kind in "OU" or has_levels):  # an array without names has the indices of levels
         return _encoded_list(group, array.tolist(), rows)
     if array.dtype.kind not in "biuf":
         raise ValuesError(
@@ -65,11 +69,13 @@ def encode_values(group: str, values: Any, rows: int | None = None) -> Encoded:
     return Encoded(msgspec.Raw(msgspec.msgpack.encode(packed.data)), dtype, count)
 
 
-def encode_all(groups: Mapping[str, Any], rows: int | None = None) -> dict[str, Encoded]:
+def encode_all(
+    groups: Mapping[str, Any], rows: int | None = None, columns: Columns | None = None
+) -> dict[str, Encoded]:
     """Encode groups with equal numbers of rows, by name; raises like `encode_values`."""
     encoded: dict[str, Encoded] = {}
     for name, values in groups.items():
-        encoded[name] = encode_values(name, values, rows)
+        encoded[name] = encode_values(name, values, rows, columns)
         rows = encoded[name].rows
     return encoded
 

@@ -31,7 +31,7 @@ from anytime_service.client.errors import ClientError, ClosedError, ConnectionLo
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
-from anytime_service.schemas.stream import BeginFrame
+from anytime_service.schemas.options import PredictionOptions
 
 _log = logging.getLogger("anytime.client")
 
@@ -149,7 +149,7 @@ class KnownModel:
         described = self.description
         check_extractors({group.name: group.features for group in described.groups}, extractors)
 
-    def base_rate(self, options: BeginFrame) -> Answer:
+    def base_rate(self, options: PredictionOptions) -> Answer:
         base, rows = self.base, options.rows or 1
         missing = self.description.order(options.budget)
 
@@ -241,7 +241,7 @@ class KnownModels:
         """
         call = Call(
             self._connection,
-            BeginFrame(0, name, overload="prior", explain=True),
+            PredictionOptions(model=name, overload="prior", explain=True),
             time.perf_counter() + self._timeout_s,
             lambda _: 0.0,
         )
@@ -339,7 +339,9 @@ class _Run:
         if arrival.error is not None:
             return arrival
         try:
-            return arrival._replace(values=encode_values(arrival.group, arrival.values, self._call.options.rows))
+            columns = self._known.description.columns_by_group
+            encoded = encode_values(arrival.group, arrival.values, self._call.options.rows, columns)
+            return arrival._replace(values=encoded)
         except ValuesError as error:
             return arrival._replace(values=None, error=str(error))
 

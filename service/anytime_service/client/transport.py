@@ -19,14 +19,15 @@ import math
 import random
 import re
 import time
+from base64 import b64encode
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from ssl import SSLContext
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import msgspec
@@ -34,7 +35,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer
+from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import (
     ClientError,
     ClosedError,
@@ -46,6 +49,7 @@ from anytime_service.client.errors import (
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
 
@@ -72,6 +76,16 @@ class Endpoint:
     timeout_s: float
     ssl: SSLContext | None
 
+    @cached_property
+    def proxy(self) -> str | None:
+        """URL of the proxy, see `environment`; raises ClientError."""
+        return None if self.uds is not None else proxy_of(self.http)
+
+    @cached_property
+    def context(self) -> SSLContext | None:
+        """Context for TLS, the caller's or that of the environment; None without TLS. Raises ClientError."""
+        return self.ssl or (certificates() if self.http.startswith("https") else None)
+
     @classmethod
     def of(cls, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
@@ -84,7 +98,7 @@ class Endpoint:
             raise ClientError(
                 "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
             )
-        uds = None
+        uds, authorization = None, None if api_key is None else f"Bearer {api_key}"
         if url.startswith("unix:") and len(url) > len("unix:"):
             uds = url.removeprefix("unix:")
             stream, base = "ws", "localhost"  # the host appears only in the Host header
@@ -94,12 +108,19 @@ class Endpoint:
                 valid = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
             except ValueError:  # an invalid port, an unclosed bracket
                 valid = False
+            shown = without_password(url)
             if not valid or parts.query or parts.fragment:
-                raise ClientError(f"the address of the server is {url!r}; expected one like http://127.0.0.1:8000")
-            stream, base = _SECURE[parts.scheme], parts.netloc + parts.path.rstrip("/")
+                raise ClientError(f"the address of the server is {shown!r}; expected one like http://127.0.0.1:8000")
+            if parts.username is not None:
+                if api_key is not None:
+                    raise ClientError(f"both the address {shown} and api_key have credentials; expected one of them")
+                user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                authorization = f"Basic {b64encode(user.encode()).decode()}"
+            url, base = shown, parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+            stream = _SECURE[parts.scheme]
         if ssl is not None and stream != "wss":
             raise ClientError(f"the ssl context does not apply to {url}; expected an https:// address")
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        headers = {} if authorization is None else {"Authorization": authorization}
         http = f"{stream.replace('ws', 'http')}://{base}"
         return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl)
 
@@ -139,17 +160,17 @@ class Control:
         """
         headers = {} if content is None else {"Content-Type": form.media_type}
         timeout = httpx.Timeout(self._endpoint.timeout_s, read=self._endpoint.timeout_s + waits_s)
-        request = self._client().build_request(
-            method, self._endpoint.http + path, params=params, content=content, headers=headers, timeout=timeout
-        )
         try:
+            request = self._client().build_request(
+                method, self._endpoint.http + path, params=params, content=content, headers=headers, timeout=timeout
+            )
             try:
                 response, body = await self._exchange(request)
             except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
                 if once or isinstance(error, httpx.ConnectError):
                     raise
                 response, body = await self._exchange(request)
-        except (httpx.ConnectTimeout, httpx.ConnectError) as error:
+        except (httpx.ConnectTimeout, httpx.ConnectError, httpx.InvalidURL, UnicodeError) as error:
             raise ConnectionLostError(f"cannot connect to {self._endpoint.url}: {error}") from error
         except httpx.TimeoutException as error:
             late = f"{self._endpoint.url} did not reply within {timeout.read:g} s"
@@ -190,11 +211,14 @@ class Control:
         if self._closed:
             raise ClosedError("this client is closed; create a new one")
         if self._http is None:
+            endpoint = self._endpoint
             self._http = httpx.AsyncClient(
-                headers={"Accept": "application/json", **self._endpoint.headers},
-                verify=self._endpoint.ssl or self._endpoint.http.startswith("https"),
+                headers={"Accept": "application/json", **endpoint.headers},
+                verify=endpoint.context or False,
                 limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-                transport=None if self._endpoint.uds is None else httpx.AsyncHTTPTransport(uds=self._endpoint.uds),
+                proxy=endpoint.proxy,
+                trust_env=False,
+                transport=None if endpoint.uds is None else httpx.AsyncHTTPTransport(uds=endpoint.uds),
             )
         return self._http
 
@@ -277,7 +301,7 @@ class NetworkMargin:
 
         With less than half, extractors could compute only few groups.
         """
-        return max(remaining_ms - self.ms, remaining_ms / 2, 0.0)
+        return max(remaining_ms - early_ms(self.ms, remaining_ms), 0.0)
 
 
 TICK_S = 0.001  # interval at which a loop's own delay is measured around the time of an answer
@@ -390,17 +414,17 @@ class Link:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         self._ending: asyncio.Task[None] | None = None
 
-    def begin(self, begin: BeginFrame, wake: Callable[[Channel, Outcome], None]) -> Channel:
-        """Open a prediction with the options of `begin` and a new id; raise ClientError if too many are open."""
+    def begin(self, options: PredictionOptions, wake: Callable[[Channel, Outcome], None]) -> Channel:
+        """Open a prediction with these options and a new id; raise ClientError if too many are open."""
         if len(self._open) >= MAX_OPEN:
             raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
-        channel = Channel(self, self._next, begin.deadline_ms, wake)
+        channel = Channel(self, self._next, options.deadline_ms, wake)
         self._next += 1
         if self.lost is None:
-            if begin.deadline_ms is not None:
-                channel.own_delay = LoopDelay(channel.begun + begin.deadline_ms / 1e3)
+            if options.deadline_ms is not None:
+                channel.own_delay = LoopDelay(channel.begun + options.deadline_ms / 1e3)
             self._open[channel.id] = channel
-            self.send(msgspec.structs.replace(begin, id=channel.id))
+            self.send(BeginFrame(id=channel.id, **msgspec.structs.asdict(options)))
         else:
             channel.deliver(self.lost)
         return channel
@@ -604,9 +628,9 @@ class Connection:
         where: dict[str, Any] = {}
         if endpoint.uds is not None:
             where = {"unix": True, "path": endpoint.uds}
-        elif endpoint.ssl is not None:
-            where = {"ssl": endpoint.ssl}
         try:
+            if endpoint.uds is None:
+                where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
             socket = await connect(
                 endpoint.stream,
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -619,9 +643,11 @@ class Connection:
                 max_size=MAX_REPLY_BYTES,
                 **where,
             )
+        except ClientError as error:
+            return error
         except InvalidStatus as error:
             return self._refusal(error)
-        except (OSError, WebSocketException) as error:
+        except (OSError, WebSocketException, UnicodeError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             return ConnectionLostError(f"cannot connect to {endpoint.url}: {reason}")
         if socket.subprotocol != SUBPROTOCOL:

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from anytime.inference.deadline import early_ms
+import msgspec
+
+from anytime.inference.deadline import LatenessRecord, early_ms
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
-from anytime.types import Overload, Policy
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
@@ -84,20 +86,6 @@ AnswerCallback = Callable[[Answer], None]
 _log = logging.getLogger("anytime_service")
 
 
-class PredictionRequest(NamedTuple):
-    """The options of a prediction, before any group; None means that the client did not set the option."""
-
-    model: str | None = None
-    rows: int | None = None
-    budget: float | None = None
-    deadline_ms: float | None = None
-    policy: Policy = "prefix"
-    ranking: bool = False
-    overload: Overload = "refuse"
-    explain: bool = False
-    traceparent: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The objects that all active predictions of a service share.
@@ -111,6 +99,15 @@ class Context:
     solver: Solver
     admission: Admission
     max_deadline_ms: float
+    _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
+
+    def lateness(self, model: Model) -> LatenessRecord:
+        """Return the lateness of the answers of a model, and the margin learned from it."""
+        record = self._lateness.get(model.name)
+        if record is None:
+            record = self._lateness[model.name] = LatenessRecord()
+            self.signals.of(model).show_margin(lambda: record.margin_ms)
+        return record
 
 
 class ActivePrediction:
@@ -132,6 +129,7 @@ class ActivePrediction:
         self._context = context
         self._account = account
         self.signals = context.signals.of(model)
+        self._lateness = context.lateness(model)
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update
@@ -141,39 +139,29 @@ class ActivePrediction:
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
 
-    def begin(self, request: PredictionRequest, begun_ms: float, *, overloaded: bool = False) -> None:
+    def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, request.traceparent, request.rows)
+        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, options.traceparent, options.rows)
         longest = self._context.max_deadline_ms
-        deadline_ms = longest if request.deadline_ms is None else min(request.deadline_ms, longest)
-        answer = self.opened.begin(
-            begun_ms,
-            request.rows,
-            request.budget,
-            deadline_ms,
-            request.policy,
-            ranking=request.ranking,
-            explain=request.explain,
-            overloaded=overloaded,
-        )
+        deadline_ms = longest if options.deadline_ms is None else min(options.deadline_ms, longest)
+        options = msgspec.structs.replace(options, deadline_ms=deadline_ms)
+        answer = self.opened.begin(begun_ms, options, overloaded=overloaded)
         if answer is None:
             self._context.live.add(self)
             self._account.live.add(self)
             # The timer may fire a little early; that is part of the margin.
-            early = max(early_ms(self.signals.margin_ms, deadline_ms) - SLACK_MS, 0.0)
+            early = max(early_ms(self._lateness.margin_ms, deadline_ms) - SLACK_MS, 0.0)
             self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
         self._after(answer)
 
-    def group(self, name: str, values: Mapping[str, Any], took_ms: float | None = None) -> None:
+    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
         does not change then.
         """
         now, repeated = now_ms(), self.opened.prediction.has(name)
-        if not repeated:
-            self._account.check(self.opened.prediction.more_bytes(values), f"groups.{name}")
-        answer = self.opened.groups(now, values)
+        answer = self.opened.groups(now, {name: values}, self._allow)
         timings = self.record.timings
         timings.rows = self.opened.prediction.rows
         timings.received(name, now, took_ms, repeated and took_ms is None)
@@ -182,11 +170,15 @@ class ActivePrediction:
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        self._account.check(self.opened.prediction.more_bytes(values), "groups")
-        answer = self.opened.groups(now_ms() if received_ms is None else received_ms, values)
+        now = now_ms() if received_ms is None else received_ms
+        answer = self.opened.groups(now, values, self._allow)
         self.record.timings.rows = self.opened.prediction.rows
         self._count_bytes()
         self._after(answer)
+
+    def _allow(self, more: int, groups: Collection[str]) -> None:
+        """Raise OverloadedError if `more` bytes for some groups exceed the memory budget."""
+        self._account.check(more, f"groups.{next(iter(groups))}" if len(groups) == 1 else "groups")
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
@@ -291,6 +283,7 @@ class ActivePrediction:
         late_ms = None
         if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
             late_ms = now_ms() - self.opened.deadline_at
+            self._lateness.add(late_ms)
         self.record.answered(answer, late_ms)
 
 

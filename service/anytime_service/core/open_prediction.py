@@ -3,23 +3,7 @@
 Every event carries its time, in milliseconds of any monotonic clock, so the same log of events gives the same answers.
 Every transport translates its messages to these events and the answers back.
 
-======== ======================= ================================ ================ ================= ================
-state    begin                   groups, took                     solved           end               deadline, drain
-======== ======================= ================================ ================ ================= ================
-NEW      OPEN; or, when no group illegal                          illegal          illegal           illegal
-         is awaited (deadline 0,
-         a budget that buys no
-         group, an overloaded
-         server), ANSWERED or
-         SOLVING
-OPEN     illegal                 OPEN; or, when all awaited       OPEN             ANSWERED; or      ANSWERED
-                                 groups are received, ANSWERED                     SOLVING
-                                 or SOLVING
-SOLVING  illegal                 SOLVING; or, for a set that is   ANSWERED; or,    SOLVING           ANSWERED
-                                 solved already, ANSWERED         for another set,
-                                                                  SOLVING
-ANSWERED illegal                 illegal                          illegal          illegal           illegal
-======== ======================= ================================ ================ ================= ================
+`TRANSITIONS` lists the legal events of each state, and the next state by the outcome of the event.
 
 An event that ends in ANSWERED returns the answer; other events return None. An illegal event raises
 UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
@@ -38,18 +22,20 @@ UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum, auto
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Answer, CheckedRow, Prediction
+from anytime.inference.prediction import Answer, Prediction, checked_row
 from anytime.inference.subsets import ArrivedModel
+from anytime.inference.values import ElementError
 from anytime.model.model import Model
 from anytime.types import Float, Policy, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -66,9 +52,38 @@ class State(StrEnum):
     ANSWERED = auto()
 
 
+class Outcome(StrEnum):
+    """What an event leads to: wait for more events, wait for the optimum of the received groups, or the answer."""
+
+    WAIT = auto()
+    SOLVE = auto()
+    ANSWER = auto()
+
+
+_ANY = {Outcome.WAIT: State.OPEN, Outcome.SOLVE: State.SOLVING, Outcome.ANSWER: State.ANSWERED}
+_ANSWER = {Outcome.ANSWER: State.ANSWERED}
+_SOLVE = {Outcome.SOLVE: State.SOLVING}
+
+_Targets: TypeAlias = Mapping[Outcome, State]
+
+TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
+    (State.NEW, "begin"): _ANY,
+    (State.OPEN, "groups"): _ANY,
+    (State.OPEN, "took"): _ANY,
+    (State.OPEN, "solved"): {Outcome.WAIT: State.OPEN},
+    (State.OPEN, "end"): _SOLVE | _ANSWER,
+    (State.OPEN, "deadline"): _ANSWER,
+    (State.OPEN, "drain"): _ANSWER,
+    (State.SOLVING, "groups"): _SOLVE | _ANSWER,
+    (State.SOLVING, "took"): _SOLVE | _ANSWER,
+    (State.SOLVING, "solved"): _SOLVE | _ANSWER,
+    (State.SOLVING, "end"): _SOLVE,
+    (State.SOLVING, "deadline"): _ANSWER,
+    (State.SOLVING, "drain"): _ANSWER,
+}
+"""The next state by state, event and outcome. An event that is not listed for a state is illegal."""
+
 _POLICIES = get_args(Policy)
-_EVENTS = ("groups", "took", "solved", "end", "deadline", "drain")
-_LEGAL = {State.NEW: ("begin",), State.OPEN: _EVENTS, State.SOLVING: _EVENTS, State.ANSWERED: ()}
 
 
 class OpenPrediction:
@@ -88,13 +103,9 @@ class OpenPrediction:
         self._shared = shared
         self.prediction = shared or Prediction(model, None)
         """The groups received so far."""
-        self.explain = False
-        """Whether answers have contributions."""
         self._begun_ms = 0.0
-        self._budget: float | None = None
+        self._options = DEFAULTS
         self._allowed = model.steps
-        self._policy: Policy = "prefix"
-        self._ranking = False
         self._awaited: set[str] = set()
         self._filled: Reason = "complete"
         self._pending: Reason = "end"
@@ -108,28 +119,15 @@ class OpenPrediction:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
         if not self._solving or self.state is State.ANSWERED:
             return None
-        wanted = self.prediction.usable(self._budget)
+        wanted = self.prediction.usable(self._options.budget)
         return None if wanted in self._solved else wanted
 
-    def begin(
-        self,
-        now_ms: float,
-        rows: int | None = 1,
-        budget: float | None = None,
-        deadline_ms: float | None = None,
-        policy: Policy = "prefix",
-        *,
-        ranking: bool = False,
-        explain: bool = False,
-        overloaded: bool = False,
-    ) -> Answer | None:
-        """Open the prediction for `rows` rows; None takes their number from the first values.
+    def begin(self, now_ms: float, options: PredictionOptions = DEFAULTS, *, overloaded: bool = False) -> Answer | None:
+        """Open the prediction; without `rows`, the first values define their number.
 
         Parameters
         ----------
-        deadline_ms : deadline in milliseconds from `now_ms`; None means no deadline.
-        ranking : whether the answer ranks the rows.
-        explain : whether answers have contributions.
+        options : those of the prediction; the deadline counts from `now_ms`.
         overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
@@ -139,14 +137,14 @@ class OpenPrediction:
         ValuesError
             `rows` is not a whole number, 1 or more.
         """
-        self._expect("begin")
-        model = self.model
+        targets = self._targets("begin")
+        model, rows, budget, deadline_ms = self.model, options.rows, options.budget, options.deadline_ms
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
-        if policy not in _POLICIES:
-            raise FieldError("policy", f"policy is {policy!r}; expected one of {', '.join(_POLICIES)}")
-        if ranking and len(model.prefixes.intercept) > 1:
+        if options.policy not in _POLICIES:
+            raise FieldError("policy", f"policy is {options.policy!r}; expected one of {', '.join(_POLICIES)}")
+        if options.ranking and len(model.prefixes.intercept) > 1:
             raise FieldError(
                 "ranking",
                 f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
@@ -154,63 +152,66 @@ class OpenPrediction:
         prediction = self.prediction if self._shared or rows is None else Prediction(model, rows)
         allowed = model.affordable(budget)
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
-        by_prefix = policy == "prefix" or not model.supports_arrived
+        by_prefix = options.policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
         self._awaited = {name for name in awaited if not prediction.has(name)}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
-        self._begun_ms, self._budget, self._allowed, self._ranking = now_ms, budget, allowed, ranking
-        self._policy, self.prediction, self.explain = policy, prediction, explain
+        self._begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
         self._solving = not by_prefix
         self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
-        self.state = State.OPEN
         if deadline_ms == 0:
-            return self._answer(now_ms, "deadline")
+            return self._answer(targets, now_ms, "deadline")
         if overloaded and self._awaited:
-            return self._answer(now_ms, "overload").with_note(OVERLOADED)
-        return None if self._awaited else self._finish(now_ms, self._filled)
+            return self._answer(targets, now_ms, "overload").with_note(OVERLOADED)
+        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
     def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         return self.groups(now_ms, {name: values})
 
-    def groups(self, now_ms: float, values: Mapping[str, Any]) -> Answer | None:
-        """Accept several groups together: all of them, or none if one is invalid."""
-        self._expect("groups")
-        self.prediction.add_all(checked_groups(self.prediction, values))
-        return self._took(values, now_ms)
+    def groups(
+        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, Collection[str]], None] | None = None
+    ) -> Answer | None:
+        """Accept several groups together: all of them, or none if one is invalid.
+
+        `allow` is called with the bytes that the values of groups will add, and may raise an error instead.
+        """
+        targets = self._targets("groups")
+        arrays = checked_groups(self.prediction, values)
+        if allow is not None and (more := self.prediction.more_bytes(arrays)):
+            allow(more, values)
+        self.prediction.add_all(arrays)
+        return self._took(targets, values, now_ms)
 
     def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
         """Note groups that the shared prediction has received."""
-        self._expect("took")
-        return self._took(names, now_ms)
+        return self._took(self._targets("took"), names, now_ms)
 
     def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Answer | None:
         """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
-        self._expect("solved")
+        targets = self._targets("solved")
         self._solved = {groups: optimum}
-        return self._finish(now_ms, self._pending) if self.state is State.SOLVING else None
+        return self._finish(targets, now_ms, self._pending) if self.state is State.SOLVING else self._wait(targets)
 
     def end(self, now_ms: float) -> Answer | None:
         """Answer because the client sends no more groups."""
-        self._expect("end")
-        return None if self.state is State.SOLVING else self._finish(now_ms, "end")
+        targets = self._targets("end")
+        return None if self.state is State.SOLVING else self._finish(targets, now_ms, "end")
 
     def deadline(self, now_ms: float) -> Answer:
         """Answer because the deadline has expired."""
-        self._expect("deadline")
-        return self._answer(now_ms, "deadline")
+        return self._answer(self._targets("deadline"), now_ms, "deadline")
 
     def drain(self, now_ms: float) -> Answer:
         """Answer from the received groups because the service is stopping."""
-        self._expect("drain")
-        return self._answer(now_ms, "draining")
+        return self._answer(self._targets("drain"), now_ms, "draining")
 
     def update(self, now_ms: float) -> Answer | None:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
         prediction = self.prediction
-        optimum = self._solved.get(prediction.usable(self._budget)) if self._solving else None
+        optimum = self._solved.get(prediction.usable(self._options.budget)) if self._solving else None
         current = (
             min(prediction.prefix, self._allowed),
             None if optimum is None else optimum.groups,
@@ -226,44 +227,52 @@ class OpenPrediction:
     def prepare(self) -> None:
         """Compute the scores of several rows before the deadline expires."""
         if self.prediction.rows > 1:
-            self.prediction.prepare(self._budget)
+            self.prediction.prepare(self._options.budget)
 
-    def _expect(self, event: str) -> None:
-        legal = _LEGAL[self.state]
-        if event not in legal:
+    def _targets(self, event: str) -> _Targets:
+        """Return the next states of an event by its outcome; raise UnexpectedEventError if it is illegal."""
+        targets = TRANSITIONS.get((self.state, event))
+        if targets is None:
+            legal = [each for state, each in TRANSITIONS if state is self.state]
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
+        return targets
 
-    def _past(self, now_ms: float) -> bool:
+    def _is_late(self, now_ms: float) -> bool:
         return self.deadline_at is not None and now_ms > self.deadline_at
 
-    def _took(self, names: Iterable[str], now_ms: float) -> Answer | None:
+    def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
-        if self._past(now_ms):
+        if self._is_late(now_ms):
             self._late.update(dict.fromkeys(names))
         if self.state is State.SOLVING:
-            return self._finish(now_ms, self._pending)
-        return None if self._awaited else self._finish(now_ms, self._filled)
+            return self._finish(targets, now_ms, self._pending)
+        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
-    def _finish(self, now_ms: float, reason: Reason) -> Answer | None:
-        """Answer, or wait in SOLVING for the optimum of these groups; the deadline ends that wait."""
+    def _wait(self, targets: _Targets) -> Answer | None:
+        self.state = targets[Outcome.WAIT]
+        return None
+
+    def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer | None:
+        """Answer, or wait for the optimum of these groups; the deadline ends that wait."""
         if self.unsolved is not None:
-            self._pending, self.state = reason, State.SOLVING
+            self._pending, self.state = reason, targets[Outcome.SOLVE]
             return None
-        return self._answer(now_ms, reason)
+        return self._answer(targets, now_ms, reason)
 
-    def _answer(self, now_ms: float, reason: Reason) -> Answer:
-        answer = self._made(now_ms, "deadline" if self._past(now_ms) else reason)
-        self.state = State.ANSWERED
+    def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer:
+        answer = self._made(now_ms, "deadline" if self._is_late(now_ms) else reason)
+        self.state = targets[Outcome.ANSWER]
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Answer:
-        note = self._unexplained if self.explain else None
+        options = self._options
+        note = self._unexplained if options.explain else None
         answer = self.prediction.answer(
-            self._budget,
-            self._policy,
-            ranking=self._ranking,
-            explain=self.explain and note is None,
+            options.budget,
+            options.policy,
+            ranking=options.ranking,
+            explain=options.explain and note is None,
             reason=reason,
             elapsed_ms=now_ms - self._begun_ms,
             late_groups=self._late,
@@ -283,25 +292,25 @@ class OpenPrediction:
         return f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
 
 
-def checked_group(prediction: Prediction, name: str, values: Any) -> Float:
-    """Return the values of a group as an array for `Prediction.add_checked`; raise FieldError if they are invalid.
-
-    Arrays contain the indices of levels, lists the levels.
-    """
-    try:
-        return prediction.checked(name, values, coded=isinstance(values, np.ndarray))
-    except ValuesError as error:
-        raise FieldError(f"groups.{name}", str(error)) from error
-
-
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
-    """Return the values of groups as arrays for `Prediction.add_all`.
+    """Return the values of groups as arrays for `Prediction.add_all`; the only conversion of received values.
 
-    Raise FieldError, which names the group, if values are invalid or groups differ in their numbers of rows.
+    Arrays contain the indices of levels, lists the levels. Raise FieldError, which names the group and the place, if
+    values are invalid or groups differ in their numbers of rows.
     """
-    if isinstance(values, CheckedRow) and prediction.rows == 1:
-        return values
-    arrays = {name: checked_group(prediction, name, each) for name, each in values.items()}
+    if prediction.rows == 1 and {*map(type, values.values())} == {list}:
+        row = checked_row(prediction.model, values)
+        if row is not None:
+            return row
+    arrays: dict[str, Float] = {}
+    for name, each in values.items():
+        try:
+            arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
+        except ElementError as error:
+            place = "".join(f"[{number}]" for number in error.index)
+            raise FieldError(f"groups.{name}{place}", str(error)) from error
+        except ValuesError as error:
+            raise FieldError(f"groups.{name}", str(error)) from error
     if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
         counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
         raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")

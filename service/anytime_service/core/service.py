@@ -15,13 +15,15 @@ from typing import Literal
 from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry, reloaded
+from anytime_service.schemas.options import PredictionOptions
+from anytime_service.schemas.values import AT_ONCE, ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
@@ -42,8 +44,8 @@ class PredictionService:
         self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
         self.live: set[ActivePrediction] = set()
-        self.converting = asyncio.Lock()
-        """Lock for the conversion of long bodies and messages: one at a time, so that they do not block the loop."""
+        self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
+        self._long = asyncio.Lock()
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
         self.held = MemoryBudget(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
@@ -59,7 +61,7 @@ class PredictionService:
 
     def open(
         self,
-        request: PredictionRequest,
+        options: PredictionOptions,
         begun_ms: float,
         on_answer: AnswerCallback,
         on_error: Callable[[Exception], None],
@@ -87,16 +89,22 @@ class PredictionService:
         if admitted is None:
             admitted = self.admission.admits(begun_ms)
         if not admitted:
-            self.shed("prior" if request.overload == "prior" else "refused")
-            if request.overload != "prior":
+            self.shed("prior" if options.overload == "prior" else "refused")
+            if options.overload != "prior":
                 raise self.overloaded()
-        model = shared.model if shared is not None else self.registry.get(request.model)
+        model = shared.model if shared is not None else self.registry.get(options.model)
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
-        self.check_rows(request.rows)
+        self.check_rows(options.rows)
         live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
-        live.begin(request, begun_ms, overloaded=not admitted)
+        live.begin(options, begun_ms, overloaded=not admitted)
         return live
+
+    async def turn(self, size: int) -> None:
+        """Wait until a message of this many bytes may be decoded: only one long message in each turn of the loop."""
+        if size > AT_ONCE:
+            async with self._long:
+                await asyncio.sleep(0)
 
     def check_rows(self, rows: int | None) -> None:
         """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""

@@ -6,25 +6,16 @@ server's maximum limits every deadline, and is the deadline of a request without
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from typing import NamedTuple, cast, get_args
-from urllib.parse import parse_qsl
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from starlette.types import Scope
 
-from anytime.errors import suggestion
-from anytime.types import Overload, Policy
-from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions, number, query_options, read_query
 from anytime_service.settings import Settings
-
-PREDICTION_PARAMETERS = ("budget", "deadline_ms", "explain", "overload", "policy", "ranking")
-"""Query parameters of every prediction request."""
-
-PARAMETERS = (*PREDICTION_PARAMETERS, "model", "rows")  # query parameters of `POST /predict`
 
 _FORMS: Mapping[str, Form] = {
     "": JSON,
@@ -42,7 +33,6 @@ _NAMES = (
 )
 _READ = {name.encode(): name for name in _NAMES}
 
-_POLICIES, _OVERLOADS = get_args(Policy), get_args(Overload)
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
@@ -50,43 +40,45 @@ _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1
 class Head(NamedTuple):
     """The head of a prediction request, parsed; `lines` is whether each line of the body counts once it is received."""
 
-    request: PredictionRequest
+    options: PredictionOptions
     form: Form
     lines: bool
     reply_form: Form
     session: str | None = None
 
 
-def read_head(
-    scope: Scope, settings: Settings, parameters: tuple[str, ...] = PARAMETERS, *, single_form: bool = True
-) -> Head:
+def read_head(scope: Scope, settings: Settings, parameters: Collection[str], *, single_form: bool = True) -> Head:
     """Read and check the head of a request for a prediction on a route that accepts these query parameters.
 
     `single_form` is False if tensors as bytes may follow JSON. Raise FieldError, which names an unknown, repeated or
     invalid parameter or header, ContentTypeError, or BodyTooLargeError if the Content-Length is larger than the limit.
     """
-    query = _query(scope["query_string"], parameters)
+    query = read_query(scope["query_string"], parameters)
     headers = headers_of(scope)
     form, kind = body_form(headers)
     lines = kind in _LINES
     limit, advice = body_limit(form, settings, lines=lines or not single_form)
     check_length(headers, limit, advice)
-    request = PredictionRequest(
-        model=query.get("model"),
-        rows=_rows(query["rows"], settings.max_rows) if "rows" in query else None,
-        budget=_number("budget", query["budget"]) if "budget" in query else None,
-        deadline_ms=_deadline(query, headers),
-        policy=cast(Policy, _choice("policy", query.get("policy", "prefix"), _POLICIES)),
-        ranking=_flag("ranking", query["ranking"]) if "ranking" in query else False,
-        overload=cast(Overload, _choice("overload", query.get("overload", "refuse"), _OVERLOADS)),
-        explain=_flag("explain", query["explain"]) if "explain" in query else False,
-    )
-    return Head(request, form, lines, reply_form(headers, form), query.get("session"))
+    options = query_options(query)
+    deadline_ms = _deadline(options.get("deadline_ms"), headers)
+    if deadline_ms is not None:
+        options["deadline_ms"] = deadline_ms
+    requested = PredictionOptions(**options) if options else DEFAULTS
+    return Head(requested, form, lines, reply_form(headers, form), query.get("session"))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers that this service reads, by lower-case name."""
-    return {_READ[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
+    """Return the headers that this service reads, by lower-case name; raise FieldError if one is given twice."""
+    found = [(_READ[name], value.decode("latin-1")) for name, value in scope["headers"] if name in _READ]
+    headers = dict(found)
+    if len(headers) < len(found):
+        names = [name for name, _ in found]
+        for name in headers:
+            if name == "accept":  # a list, whose parts may be in several fields
+                headers[name] = ", ".join(value for each, value in found if each == name)
+            elif names.count(name) > 1:
+                raise FieldError(name, f"header {name!r} is given more than once; send it once")
+    return headers
 
 
 def body_form(headers: Mapping[str, str]) -> tuple[Form, str]:
@@ -127,57 +119,10 @@ def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
     return form
 
 
-def _query(content: bytes, parameters: tuple[str, ...]) -> dict[str, str]:
-    """Return the query parameters by name, without those that have an empty value."""
-    if not content:
-        return {}
-    pairs = parse_qsl(content.decode("latin-1"))
-    query = dict(pairs)
-    if len(query) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FieldError(twice, f"parameter {twice!r} is given more than once; send it once")
-    for name in query:
-        if name not in parameters:  # a misspelt deadline must not become the default
-            raise FieldError(name, f"there is no parameter {name!r}; {suggestion(name, parameters)}")
-    return query
-
-
-def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
-    if text not in choices:
-        raise FieldError(name, f"{name} is {text!r}; expected one of {', '.join(choices)}")
-    return text
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0) or "_" in text:
-        raise FieldError(name, f"{name} is {text!r}; expected a number, 0 or more")
-    return number
-
-
-def _flag(name: str, text: str) -> bool:
-    if text not in ("true", "false", "1", "0"):
-        raise FieldError(name, f"{name} is {text!r}; expected true or false")
-    return text in ("true", "1")
-
-
-def _rows(text: str, limit: int) -> int:
-    # Check the length first, so that the server never parses a number with thousands of digits.
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= limit):
-        raise FieldError("rows", f"rows is {text!r}; expected a whole number from 1 to {limit}")
-    return int(text)
-
-
-def _deadline(query: Mapping[str, str], headers: Mapping[str, str]) -> float | None:
-    deadlines: list[float] = []
-    if "deadline_ms" in query:
-        deadlines.append(_number("deadline_ms", query["deadline_ms"]))
+def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float | None:
+    deadlines = [] if requested_ms is None else [requested_ms]
     if "request-timeout-ms" in headers:
-        deadlines.append(_number("Request-Timeout-Ms", headers["request-timeout-ms"]))
+        deadlines.append(number("Request-Timeout-Ms", headers["request-timeout-ms"]))
     if "grpc-timeout" in headers:
         match = _GRPC_TIMEOUT.fullmatch(headers["grpc-timeout"])
         if match is None:

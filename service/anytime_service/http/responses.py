@@ -7,9 +7,9 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -37,11 +37,9 @@ from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import is_oip
 from anytime_service.schemas.codecs import Form, encode_answer
 from anytime_service.schemas.oip import InferProblem, infer_problem
+from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
-from anytime_service.schemas.values import AT_ONCE
 from anytime_service.telemetry.context import CURRENT
-
-T = TypeVar("T")
 
 MAX_DETAIL, MAX_FIELD = 1000, 200  # maximum characters of `detail` and `field`, which may quote the request
 
@@ -90,6 +88,13 @@ def install(app: FastAPI) -> None:
     for cls in (*KINDS, RequestValidationError, Exception):
         app.add_exception_handler(cls, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def check_query(request: Request) -> None:
+    """Raise FieldError for a query parameter that a route of the framework does not have, or an empty one."""
+    fields = request.scope["route"].dependant.query_params
+    repeated = [field.alias for field in fields if "list" in str(field.field_info.annotation)]
+    read_query(request.scope["query_string"], [field.alias for field in fields], repeated)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -148,7 +153,7 @@ class HeadMiddleware:
             return
 
         def send_head(message: Message) -> Awaitable[None]:
-            return send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+            return send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
         await self.app({**scope, "method": "GET"}, receive, send_head)
 
@@ -211,6 +216,8 @@ class Endpoint:
 
     problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
     """Returns the response to an error."""
+    parameters: Collection[str] = ()
+    """Query parameters of the route."""
     bodies: TimeoutQueue[Exchange] | None = None
     """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
@@ -223,6 +230,8 @@ class Endpoint:
         exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
+            if scope["query_string"] and not self.parameters:
+                read_query(scope["query_string"], ())
             await self.answer(scope, exchange, opened)
         except Exception as error:
             _drop(opened)  # now: the client may go on sending its body for a while
@@ -237,14 +246,6 @@ class Endpoint:
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         """Send the response, or open the prediction that sends it and add it to `opened`."""
         raise NotImplementedError
-
-
-async def in_turn(handler: PredictionService, convert: Callable[[bytes], Awaitable[T]], content: bytes) -> T:
-    """Convert a body: one long body at a time, and any number of short ones."""
-    if len(content) <= AT_ONCE:
-        return await convert(content)
-    async with handler.converting:
-        return await convert(content)
 
 
 def _drop(opened: list[ActivePrediction]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -82,6 +83,14 @@ class ModelSummary(BaseModel, frozen=True):
     def featured(self) -> tuple[str, ...]:
         """Names of the groups with features, which therefore have values, in the order of the groups file."""
         return tuple(group.name for group in self.groups if group.features)
+
+    @cached_property
+    def columns_by_group(self) -> dict[str, list[ModelColumn]]:
+        """Columns of each group with features, in the order of the groups file."""
+        found: dict[str, list[ModelColumn]] = {name: [] for name in self.featured}
+        for column in self.columns:
+            found[column.group].append(column)
+        return found
 
     def prefix(self, budget: float | None = None) -> int:
         """Return the longest prefix within a budget, in the model's cost unit.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -43,9 +46,13 @@ def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
 
 
 def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
-    """Return a decoded message; raise MalformedBodyError, which names the place, if it is not of this form and type."""
+    """Return a decoded message.
+
+    Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice.
+    """
     try:
-        return decoder.decode(content)
+        decoded = decoder.decode(content)
+        check_keys(form, content, decoded)
     except msgspec.ValidationError as error:
         message, place = located(error)
         raise MalformedBodyError(f"{place or what}: {message}", place or None) from error
@@ -55,6 +62,95 @@ def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the bo
         raise MalformedBodyError(
             f"{what} is nested too deeply; values are lists of numbers, or lists of such lists"
         ) from error
+    return decoded
+
+
+def check_keys(form: Form, content: bytes | str, message: Any) -> None:
+    """Raise ValidationError if the content has a key twice; the decoder uses the last.
+
+    A message with more colons, or more items at its head, than it has fields is searched: text may contain colons, and
+    a field may be given its default.
+    """
+    if form is not JSON:
+        _check_map(content, message)
+    elif isinstance(content, str):
+        colons = content.count(":")
+        if colons > _required(message.__class__) and colons > _pairs(message):
+            _SEARCH.decode(content)
+    elif content.count(b":") > _pairs(message):
+        _SEARCH.decode(content.decode())
+
+
+@cache
+def _required(cls: Any) -> int:
+    """Return the smallest number of keys of a message without nested ones; 0 for any other type."""
+    return _fields_of(cls)[0] if issubclass(cls, msgspec.Struct) else 0
+
+
+def _pairs(message: Any) -> int:
+    """Return the smallest number of keys that a message is written with, those of its values not included."""
+    if isinstance(message, dict):
+        return len(message)
+    if isinstance(message, list):
+        return sum([_pairs(each) for each in message]) if message and isinstance(message[0], msgspec.Struct) else 0
+    count, given, defaults, nested = _fields_of(message.__class__)
+    values = given(message)
+    if values != defaults:
+        for value, default in zip(values, defaults, strict=True):
+            if value != default:
+                count += not isinstance(value, msgspec.Raw) or bytes(memoryview(value)[:5]) != b"null"
+                if isinstance(value, msgspec.Struct | dict | list):
+                    count += _pairs(value)
+    for name in nested:
+        count += _pairs(getattr(message, name))
+    return count
+
+
+@cache
+def _fields_of(cls: Any) -> tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Any, ...], list[str]]:
+    """Return the number of required fields, the optional ones and their defaults, and those that contain others."""
+    fields = msgspec.structs.fields(cls)
+    required = [field.name for field in fields if field.required]
+    optional = {field.name: field.default for field in fields if not field.required}
+    # A getter of one attribute returns no tuple.
+    first = fields[0].name
+    getter = attrgetter(first, first, *optional)
+    count = len(required) + (cls.__struct_config__.tag is not None)
+    nested = [name for name in required if name in ("groups", "inputs")]
+    return count, lambda message: getter(message)[2:], tuple(optional.values()), nested
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise msgspec.ValidationError(f"Key {twice!r} is given more than once; send it once")
+
+
+_SEARCH = json.JSONDecoder(object_pairs_hook=_once, parse_int=len, parse_float=len)
+_MAP = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+def map_size(content: bytes | msgspec.Raw) -> int:
+    """Return the number of items of a MessagePack map."""
+    head = bytes(memoryview(content)[:5])
+    return head[0] & 0x0F if head[0] & 0xF0 == 0x80 else int.from_bytes(head[1 : 3 if head[0] == 0xDE else 5], "big")
+
+
+def _check_map(content: Any, message: Any) -> None:
+    size = content[0] & 0x0F if content[0] >> 4 == 8 else map_size(content)
+    groups = message if isinstance(message, dict) else getattr(message, "groups", None)
+    if groups is None and (size <= _required(message.__class__) or size <= _pairs(message)):
+        return
+    if groups is not message:
+        items = _MAP.decode(content)
+        if size > len(items):
+            raise msgspec.ValidationError("A key is given more than once; send it once")
+        if groups is None:
+            return
+        size = map_size(items["groups"])
+    if size > len(groups):
+        raise msgspec.ValidationError("A group is given more than once; send it once")
 
 
 def too_large(what: str, limit: int) -> BodyTooLargeError:

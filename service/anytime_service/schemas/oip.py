@@ -28,12 +28,13 @@ from anytime._version import __version__
 from anytime.errors import ValuesError, suggestion
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer, coded_column
+from anytime.inference.values import ElementError, numbers_of
 from anytime.model.model import GroupPosition, Model
-from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
+from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, Pauses, TextError, read_list, read_texts
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -58,7 +59,6 @@ _PARAMETERS = (
 
 Scalar: TypeAlias = str | bool | int | float
 
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -85,7 +85,7 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: list[_Size]
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DATATYPES, TEXT]})]
     parameters: InferInputParameters | None = None
-    # Decoded after the rest has been checked; long data is decoded in pieces.
+    # Decoded after the rest has been checked.
     data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
@@ -102,28 +102,18 @@ class InferOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: InferOutputParameters | None = None
 
 
-class InferParameters(_Parameters, frozen=True):
-    """Parameters of a prediction; they take precedence over those of the query, but the shortest deadline applies.
+class InferParameters(PredictionOptions, frozen=True, kw_only=True):
+    """Parameters of a prediction: its options, each here or in the query; the shortest deadline applies.
 
     `timeout` is a deadline in microseconds; 0 is no deadline. The shapes of the inputs, if any, define `rows`.
-    With `binary_data_output` the server sends all outputs as bytes after the JSON.
+    With `binary_data_output` the server sends all outputs as bytes after the JSON. `content_type` and `headers` are
+    accepted and ignored.
     """
 
-    budget: _Amount | None = None
-    deadline_ms: _Amount | None = None
-    timeout: _Amount | None = None
-    policy: Policy | None = None
-    ranking: bool | None = None
-    overload: Overload | None = None
-    explain: bool | None = None
-    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    timeout: Amount | None = None
     binary_data_output: bool | None = None
-
-    @property
-    def deadlines_ms(self) -> list[float]:
-        """All deadlines given, in ms."""
-        deadlines = [] if self.deadline_ms is None else [self.deadline_ms]
-        return [*deadlines, self.timeout / 1000.0] if self.timeout else deadlines
+    content_type: str | None = None
+    headers: dict[str, Any] | None = None
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,11 +139,13 @@ class _Parametrised(msgspec.Struct, frozen=True):
 
 
 _REQUEST = msgspec.json.Decoder(InferRequest)
+_DATA = msgspec.json.Decoder(Values)
 _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
-def read_infer(content: bytes) -> InferRequest:
-    """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, if it is invalid."""
+def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
+    """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, or BodyTooLargeError."""
+    limits.must_be_packed(JSON, content, "the JSON")
     request: InferRequest = read(JSON, _REQUEST, content)
     return request
 
@@ -201,8 +193,8 @@ class Tensor:
             self._check_range(array)
         return self._coded(array)
 
-    async def from_json(self, pauses: Pauses) -> Array:
-        """Return the values of the JSON, (rows, columns), NaN where missing; yield to the event loop if they are long.
+    def from_json(self) -> Array:
+        """Return the values of the JSON, (rows, columns), NaN where missing.
 
         Raise MalformedBodyError if a value is neither a number nor text, and FieldError if it is of another type than
         its column, the number of values does not match the shape, or a value is out of the datatype's range.
@@ -210,25 +202,26 @@ class Tensor:
         kind = "texts" if self.datatype == TEXT else "numbers"
         where, expected = f"{self.place}.data", f"expected {self.rows} x {len(self.columns)} {kind}, nested or flat"
         try:
+            values: list[Any] = _DATA.decode(self.data)
+            features = [self.position.features[j] for j in self.columns]
             if self.datatype == TEXT:
-                array = await read_texts(self.data, pauses)
+                array: Array = np.array(values, dtype=object)
+                if any(isinstance(each, list) for each in array.flat):
+                    raise ValueError("rows are of different lengths")  # noqa: TRY301
             else:
-                array = await read_list(JSON, self.data, len(self.columns), pauses)
+                array = numbers_of(self.group, features, values)
         except msgspec.ValidationError as error:
             message, item = located(error)
             raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
-        except TextError as error:
-            features = [self.position.features[j] for j in self.columns]
-            raise error.of_group(where, self.group, features) from error
+        except ElementError as error:
+            raise FieldError(where + "".join(f"[{number}]" for number in error.index), str(error)) from error
         except ValueError as error:
             raise FieldError(where, f"{where} is ragged; {expected}") from error
         if array.shape not in (self._shape, (self.rows * len(self.columns),)):
             raise FieldError(where, f"{where} is {' x '.join(map(str, array.shape))}; {expected}")
         if self.datatype != TEXT and DATATYPES[self.datatype].kind != "f":
             self._check_range(array[~np.isnan(array)])
-        array = self._coded(array.reshape(self._shape))
-        await pauses.pause()
-        return array
+        return self._coded(array.reshape(self._shape))
 
     def _coded(self, values: Array) -> Array:
         """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""

@@ -2,56 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from anytime.model.model import Model
-from anytime.types import Overload, Policy
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import MSGPACK, Decoder, Form, decoders, of_group, read, too_large
+from anytime_service.schemas.codecs import Decoder, Form, decoders, of_group, read, too_large
+from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Array, Dtype, Pauses, Values, malformed, read_values
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, ListLimits, Values
 
 SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
 
-# MessagePack can encode infinity; the other forms of the same request cannot, so it is rejected.
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
-
-class BeginFrame(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="begin"
-):
-    """Begin a prediction.
-
-    `deadline_ms` counts from the time at which the server reads this message. Without `rows`, the first values define
-    the number of rows. With `updates`, the server sends every better answer before the final one. With `ranking`, the
-    answer includes the order of the rows by descending score. With `overload` "prior", an overloaded server sends the
-    base rate instead of an error. With `explain`, answers have contributions. `traceparent` is the caller's span (W3C
-    Trace Context), used if the service exports spans.
-    """
+class BeginFrame(PredictionOptions, frozen=True, kw_only=True, tag_field="type", tag="begin"):
+    """Begin a prediction, with its options."""
 
     id: Id
-    model: str | None = None
-    rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    budget: _Amount | None = None
-    deadline_ms: _Amount | None = None
-    policy: Policy = "prefix"
-    updates: bool = False
-    ranking: bool = False
-    overload: Overload = "refuse"
-    explain: bool = False
-    traceparent: Annotated[str, msgspec.Meta(max_length=256)] | None = None
 
 
 V = TypeVar("V")
-"""What `values` are decoded to: lists, bytes, or `Raw` in a long message, whose values are decoded later."""
+"""What `values` are decoded to: lists or bytes; `Raw` in a message of the client, which has encoded them."""
 
 
 class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=True, tag_field="type", tag="group"):
@@ -63,7 +39,7 @@ class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=
     id: Id
     group: str
     values: Annotated[V, VALUES_SCHEMA]
-    took_ms: _Amount | None = None
+    took_ms: Amount | None = None
 
 
 class PackedGroupFrame(GroupFrame[V], frozen=True, omit_defaults=True):
@@ -96,51 +72,27 @@ class Peeked(msgspec.Struct, frozen=True):
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
 _FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[bytes | Values] | EndFrame)
-_LONG_FRAMES = decoders(
-    BeginFrame | GroupFrame[msgspec.Raw] | EndFrame, BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame
-)
-_LARGE_FRAMES: dict[str, Decoder] = {
-    MSGPACK.name: msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
-}
-"""Decoders of messages so large that their values must be packed."""
+_LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
+"""Decoder of messages so large that their values must be packed."""
 
-_VALUES = decoders(Values, bytes | Values)
 _PEEKED = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
 
-def read_frame(form: Form, content: bytes | str, max_lists: int) -> Frame:
-    """Return a decoded message of a client; do not decode the values of a long message.
+def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
+    """Return a decoded message of a client.
 
-    Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has values
-    as lists and more than `max_lists` bytes.
+    Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
+    values in lists than `limits` allow.
     """
-    size = len(content)
-    decoders = _FRAMES if size <= AT_ONCE else _LONG_FRAMES if size <= max_lists else _LARGE_FRAMES
-    if form.name not in decoders:
-        raise too_large(f"the message has {size} bytes of JSON", max_lists)
+    large = limits.must_be_packed(form, content)
     try:
-        frame: Frame = read(form, decoders[form.name], content, "the message")
+        frame: Frame = read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
-        if size > max_lists and error.field == "values" and "got `array`" in str(error):
-            raise too_large(f"the message has values as a list and {size} bytes", max_lists) from error
+        if large and error.field == "values" and "got `array`" in str(error):
+            raise too_large(f"the message has values as a list and {len(content)} bytes", limits.listed) from error
         raise of_group(error, peek(form, content).group) from error.__cause__
     return frame
-
-
-async def array_of_long(
-    form: Form, model: Model, frame: GroupFrame[msgspec.Raw], max_rows: int, pauses: Pauses
-) -> Array:
-    """Return the values of a long message as an array, with pauses.
-
-    Raise MalformedBodyError or FieldError if a value is not a number, rows differ in length, or there are too many.
-    """
-    dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-    decoder = _VALUES[form.name]
-    try:
-        return await read_values(form, decoder, model, frame.group, frame.values, max_rows, pauses, dtype)
-    except msgspec.ValidationError as error:
-        raise malformed(error, frame.group) from error
 
 
 def peek(form: Form, content: bytes | str) -> Peeked:

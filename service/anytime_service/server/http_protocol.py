@@ -246,7 +246,7 @@ class HttpProtocol(Connection):
         state = self._state
         if not state.receive(len(data)):
             self.cut()
-        if state.stage is Stage.LAST:
+        if state.is_last():
             return
         try:
             self._feed(data)
@@ -255,7 +255,7 @@ class HttpProtocol(Connection):
         except httptools.HttpParserError:
             _log.warning("Invalid HTTP request received.")
             self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
-        if self.upgraded or state.stage is Stage.LAST:
+        if self.upgraded or state.is_last():
             return
         if not state.end_slice():
             if state.stage is Stage.TAIL:  # a response was sent
@@ -306,7 +306,7 @@ class HttpProtocol(Connection):
 
     def on_message_begin(self) -> None:
         self._url, self._headers = b"", []
-        if self._state.stage is Stage.LAST:
+        if self._state.is_last():
             return
         self._state.begin_request()
         if len(self._pipeline) >= MAX_PIPELINED:
@@ -320,7 +320,7 @@ class HttpProtocol(Connection):
 
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, []  # the parser appends trailers to the latter
-        if self._state.stage is Stage.LAST:
+        if self._state.is_last():
             return
         self._state.end_head()
         try:
@@ -335,7 +335,7 @@ class HttpProtocol(Connection):
 
     def on_body(self, body: bytes) -> None:
         state = self._state
-        if state.stage is Stage.LAST:
+        if state.is_last():
             return
         if not state.body(len(body)):
             self.cut()
@@ -344,7 +344,7 @@ class HttpProtocol(Connection):
             self._cycle.changed.set()
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade() or self._state.stage is Stage.LAST:  # at an upgrade only the head is complete
+        if self._parser.should_upgrade() or self._state.is_last():  # at an upgrade only the head is complete
             return
         if self._state.stage is not Stage.TAIL and self._cycle is not None:
             self._cycle.more_body = False
@@ -380,7 +380,7 @@ class HttpProtocol(Connection):
             self.transport.close()
 
     def refuse(self, error: Exception) -> None:
-        if self.transport.is_closing() or self._state.stage is Stage.LAST:
+        if self.transport.is_closing() or self._state.is_last():
             return
         answering = self._answering if self._state.stage is Stage.BUSY else None
         self._state.advance(Event.REFUSAL)
@@ -554,7 +554,7 @@ class HttpProtocol(Connection):
                 data = memoryview(data)[stop.args[0] :]
             else:
                 return
-            if self._state.stage is Stage.LAST:  # refused
+            if self._state.is_last():  # refused
                 return
             if self._becomes_websocket(self._headers):
                 self._upgrade(data)

@@ -99,6 +99,10 @@ class ConnectionState:
         self._body_here = 0  # bytes of this slice that are body, or framing that is not counted
         self._after = 0  # bytes received after the response
 
+    def is_last(self) -> bool:
+        """Return whether the connection ends: nothing that arrives counts."""
+        return self.stage is Stage.LAST
+
     def advance(self, event: Event) -> None:
         """Go to the next stage; raise KeyError for an event that cannot happen in this one."""
         after = TRANSITIONS[self.stage][event]

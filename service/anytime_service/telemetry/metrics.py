@@ -1,4 +1,4 @@
-"""Metrics of the service for Prometheus, their exposition, and the answer margins learned from them.
+"""Metrics of the service for Prometheus, and their exposition.
 
 A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to collect
 and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event loop
@@ -23,7 +23,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from anytime._version import __version__
-from anytime.inference.deadline import LatenessRecord
 from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
@@ -249,11 +248,11 @@ class Metrics:
 
 
 class ModelMetrics:
-    """Metrics of one model, and the margin by which its answers begin before the deadline to be sent in time."""
+    """Metrics of one model."""
 
     def __init__(self, signals: Metrics, name: str) -> None:
-        self._record = LatenessRecord()
         self._name = name
+        self._margin = signals.margin.labels(name)
         # Exposed from the start with value 0, so that the first event is an increase too.
         self._predictions = {reason: signals.predictions.labels(name, reason) for reason in get_args(Reason)}
         self._lateness = signals.lateness.labels(name)
@@ -265,11 +264,10 @@ class ModelMetrics:
         self._clamped: dict[str, Counter] = {}
         self._groups: dict[str | tuple[str, int], Tally] = {}
         """Durations of calls by group, and number of binary digits of their rows unless that is one."""
-        signals.margin.labels(name).set_function(lambda: self._record.margin_ms / 1000.0)
 
-    @property
-    def margin_ms(self) -> float:
-        return self._record.margin_ms
+    def show_margin(self, margin_ms: Callable[[], float]) -> None:
+        """Expose the margin by which answers begin before their deadline."""
+        self._margin.set_function(lambda: margin_ms() / 1000.0)
 
     def add_groups(self, groups: Mapping[str, GroupPosition]) -> None:
         """Add groups of the model; other names that clients send are not measured."""
@@ -288,7 +286,6 @@ class ModelMetrics:
         for column in self._clamped.keys() & answer.clamped:
             self._clamped[column].inc()
         if late_ms is not None:
-            self._record.add(late_ms)
             self._lateness.observe(late_ms / 1000.0)
 
     def computed(self, group: str, took_ms: float, rows: int) -> None:

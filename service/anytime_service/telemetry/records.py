@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 
 from anytime.inference.prediction import Answer
-from anytime.types import Float
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
 from anytime_service.telemetry.logs import log_answer
 from anytime_service.telemetry.metrics import ModelMetrics
@@ -77,18 +76,17 @@ class SessionTimings:
             self._timings.popitem(last=False)
 
     def received(
-        self, name: str, signals: ModelMetrics, groups: Mapping[str, Float], now_ms: float, *, again: bool
+        self, name: str, signals: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
     ) -> None:
-        """Record groups that a session accepted, with their values; `again` if they arrived before."""
+        """Record groups that a session accepted, each of some rows; `again` if they arrived before."""
         timings = self._timings.get(name)
         if timings is None:
             self.begin(name, signals, now_ms)
             return
         self._timings.move_to_end(name)
         if len(groups) == 1:
-            ((group, values),) = groups.items()
-            timings.rows = len(values) if values.ndim > 1 else 1
-            timings.received(group, now_ms, again=again)
+            timings.rows = rows
+            timings.received(next(iter(groups)), now_ms, again=again)
         else:
             timings.last_ms = now_ms  # the times of the single groups are unknown
 

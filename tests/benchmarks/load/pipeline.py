@@ -38,7 +38,7 @@ class Pipeline:
         """Compute groups of `x` until the answer is received."""
         name = self._next
         self._next += 1
-        self._send(BeginFrame(name, deadline_ms=deadline_ms))
+        self._send(BeginFrame(id=name, deadline_ms=deadline_ms))
         for group in self._order:
             begin = time.perf_counter()
             values = self._extractors[group](x)

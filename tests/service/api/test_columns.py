@@ -17,7 +17,6 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry
-from anytime_service.schemas import values as wire_values
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.inferring import JSON_BYTES, assert_refused, half_sent, infer, output, post, tensor
@@ -358,12 +357,7 @@ def test_inputs_that_arrive_before_the_deadline_count_group_by_group(service: Ru
         assert_answers(reply, expected(MODEL, {name: groups[name] for name in received}))
 
 
-def test_long_texts_in_json_are_read_in_pieces_with_the_same_values(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wire_values, "CODED_AT_ONCE", 2)
-    groups = CASES["rows"]
-    assert_answers(infer(service, inputs(groups), "liner"), expected(MODEL, groups, rows=None))
+def test_an_invalid_text_in_json_names_its_place(service: Running) -> None:
     wrong = tensor("home:town", [["Bonn"], ["Köln"], [{}]], "BYTES")
     assert_refused(post(service, json.dumps({"inputs": [wrong]}).encode(), model="liner"), 400, "inputs[0].data[2][0]")
 

@@ -67,7 +67,6 @@ def test_an_unknown_model_is_a_problem(service: Running, path: str) -> None:
     ("parameters", "prefix", "compute"),
     [
         ({}, 0, [["speed"], ["hog"], ["blood", "lab"]]),
-        ({"budget": "", "have": ""}, 0, [["speed"], ["hog"], ["blood", "lab"]]),
         ({"budget": 5}, 0, [["speed"], ["hog"]]),
         ({"budget": 0}, 0, []),
         ({"have": "speed"}, 1, [["hog"], ["blood", "lab"]]),

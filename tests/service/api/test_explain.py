@@ -18,6 +18,7 @@ from anytime_service.client import Client
 from anytime_service.core import open_prediction
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.inferring import infer, tensors
 from service.serving import VALUES, Running, expected, running, small_model, trained_model
@@ -61,7 +62,7 @@ def test_an_answer_without_groups_has_the_intercept_alone(service: Running, mode
     for body, query in (({"groups": {}}, {}), ({"groups": VALUES}, {"budget": 0})):
         answer = service.post(body, explain=True, **query).json()
         assert answer["contributions"] == {"intercept": base, **BASE}
-    shed = open_prediction.OpenPrediction(model).begin(0.0, explain=True, overloaded=True)
+    shed = open_prediction.OpenPrediction(model).begin(0.0, PredictionOptions(explain=True), overloaded=True)
     assert shed is not None
     assert (shed.contributions, shed.note) == (Contributions(base, {}, {}), open_prediction.OVERLOADED)
 

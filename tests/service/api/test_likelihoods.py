@@ -26,6 +26,7 @@ from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction, State
 from anytime_service.core.solver import Solver
 from anytime_service.models.registry import load_registry
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.inferring import TWO_ROWS, infer, output, tensors
@@ -98,7 +99,7 @@ def test_a_prediction_waits_for_what_the_policy_can_use() -> None:
         model = likelihood_model(family)
         name = model.computed[1][0]
         opened = OpenPrediction(model)
-        opened.begin(0.0, budget=float(model.costs[1]), policy="arrived")
+        opened.begin(0.0, PredictionOptions(budget=float(model.costs[1]), policy="arrived"))
         answer = opened.group(1.0, name, VALUES[name])
         assert (answer is not None) == (family == "multinomial")
         assert opened.state is (State.OPEN if answer is None else State.ANSWERED)

@@ -1,230 +1,34 @@
-"""Long lists of values: the same numbers and the same errors as short ones, and others are served in between."""
+"""Long lists of values: their limits, and the same numbers and errors as short ones."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from anytime.inference.prediction import coded_values
+from anytime.inference.values import ElementError, numbers_of
 from anytime_service.app import create_app
-from anytime_service.errors import FieldError
+from anytime_service.core.service import PredictionService
+from anytime_service.errors import BodyTooLargeError
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.schemas import values as long_values
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, decoders
-from anytime_service.schemas.values import (
-    AT_ONCE,
-    Pauses,
-    TextError,
-    UnevenRowsError,
-    Values,
-    numbers_of,
-    read_list,
-    read_values,
-)
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.values import AT_ONCE, ListLimits
 from anytime_service.settings import Settings
-from models.properties import quick
 from service.loops import run
-from service.serving import Running, columns_model, expected, packed, running, small_model, timeless, until
+from service.serving import Running, expected, packed, running, small_model, timeless, until
 
-MODEL, COLUMNS = small_model(), columns_model()
+MODEL = small_model()
 ROWS = 4_000
 LARGE = {name: np.round(np.random.default_rng(1).normal(size=(ROWS, 2)), 12) for name in ("hog",)}
 LISTS = {"hog": LARGE["hog"].tolist()}
 LIMIT = 200_000
-
-
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have lists of more than 24 bytes cut."""
-    monkeypatch.setattr(long_values, "AT_ONCE", 24)
-
-
-def converted(form: Form, values: Any, width: int, content: bytes | None = None) -> Any:
-    return run(read_list(form, form.encode(values) if content is None else content, width, Pauses()))
-
-
-numbers = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False, width=32)
-)
-tables = st.integers(1, 6).flatmap(
-    lambda width: st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=1, max_size=30)
-)
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_pieces_have_the_numbers_of_the_whole(form: Form) -> None:
-    @quick()
-    @given(tables, st.booleans())
-    def check(table: list[list[Any]], flat: bool) -> None:
-        values = table[0] if flat else table
-        finite = form.encode(values)
-        whole = np.array(values, dtype=np.float64)
-        np.testing.assert_array_equal(converted(form, values, len(table[0])), whole)
-        if form is JSON:
-            spaced = json.dumps(msgspec.json.decode(finite), indent=3).encode()
-            np.testing.assert_array_equal(converted(form, values, len(table[0]), spaced), whole)
-
-    check()
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_an_error_names_its_place_in_the_whole_list(form: Form) -> None:
-    table: list[list[Any]] = [[float(row), 2.5] for row in range(50)]
-    for row in (0, 7, 49):
-        table[row][1] = "two"
-        with pytest.raises(TextError) as error:
-            converted(form, table, 2)
-        assert (error.value.index, error.value.value) == ((row, 1), "two")
-        table[row][1] = {}
-        with pytest.raises(msgspec.ValidationError, match=rf"at `\$\[{row}\]\[1\]`"):
-            converted(form, table, 2)
-        table[row][1] = 2.5
-    flat: list[Any] = [0.5] * 50
-    flat[33] = {"x": [1, 2]}
-    with pytest.raises(msgspec.ValidationError, match=r"at `\$\[33\]`"):
-        converted(form, flat, 50)
-    for other in ({"a": 1}, "text " * 20, 12345678901234567890123456789.0):
-        with pytest.raises(msgspec.ValidationError):
-            converted(form, other, 1)
-    with pytest.raises(msgspec.ValidationError, match="expected numbers"):
-        converted(JSON, ["a], [b" * 20, "c"], 1)
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-@pytest.mark.parametrize(
-    "table",
-    [
-        [[1.0, 2.0]] * 20 + [[1.0]],
-        [[1.0]] + [[1.0, 2.0]] * 20,
-        [[1.0, 2.0]] * 20 + [1.0],
-        [[1.0] * 200],
-        [[1.0, 2.0]] * 3 + [[1.0] * 200],
-    ],
-    ids=["the last is shorter", "the first is shorter", "the last is a number", "one is long", "the last is long"],
-)
-def test_rows_of_different_lengths_are_refused(form: Form, table: Any) -> None:
-    with pytest.raises(UnevenRowsError):
-        converted(form, table, 2)
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_too_many_rows_are_refused_before_any_is_decoded(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_values, "_LISTS", {})
-    content = form.encode([[0.5]] * 5_000)
-    with pytest.raises(FieldError, match="there are 5000 rows; expected at most 4999") as error:
-        run(read_values(form, decoders(Values)[form.name], MODEL, "speed", msgspec.Raw(content), 4_999, Pauses()))
-    assert error.value.field == "rows"
-
-
-async def turns_during(reading: Awaitable[Any]) -> int:
-    """Turns of the event loop that another task has during some reading."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await reading
-    counting.cancel()
-    return turns
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_the_loop_has_its_turn_while_a_long_list_is_converted(form: Form) -> None:
-    async def main() -> None:
-        content = form.encode([[0, 1] * 50] * 4_000)
-        turns = await turns_during(read_list(form, content, 100, Pauses()))
-        assert turns >= 10, "400,000 numbers take 50 ms at the least, and half a millisecond is a turn's"
-
-    run(main())
-
-
-# Text
-
-texts = st.text(max_size=30) | st.sampled_from(["male", "female", "], [", '"], ["', "[[[[[[[["])
-people = st.lists(st.tuples(numbers, texts | st.none()).map(list), min_size=1, max_size=60)
-
-
-def read(form: Form, values: Any, max_rows: int = 10_000, group: str = "person", content: bytes | None = None) -> Any:
-    encoded = msgspec.Raw(form.encode(values) if content is None else content)
-    return run(read_values(form, decoders(Values)[form.name], COLUMNS, group, encoded, max_rows, Pauses()))
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_pieces_with_text_have_the_values_of_the_whole(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_values, "AT_ONCE", 8)
-    monkeypatch.setattr(long_values, "CODED_AT_ONCE", 6)
-    place = COLUMNS.places["person"]
-
-    @quick()
-    @given(people, st.booleans())
-    def check(table: list[list[Any]], flat: bool) -> None:
-        values = table[0] if flat else table
-        whole = coded_values("person", place, values)
-        np.testing.assert_array_equal(read(form, values), whole)
-        if form is JSON:
-            spaced = json.dumps(values, indent=3).encode()
-            np.testing.assert_array_equal(read(form, values, content=spaced), whole)
-
-    check()
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_brackets_in_text_are_not_rows_and_too_many_rows_are_refused(form: Form) -> None:
-    table = [[1.0, "[" * 5_000]] * 4
-    assert len(form.encode(table)) > AT_ONCE
-    assert read(form, table, max_rows=4).shape == (4, 2)
-    with pytest.raises(FieldError, match="there are 4 rows; expected at most 3"):
-        read(form, table, max_rows=3)
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_a_wrong_item_in_a_long_list_with_text_is_refused(form: Form) -> None:
-    table: list[Any] = [[1.0, "male, or not"]] * 4_000
-    assert len(form.encode(table[:1024])) > AT_ONCE
-    ragged = "values of group 'person' are ragged: rows are of different lengths"
-    for wrong, words in (
-        ([*table, 1.0, "male"], ragged),
-        ([*table[:1024], 1.0], ragged),  # the last piece has nothing else
-        ([*table[:1024], [1.0]], "are 1 x 1; expected 1 x 2"),
-        ([*table, [1.0, 2.0]], "column 'sex' has 2.0; expected text, or null"),
-        ([1.0, *table], "not a list of rows"),
-        (["male"] * 9_000, "are 1 x 9000; expected 1 x 2"),
-    ):
-        with pytest.raises(FieldError, match=words) as error:
-            read(form, wrong)
-        assert error.value.field == "groups.person"
-    with pytest.raises(msgspec.ValidationError, match=r"at `\$\[4000\]\[1\]`"):
-        read(form, [*table, [1.0, {}]])
-
-
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_the_loop_has_its_turn_while_a_long_list_with_text_is_converted(form: Form) -> None:
-    async def main() -> None:
-        content = msgspec.Raw(form.encode([[0.5, "male"]] * 100_000))
-        reading = read_values(form, decoders(Values)[form.name], COLUMNS, "person", content, 100_000, Pauses())
-        assert await turns_during(reading) >= 10, (
-            "200,000 values take 50 ms at the least, and half a millisecond is a turn's"
-        )
-
-    run(main())
 
 
 def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
@@ -232,12 +36,52 @@ def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
     values: Any = [[0.5]] * 10_000 + [["x" * 200_000]]
     tracemalloc.start()
     try:
-        with pytest.raises(TextError) as error:
-            numbers_of(values)
+        with pytest.raises(ElementError) as error:
+            numbers_of("speed", ("v",), values)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
     assert error.value.index == (10_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "allowed"), [(100, 500, True), (50_000, 1, True), (1, 50_001, False), (101, 500, False)]
+)
+def test_lists_in_json_hold_at_most_50_000_values(rows: int, width: int, allowed: bool) -> None:
+    content, limits = JSON.encode([[0] * width] * rows), ListLimits(1 << 20, 50_000)
+    for message in (content, content.decode()):
+        if allowed:
+            assert not limits.must_be_packed(JSON, message)
+        else:
+            with pytest.raises(BodyTooLargeError, match="values in lists of JSON; expected at most 50000; send Mess"):
+                limits.must_be_packed(JSON, message)
+
+
+def test_lists_in_messagepack_fit_if_as_many_numbers_do() -> None:
+    limits = ListLimits(1 << 20, 50_000)
+    assert not limits.must_be_packed(MSGPACK, MSGPACK.encode([0.5] * 49_990))
+    assert limits.must_be_packed(MSGPACK, MSGPACK.encode([0.5] * 50_001))
+
+
+def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
+    async def main() -> None:
+        handler = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
+        turns, done = 0, 0
+
+        async def long() -> None:
+            nonlocal done
+            await handler.turn(AT_ONCE + 1)
+            done += 1
+
+        waiting = [asyncio.create_task(long()) for _ in range(5)]
+        while done < len(waiting):
+            before = done
+            await asyncio.sleep(0)
+            turns += 1
+            assert done - before <= 1
+        assert turns >= len(waiting)
+
+    run(main())
 
 
 @contextmanager
@@ -385,13 +229,13 @@ def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(servi
 
 
 @pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
-def test_a_deadline_that_expires_while_long_values_are_converted_is_answered_in_time(
+def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
     late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow(self: Pauses) -> None:
-        await asyncio.sleep(0.01)
+    async def slow(_self: PredictionService, size: int) -> None:
+        await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
-    monkeypatch.setattr(Pauses, "pause", slow)
+    monkeypatch.setattr(PredictionService, "turn", slow)
     with alone() as service:
         if late == "stream":
             with service.stream() as stream:

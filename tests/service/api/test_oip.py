@@ -246,6 +246,9 @@ def test_the_query_says_what_the_json_does_not(service: Running) -> None:
     plain = json.dumps({"inputs": tensors(VALUES)}).encode()
     assert post(service, plain, budget=1).json()["parameters"]["prefix"] == 1
     said = json.dumps({"inputs": tensors(VALUES), "parameters": {"budget": 5}}).encode()
-    assert post(service, said, budget=1).json()["parameters"]["prefix"] == 2
+    assert post(service, said, budget=5).json()["parameters"]["prefix"] == 2
+    twice = post(service, said, budget=1)
+    assert (twice.status_code, twice.json()["field"]) == (422, "budget")
+    assert twice.json()["error"] == "budget is 5.0 in the body and 1.0 in the query; send it once"
     assert output(post(service, b'{"inputs": []}', rows=3).json()).tolist() == [[BASE_RATE]] * 3
     assert output(infer(service, [], parameters={"rows": 2})).tolist() == [[BASE_RATE]] * 2

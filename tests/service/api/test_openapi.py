@@ -10,13 +10,14 @@ from starlette.routing import Route
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.http.options import PARAMETERS, PREDICTION_PARAMETERS
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame
 from anytime_service.settings import Settings
 from service.serving import VALUES, Running
 
+IN_A_SESSION = {*PARAMETERS} - {"model", "rows"}
 ITSELF = {"/docs", "/openapi.json"}
 
 
@@ -89,8 +90,8 @@ def test_what_a_request_for_a_prediction_may_say_is_documented(app: AnytimeAPI) 
     headers = {"Request-Timeout-Ms", "grpc-timeout"}
     for path, method, said in (
         ("/predict", "post", {*PARAMETERS, *headers}),
-        ("/predict", "get", {*PREDICTION_PARAMETERS, *headers, "session"}),
-        ("/sessions/{id}/predict", "get", {*PREDICTION_PARAMETERS, *headers, "id"}),
+        ("/predict", "get", {*IN_A_SESSION, *headers, "session"}),
+        ("/sessions/{id}/predict", "get", {*IN_A_SESSION, *headers, "id"}),
     ):
         assert {each["name"] for each in paths[path][method]["parameters"]} == said
 

@@ -111,7 +111,7 @@ def test_a_plan_states_the_costs_of_the_rows_that_are_requested(pages: Running) 
         spent = [total("speed", "hog", rows=rows), total("speed", "hog", "blood", "lab", rows=rows)]
         assert [step["spent_total"] for step in steps] == pytest.approx(spent)
         assert [step["cost"] for step in steps] == pytest.approx([4.0, 5.0]), "per row, as budgets are"
-    reply = pages.get("/models/brake/plan", rows="").json()
+    reply = pages.get("/models/brake/plan").json()
     assert reply["rows"] == ROWS, "the number that the model's costs are for"
     assert reply["steps"][1]["cost_total"] == pytest.approx(ROWS * reply["steps"][1]["cost"])
     with Client(pages.url) as client:

@@ -56,9 +56,17 @@ def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> Non
     assert "moments" in answer["note"]
 
 
-def test_empty_parameters_count_as_not_given(service: Running, model: Model) -> None:
-    response = service.post({"groups": VALUES}, budget="", deadline_ms="", policy="", model="")
-    assert told(response) == expected(model, VALUES)
+def test_options_are_in_the_body_or_in_the_query(service: Running) -> None:
+    for options in ({"budget": 1.0}, {"explain": True}, {"ranking": True, "rows": 1}, {"deadline_ms": 5_000.0}):
+        body, query = (
+            told(service.post({"groups": VALUES} | options)),
+            told(service.post({"groups": VALUES}, **options)),
+        )
+        assert body == query
+    for name, value in {"model": "brake", "overload": "prior", "updates": True, "traceparent": "00"}.items():
+        response = service.post({"groups": VALUES, name: value})
+        assert_problem(service, response, 422)
+        assert response.json()["field"] == name
 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "Application/JSON; charset=utf-8"])
@@ -108,7 +116,7 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
         (b"{}", 400, None, "missing required field `groups`"),
         (b'{"groups": [1]}', 400, "groups", "expected `object`"),
         (b'{"groups": {}, "rows": 1.5}', 400, "rows", "expected `int"),
-        (b'{"groups": {}, "rows": 0}', 422, "rows", "expected 1 to 50"),
+        (b'{"groups": {}, "rows": 0}', 400, "rows", ">= 1"),
         (b'{"groups": {}, "rows": 51}', 422, "rows", "expected 1 to 50"),
         (b'{"groups": {"sped": [1]}}', 422, "groups.sped", "did you mean 'speed'"),
         (b'{"groups": {"blood": [1]}}', 422, "groups.blood", "has no features"),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import anytime_service.client as package
@@ -270,18 +271,43 @@ def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client, cla
         assert two.probabilities == [[0.6, 0.4]] * 2
 
 
+CONTAINERS: dict[str, tuple[Any, list[float | None]]] = {
+    "a frame": (pd.DataFrame({"h1": [2.0], "h0": [1.0]}), [1.0, 2.0]),
+    "a record": (np.array([(2.0, 1.0)], dtype=[("h1", float), ("h0", float)]), [1.0, 2.0]),
+    "a row of a frame": (pd.Series({"h1": 2.0, "h0": 1.0}), [1.0, 2.0]),
+    "a masked array": (np.ma.masked_array([1.0, 1e21], [False, True]), [1.0, None]),
+    "pandas.NA": ([1.0, pd.NA], [1.0, None]),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers_keep_their_meaning_on_every_way_to_the_server(client: Client, name: str) -> None:
+    values, plain = CONTAINERS[name]
+    expected = client.predict({**VALUES, "hog": plain}, model="brake")
+    answers = [
+        client.predict({**VALUES, "hog": values}, model="brake"),
+        client.predict({**VALUES, "hog": values}, model="brake", deadline_ms=LONG_MS),
+        client.run(but(hog=lambda _: values), VALUES, LONG_MS, model="brake"),
+    ]
+    with client.session("brake") as session:
+        session.add_many({**VALUES, "hog": values})
+        answers.append(session.predict())
+    assert [(each.prediction, each.imputed) for each in answers] == [(expected.prediction, expected.imputed)] * 4
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
+        ({"hog": pd.DataFrame({"h0": [1.0], "h2": [2.0]})}, "values of group 'hog' have the columns 'h0', 'h2'"),
         ({"hog": ["fast", b"slow"]}, "values of group 'hog' are not all numbers or text"),
         ({"hog": np.array([1j, 2j])}, "values of group 'hog' are neither numbers nor text"),
         ({"hog": np.zeros((2, 2, 2))}, "values of group 'hog' are 2 x 2 x 2"),
-        ({"hog": 3.0}, "values of group 'hog' are a single value"),
+        ({"hog": "3.0"}, "values of group 'hog' are neither numbers nor text"),
         ({"hog": {"h0": 1}}, "values of group 'hog' are neither numbers nor text"),
         ({"speed": [[1.0], [2.0]], "hog": np.zeros((3, 2))}, "values of group 'hog' are 3 x 2; expected 2 rows"),
         ({"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]}, "values of group 'hog' have 1 rows; expected 2"),
         ({"hog": [10**400, 1]}, "values of group 'hog'"),
-        ({"hog": Unreadable()}, "converting the values of group 'hog' to an array failed"),
+        ({"hog": Unreadable()}, "values of group 'hog' are not an array"),
     ],
 )
 def test_invalid_values_are_rejected_before_they_are_sent(client: Client, groups: Any, message: str) -> None:
@@ -317,9 +343,10 @@ def test_a_problem_names_the_error_and_the_field(client: Client) -> None:
     assert (wide.value.status, wide.value.field) == (422, "groups.hog")
     with pytest.raises(ProblemError, match="several models"):
         client.predict(VALUES)
-    with pytest.raises(ProblemError) as policy:
+    with pytest.raises(ValuesError, match=r"^policy is 'best'; expected one of arrived, prefix$"):
         client.predict(VALUES, model="brake", policy="best")  # type: ignore[arg-type]
-    assert policy.value.status in (400, 422)
+    with pytest.raises(TypeError, match=r"^there is no option 'deadline'; did you mean 'deadline_ms'"):
+        client.predict(VALUES, deadline=5)  # type: ignore[call-arg]
     assert client.predict(VALUES, model="brake").complete  # and none of it broke anything
 
 
@@ -382,7 +409,7 @@ def test_run_accepts_many_rows_and_ranks_them(client: Client, model: Model) -> N
         (broken, "RuntimeError: no light on the sensor"),
         (too_wide, "values of group 'hog' are"),
         (words, "column 'h0' has 'fast'; expected a number"),
-        (lambda _: Unreadable(), "to an array failed (RuntimeError: not without a gradient)"),
+        (lambda _: Unreadable(), "are not an array (RuntimeError: not without a gradient)"),
     ],
 )
 def test_run_continues_without_a_group_that_fails(client: Client, failing: Any, why: str) -> None:

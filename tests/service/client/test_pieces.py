@@ -19,7 +19,9 @@ from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import MAX_MARGIN_MS, Endpoint, NetworkMargin
 from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
+from anytime_service.schemas.values import ListLimits
 from service.serving import LIKELIHOODS, likelihood_model
 
 
@@ -38,14 +40,19 @@ def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, s
     assert (endpoint.http, endpoint.stream) == (http, stream)
 
 
+LIMITS = ListLimits(1_000, 100)
+
+
 def test_the_server_reads_messages_without_their_defaults() -> None:
-    begin = BeginFrame(3, "m", 2, 1.5, 20.0, "arrived", True, True)
-    assert read_frame(MSGPACK, MSGPACK.encode(begin), 1_000) == begin
-    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(0)), 1_000) == BeginFrame(0)
-    assert len(MSGPACK.encode(BeginFrame(0))) < 20
+    begin = BeginFrame(
+        id=3, model="m", rows=2, budget=1.5, deadline_ms=20.0, policy="arrived", updates=True, ranking=True
+    )
+    assert read_frame(MSGPACK, MSGPACK.encode(begin), LIMITS) == begin
+    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(id=0)), LIMITS) == BeginFrame(id=0)
+    assert len(MSGPACK.encode(BeginFrame(id=0))) < 20
     sent = encode_values("hog", [1.0, None])
     group = MSGPACK.encode(PackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
-    assert read_frame(MSGPACK, group, 1_000) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
+    assert read_frame(MSGPACK, group, LIMITS) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
@@ -53,13 +60,13 @@ def test_the_server_reads_messages_without_their_defaults() -> None:
 def test_the_cached_base_rate_is_the_librarys_for_the_same_number_of_rows(family: str, rows: int) -> None:
     model = likelihood_model(family)
     known = KnownModel(summary(model, ()), Prediction(model).answer())
-    assert known.base_rate(BeginFrame(0, rows=rows)) == Prediction(model, rows).answer()
+    assert known.base_rate(PredictionOptions(rows=rows)) == Prediction(model, rows).answer()
 
 
 def test_interval_and_set_of_the_base_rate_are_repeated_for_every_row() -> None:
     model = likelihood_model("poisson")
     base = replace(Prediction(model).answer(), interval=[0.0, 2.0], prediction_set=["a"])
-    found = KnownModel(summary(model, ()), base).base_rate(BeginFrame(0, rows=2))
+    found = KnownModel(summary(model, ()), base).base_rate(PredictionOptions(rows=2))
     assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
 
 

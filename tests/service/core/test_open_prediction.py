@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from anytime.errors import AnytimeError, ValuesError
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import arrived_model
-from anytime_service.core.open_prediction import OpenPrediction, State
+from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
+from anytime_service.schemas.options import PredictionOptions
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
 
@@ -23,22 +24,6 @@ TRAINED = trained_model()
 """Has its moments; its sequence is lab, hog, speed."""
 HOG = frozenset({"hog"})
 EVERY_POLICY = ("prefix", "arrived")
-TRANSITIONS = {
-    (State.NEW, "begin"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "groups"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "took"): frozenset({State.OPEN, State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "solved"): frozenset({State.OPEN}),
-    (State.OPEN, "end"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.OPEN, "deadline"): frozenset({State.ANSWERED}),
-    (State.OPEN, "drain"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "groups"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "took"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "solved"): frozenset({State.SOLVING, State.ANSWERED}),
-    (State.SOLVING, "end"): frozenset({State.SOLVING}),
-    (State.SOLVING, "deadline"): frozenset({State.ANSWERED}),
-    (State.SOLVING, "drain"): frozenset({State.ANSWERED}),
-}
-"""Possible next states of each legal event; other pairs of state and event are illegal."""
 EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
     "begin": lambda opened, now: opened.begin(now),
     "groups": lambda opened, now: opened.groups(now, {"speed": VALUES["speed"]}),
@@ -53,7 +38,7 @@ EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
 def reach(state: State, policy: Any = "arrived") -> OpenPrediction:
     opened = OpenPrediction(TRAINED)
     if state is not State.NEW:
-        opened.begin(0.0, policy=policy)
+        opened.begin(0.0, PredictionOptions(policy=policy))
         opened.group(1.0, "hog", VALUES["hog"])
     if state is State.SOLVING:
         assert opened.end(2.0) is None
@@ -76,7 +61,7 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
     opened = reach(state, policy)
     if (state, event) in TRANSITIONS:
         answer = EVENTS[event](opened, 3.0)
-        assert opened.state in TRANSITIONS[state, event]
+        assert opened.state in TRANSITIONS[state, event].values()
         assert (answer is not None) == (opened.state is State.ANSWERED)
         return
     with pytest.raises(UnexpectedEventError, match=event):
@@ -88,23 +73,23 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
 def test_an_illegal_event_does_not_show_in_the_answer() -> None:
     disturbed, quiet = OpenPrediction(MODEL), OpenPrediction(MODEL)
     for opened in (disturbed, quiet):
-        opened.begin(0.0, budget=5.0)
+        opened.begin(0.0, PredictionOptions(budget=5.0))
     with pytest.raises(UnexpectedEventError):
-        disturbed.begin(1.0, rows=3, budget=1.0, policy="arrived")
+        disturbed.begin(1.0, PredictionOptions(rows=3, budget=1.0, policy="arrived"))
     for opened in (disturbed, quiet):
         opened.group(2.0, "speed", [2.0])
     assert disturbed.end(3.0) == quiet.end(3.0)
 
 
 def test_deadline_zero_answers_the_base_rate_at_once() -> None:
-    answer = OpenPrediction(MODEL).begin(5.0, rows=2, deadline_ms=0)
+    answer = OpenPrediction(MODEL).begin(5.0, PredictionOptions(rows=2, deadline_ms=0))
     assert answer is not None
     assert (answer.prediction, answer.prefix, answer.complete) == ([BASE_RATE, BASE_RATE], 0, False)
     assert (answer.reason, answer.elapsed_ms) == ("deadline", 0.0)
 
 
 def test_a_budget_that_buys_nothing_is_answered_at_once() -> None:
-    answer = OpenPrediction(MODEL).begin(0.0, budget=0.5)
+    answer = OpenPrediction(MODEL).begin(0.0, PredictionOptions(budget=0.5))
     assert answer is not None
     assert (answer.prediction, answer.reason, answer.complete) == (BASE_RATE, "budget", True)
 
@@ -122,7 +107,7 @@ def test_the_group_that_completes_the_budgets_prefix_brings_the_answer(
     budget: float | None, names: list[str], reason: str
 ) -> None:
     opened = OpenPrediction(MODEL)
-    assert opened.begin(0.0, budget=budget) is None
+    assert opened.begin(0.0, PredictionOptions(budget=budget)) is None
     for name in names[:0:-1]:
         assert opened.group(1.0, name, VALUES[name]) is None
     answer = opened.group(2.0, names[0], VALUES[names[0]])
@@ -132,14 +117,14 @@ def test_the_group_that_completes_the_budgets_prefix_brings_the_answer(
 
 def test_groups_outside_the_budgets_prefix_do_not_complete_it() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, budget=5.0)
+    opened.begin(0.0, PredictionOptions(budget=5.0))
     assert opened.groups(1.0, {"hog": VALUES["hog"], "lab": VALUES["lab"]}) is None
     assert opened.state is State.OPEN
 
 
 def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it_falls_back_to() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, budget=1.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(budget=1.0, policy="arrived"))
     answer = opened.group(1.0, "speed", [2.0])
     assert answer is not None
     assert (answer.policy, answer.note is not None) == ("prefix", True)
@@ -147,7 +132,7 @@ def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it
 
 def test_groups_after_the_deadline_are_used_and_named() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(100.0, deadline_ms=10.0)
+    opened.begin(100.0, PredictionOptions(deadline_ms=10.0))
     assert opened.group(110.0, "speed", [2.0]) is None
     assert opened.group(110.1, "hog", VALUES["hog"]) is None
     answer = opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]})
@@ -158,7 +143,7 @@ def test_groups_after_the_deadline_are_used_and_named() -> None:
 def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
     shared = Prediction(MODEL)
     opened = OpenPrediction(MODEL, shared)
-    opened.begin(0.0, deadline_ms=10.0)
+    opened.begin(0.0, PredictionOptions(deadline_ms=10.0))
     shared.add("speed", VALUES["speed"])
     assert opened.took(10.1, ["speed"]) is None
     answer = opened.deadline(10.2)
@@ -167,7 +152,7 @@ def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
 
 def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, deadline_ms=1.0)
+    opened.begin(0.0, PredictionOptions(deadline_ms=1.0))
     with pytest.raises(FieldError, match="did you mean 'speed'"):
         opened.group(2.0, "sped", [1.0])
     assert opened.deadline(2.0).late_groups == ()
@@ -175,7 +160,7 @@ def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
 
 def test_a_deadline_event_answers_even_if_it_is_early() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, deadline_ms=5.0)
+    opened.begin(0.0, PredictionOptions(deadline_ms=5.0))
     assert opened.deadline(4.1).reason == "deadline"
 
 
@@ -223,7 +208,7 @@ def test_groups_that_arrive_together_are_accepted_all_or_none(before: dict[str, 
 def test_begin_can_be_retried_after_an_error(wrong: dict[str, Any]) -> None:
     opened = OpenPrediction(MODEL)
     with pytest.raises(ValuesError):
-        opened.begin(0.0, **wrong)
+        opened.begin(0.0, PredictionOptions(**wrong))
     assert opened.state is State.NEW
     assert opened.begin(0.0) is None
 
@@ -232,12 +217,12 @@ def test_a_budget_and_a_deadline_without_end_are_refused_alike_by_every_binding(
     for wrong in ("budget", "deadline_ms"):
         options: dict[str, Any] = {wrong: float("inf")}
         with pytest.raises(FieldError, match="expected a number, 0 or more"):
-            OpenPrediction(MODEL).begin(0.0, **options)
+            OpenPrediction(MODEL).begin(0.0, PredictionOptions(**options))
 
 
 def test_the_first_values_set_the_number_of_rows() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, rows=None)
+    opened.begin(0.0, PredictionOptions(rows=None))
     assert opened.prediction.rows == 1
     opened.group(1.0, "speed", [[1.0], [2.0], [3.0]])
     assert opened.prediction.rows == 3
@@ -251,7 +236,7 @@ def test_the_first_values_set_the_number_of_rows() -> None:
 
 def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, rows=2)
+    opened.begin(0.0, PredictionOptions(rows=2))
     opened.group(1.0, "speed", [[1.0], [2.0]])
     opened.group(1.0, "hog", [[1.0, 2.0], [3.0, 4.0]])
     opened.prepare()
@@ -262,7 +247,7 @@ def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
 
 def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, rows=None)
+    opened.begin(0.0, PredictionOptions(rows=None))
     with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
         opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
     assert (error.value.field, opened.prediction.received) == ("groups", ())
@@ -270,13 +255,13 @@ def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
 
 def test_rows_are_ranked_by_their_scores_on_request() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, rows=4, ranking=True)
+    opened.begin(0.0, PredictionOptions(rows=4, ranking=True))
     opened.group(1.0, "speed", [[1.0], [4.0], [4.0], [-2.0]])
     answer = opened.end(2.0)
     assert answer is not None
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
     with pytest.raises(FieldError, match="cannot rank rows") as error:
-        OpenPrediction(small_model(responses=2)).begin(0.0, rows=4, ranking=True)
+        OpenPrediction(small_model(responses=2)).begin(0.0, PredictionOptions(rows=4, ranking=True))
     assert error.value.field == "ranking"
 
 
@@ -316,7 +301,7 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
 
 def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
     opened = OpenPrediction(TRAINED)
-    opened.begin(0.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(policy="arrived"))
     opened.group(1.0, "hog", VALUES["hog"])
     assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
     opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
@@ -369,7 +354,7 @@ def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
 
 def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_solved_first() -> None:
     opened = OpenPrediction(TRAINED)
-    opened.begin(0.0, deadline_ms=5.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(deadline_ms=5.0, policy="arrived"))
     opened.group(1.0, "hog", VALUES["hog"])
     assert opened.end(5.1) is None
     answer = opened.solved(5.2, HOG, arrived_model(TRAINED, HOG))
@@ -379,7 +364,7 @@ def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_s
 
 def test_an_end_after_the_deadline_has_the_deadline_for_its_reason() -> None:
     opened = OpenPrediction(MODEL)
-    opened.begin(0.0, deadline_ms=5.0)
+    opened.begin(0.0, PredictionOptions(deadline_ms=5.0))
     answer = opened.end(5.1)
     assert answer is not None
     assert (answer.reason, answer.policy) == ("deadline", "prefix")
@@ -420,7 +405,7 @@ def test_groups_received_while_the_optimum_is_solved_change_what_is_solved() -> 
 
 def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None:
     opened = OpenPrediction(TRAINED)
-    opened.begin(0.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(policy="arrived"))
     for now, name in enumerate(VALUES):
         assert opened.group(float(now), name, VALUES[name]) is None
     everything = frozenset(VALUES)
@@ -433,7 +418,7 @@ def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None
 
 def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
     opened = OpenPrediction(TRAINED)
-    opened.begin(0.0, budget=6.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
     opened.group(1.0, "speed", VALUES["speed"])
     assert opened.unsolved == frozenset({"speed"})
     opened.group(2.0, "hog", VALUES["hog"])
@@ -453,7 +438,7 @@ def test_groups_of_a_shared_prediction_count() -> None:
     shared = Prediction(MODEL)
     shared.add("speed", VALUES["speed"])
     opened = OpenPrediction(MODEL, shared)
-    assert opened.begin(0.0, budget=5.0, deadline_ms=100.0) is None
+    assert opened.begin(0.0, PredictionOptions(budget=5.0, deadline_ms=100.0)) is None
     assert opened.prediction.received == ("speed",)
     shared.add("lab", VALUES["lab"])
     assert opened.took(1.0, ["lab"]) is None
@@ -471,7 +456,7 @@ def test_a_prediction_whose_groups_are_all_received_is_answered_at_once() -> Non
     assert answer is not None
     assert answer.reason == "complete"
     waiting = OpenPrediction(TRAINED, shared)
-    assert waiting.begin(0.0, policy="arrived") is None
+    assert waiting.begin(0.0, PredictionOptions(policy="arrived")) is None
     assert waiting.state is State.SOLVING
 
 
@@ -508,6 +493,9 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
         named, refused = arguments
         groups = opened.unsolved or frozenset() if named is None else named
         return opened.solved(now, groups, None if refused else arrived_model(TRAINED, groups))
+    if name == "begin":
+        rows, budget, deadline_ms, policy = arguments
+        return opened.begin(now, PredictionOptions(rows=rows, budget=budget, deadline_ms=deadline_ms, policy=policy))
     answer: Answer | None = getattr(opened, name)(now, *arguments)
     return answer
 
@@ -520,7 +508,7 @@ def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) 
         try:
             results.append(apply(opened, name, now, arguments))
             event = "groups" if name == "group" else name
-            assert opened.state in TRANSITIONS[before[0], event]
+            assert opened.state in TRANSITIONS[before[0], event].values()
             if seen is not None:
                 seen.add((before[0], event, opened.state))
         except AnytimeError as error:
@@ -550,7 +538,7 @@ def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     shared = Prediction(TRAINED)
     shared.add("hog", VALUES["hog"])
     opened = OpenPrediction(TRAINED, shared)
-    opened.begin(0.0, budget=6.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
     lab = frozenset({"lab"})
     opened.solved(1.0, lab, arrived_model(TRAINED, lab))
     opened.end(2.0)
@@ -582,13 +570,13 @@ def test_every_transition_of_the_table_occurs() -> None:
     for name in VALUES:
         full.add(name, VALUES[name])
     opened = OpenPrediction(TRAINED, full)
-    opened.begin(0.0, policy="arrived")
+    opened.begin(0.0, PredictionOptions(policy="arrived"))
     seen.add((State.NEW, "begin", opened.state))
     for event, received in (("groups", {"lab": VALUES["lab"]}), ("took", ["lab"])):
         opened = about_to_want_a_set_that_is_solved()
         assert getattr(opened, event)(4.0, received).policy == "arrived"
         seen.add((State.SOLVING, event, opened.state))
-    listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets}
+    listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets.values()}
     assert seen == listed
 
 
@@ -603,7 +591,7 @@ def test_the_order_of_arrival_does_not_change_the_answer(
     order: list[str], budget: float | None, count: int, policy: Any
 ) -> None:
     opened, reference = OpenPrediction(TRAINED), Prediction(TRAINED)
-    answer = opened.begin(0.0, budget=budget, policy=policy)
+    answer = opened.begin(0.0, PredictionOptions(budget=budget, policy=policy))
     for name in order[:count]:
         if answer is None and opened.state is State.OPEN:
             reference.add(name, VALUES[name])

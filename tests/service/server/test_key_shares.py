@@ -20,7 +20,6 @@ from websockets.frames import Opcode
 from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
@@ -28,6 +27,7 @@ from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
 from service.doors import bearer
@@ -119,7 +119,7 @@ class Steps:
             if kind == "open":
                 self.lives.append(
                     self.handler.open(
-                        PredictionRequest(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account
+                        PredictionOptions(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account
                     )
                 )
             elif kind == "create":
@@ -135,7 +135,7 @@ class Steps:
                     callbacks: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
                     shared = session.prediction
                     joined = self.handler.open(
-                        PredictionRequest(deadline_ms=5_000), now_ms(), *callbacks, shared=shared, account=account
+                        PredictionOptions(deadline_ms=5_000), now_ms(), *callbacks, shared=shared, account=account
                     )
                     if not joined.answered:
                         session.join(joined)

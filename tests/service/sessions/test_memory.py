@@ -11,11 +11,11 @@ import pytest
 
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import PredictionRequest
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions import memory
 from anytime_service.sessions.memory import MemorySession, MemorySessions
 from anytime_service.settings import Settings
@@ -172,7 +172,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
             fail = explode if failing and broken == "the error too" else failures.append
             on_answer = explode if failing else answers.append
             live = handler.open(
-                PredictionRequest(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction
+                PredictionOptions(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction
             )
             session.join(live)
         with logged("anytime_service") as records:

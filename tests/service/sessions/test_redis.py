@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, PredictionRequest
+from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
     DamagedSessionError,
@@ -29,6 +29,7 @@ from anytime_service.errors import (
 )
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
 from anytime_service.sessions.redis_store import MAX_RETAINED, ModelVersions, RedisSessions
@@ -57,7 +58,7 @@ class Replica:
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
         async with self.store.read(name, begun + deadline_ms, self.handler.accounts.anonymous) as session:
-            request = PredictionRequest(deadline_ms=deadline_ms)
+            request = PredictionOptions(deadline_ms=deadline_ms)
             live = self.handler.open(
                 request, begun, self.answers.append, self.failures.append, shared=session.prediction
             )

@@ -27,7 +27,7 @@ from anytime_service.client.engine import Call
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Channel
 from anytime_service.models.registry import ModelRegistry, load_registry
-from anytime_service.schemas.stream import BeginFrame
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.serving import GROUPS, VALUES, Running, rows_of, running, small_model, until
 from service.slowness import SLOW_S, slow
@@ -199,7 +199,7 @@ class _Link:
 @pytest.mark.parametrize("answered", [True, False])
 def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
     async def told() -> list[Any]:
-        call, link = Call(None, BeginFrame(0), 0.0), _Link()  # type: ignore[arg-type]
+        call, link = Call(None, PredictionOptions(), 0.0), _Link()  # type: ignore[arg-type]
         call._channel = channel = Channel(link, 7, 5.0, None)  # type: ignore[arg-type]
         channel.answer = Prediction(small_model()).answer() if answered else None
         call.close()
@@ -213,7 +213,7 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
 
 def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
     async def told() -> None:
-        call = Call(None, BeginFrame(0), 0.0)  # type: ignore[arg-type]
+        call = Call(None, PredictionOptions(), 0.0)  # type: ignore[arg-type]
         call.close()
         call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -19,7 +18,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from websockets.exceptions import InvalidStatus
 
-from anytime.inference.prediction import Prediction
+from anytime.inference.deadline import LatenessRecord
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
 from anytime_service.models.registry import ModelRegistry, load_registry
@@ -84,19 +83,15 @@ def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Runnin
     assert len(names) > 50
 
 
-def test_the_margin_follows_the_lateness_of_previous_answers_and_is_at_most_1_ms() -> None:
-    model = small_model()
-    signals = Metrics().of(model)
-    answer = Prediction(model).answer(reason="deadline")
-    begun = signals.margin_ms
-    signals.answered(replace(answer, reason="end"), None)
-    assert signals.margin_ms == begun, "only answers at a deadline count"
-    for _ in range(200):
-        signals.answered(answer, 5.0)
-    assert begun < signals.margin_ms <= 1.0
+def test_the_margin_that_answers_use_is_exposed() -> None:
+    signals, record = Metrics(), LatenessRecord()
+    signals.of(small_model()).show_margin(lambda: record.margin_ms)
     for _ in range(20_000):
-        signals.answered(answer, -5.0)
-    assert signals.margin_ms == 0.0
+        record.add(-5.0)
+    assert 'anytime_deadline_margin_seconds{model="brake"} 0.0' in scraped(signals)
+    for _ in range(200):
+        record.add(5.0)
+    assert 'anytime_deadline_margin_seconds{model="brake"} 0.001' in scraped(signals)
 
 
 def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
@@ -198,12 +193,12 @@ def test_the_least_recently_used_session_is_removed() -> None:
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
-    row = np.zeros(1)
-    timings.received("b", of_model, {"speed": row}, 3.0, again=False)
-    timings.received("a", of_model, {"hog": row}, 5.0, again=False)  # like a session that another replica began
-    timings.received("a", of_model, {"hog": row}, 9.0, again=False)
+
+    timings.received("b", of_model, ["speed"], 1, 3.0, again=False)
+    timings.received("a", of_model, ["hog"], 1, 5.0, again=False)  # like a session that another replica began
+    timings.received("a", of_model, ["hog"], 1, 9.0, again=False)
     timings.end("b")
-    timings.received("b", of_model, {"lab": row}, 9.0, again=False)
+    timings.received("b", of_model, ["lab"], 1, 9.0, again=False)
     seconds = re.findall(
         r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(signals), re.MULTILINE
     )

@@ -6,7 +6,7 @@ import math
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
@@ -20,12 +20,13 @@ from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
+from anytime_service.http.responses import check_query
 
 WIDEST = 1000  # maximum number of features that are drawn jointly: the factorisation costs the cube of their number
 RIDGE = 1e-6  # added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns
 DIGITS = 2  # decimals after the first digit of a feature's deviation: few enough for a person to read and type
 
-router = APIRouter(tags=["models"], responses=problem_responses(500))
+router = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 
 
 class CurvePoint(BaseModel, frozen=True):

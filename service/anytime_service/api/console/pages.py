@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
 from anytime_service.api.openapi import problem_responses
-from anytime_service.http.responses import problem_response
+from anytime_service.http.responses import check_query, problem_response
 from anytime_service.schemas.problem import Problem
 
 STATIC = Path(__file__).with_name("static")
@@ -51,7 +51,7 @@ PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referre
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
-router = APIRouter(tags=["console"], responses=problem_responses(500))
+router = APIRouter(tags=["console"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 
 
 @dataclass(frozen=True)

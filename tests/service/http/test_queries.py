@@ -1,0 +1,83 @@
+"""A query parameter that is unknown, has no value or is given twice is an error on every route and binding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running, running, small_model
+
+ITSELF = {"/openapi.json"}
+
+
+def _routes() -> list[tuple[str, str]]:
+    app = create_app(ModelRegistry.of([small_model()]), Settings(port=0))
+    found, waiting = [], list[Any](app.routes)
+    while waiting:
+        route = waiting.pop()
+        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
+        if isinstance(route, Route):
+            found += [(method, route.path) for method in (route.methods or set()) - {"HEAD"}]
+        elif inner is not None:
+            waiting += inner.routes
+    return sorted(each for each in found if each[1] not in ITSELF and each != ("GET", "/stream"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+        yield service
+
+
+@pytest.mark.parametrize(("method", "path"), _routes(), ids=" ".join)
+def test_an_unknown_parameter_is_an_error_on_every_route(server: Running, method: str, path: str) -> None:
+    path = path.format(name="brake", version="v1", id="x", file="console.js")
+    for query in ("bugdet=1", "bugdet=", "bugdet"):
+        response = httpx.request(method, f"{server.url}{path}?{query}")
+        assert response.status_code == 422, response.text
+        assert response.json()["field"] == "bugdet"
+        assert response.json()["detail"].startswith("there is no parameter 'bugdet'; ")
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v2/models/brake/infer"])
+@pytest.mark.parametrize("name", ["deadline_ms", "budget", "policy", "ranking", "overload", "explain", "rows"])
+def test_an_option_without_a_value_or_given_twice_is_an_error(server: Running, path: str, name: str) -> None:
+    value = {"policy": "prefix", "overload": "refuse"}.get(name, "1")
+    for query, says in (
+        (f"{name}=", "has no value"),
+        (name, "has no value"),
+        (f"{name}={value}&{name}={value}", "more"),
+    ):
+        response = httpx.post(f"{server.url}{path}?{query}", json={"groups": {}})
+        assert (response.status_code, response.json()["field"]) == (422, name)
+        assert says in response.json()["detail"]
+
+
+@pytest.mark.parametrize("query", ["budget=", "budget=1&budget=2", "rows=", "have=", "rows=1&rows=1"])
+def test_a_plan_refuses_a_parameter_without_a_value_or_given_twice(server: Running, query: str) -> None:
+    assert httpx.get(f"{server.url}/models/brake/plan?{query}").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "name", ["Request-Timeout-Ms", "grpc-timeout", "Content-Type", "Inference-Header-Content-Length"]
+)
+def test_a_header_of_an_option_is_sent_once(server: Running, name: str) -> None:
+    value = {"grpc-timeout": "1S", "Content-Type": "application/json"}.get(name, "100")
+    response = httpx.post(f"{server.url}/predict", content=b'{"groups": {}}', headers=[(name, value), (name, value)])
+    assert (response.status_code, response.json()["field"]) == (422, name.lower())
+
+
+def test_the_stream_has_no_query(server: Running) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"{server.url.replace('http', 'ws')}/stream?deadline_ms=5")
+    assert refused.value.response.status_code == 422
