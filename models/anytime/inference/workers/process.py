@@ -2,7 +2,7 @@
 
 The process and the parent's thread that owns the other end of its pipe send
 
-    parent -> child    extractors, then each `_Job`, and the descriptor of new shared memory
+    parent -> child    extractors, then each `_Job`, the descriptor of new shared memory, and b"written"
     child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals, the last
                        of a job with `END` or `KEPT`
 
@@ -68,7 +68,7 @@ arrays caused page faults: optical flow of 640 x 480 took a quarter longer than 
 END, KEPT = b"", b"kept"
 """The end of a job; with `KEPT`, the memory of its input is still in use."""
 
-HELD_S = 3e-4
+HELD_S = 1e-3
 """How long the child may hold an arrival back, to send it with the next ones: a message costs both sides .1 ms."""
 
 _SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
@@ -125,40 +125,38 @@ class _SharedMemory:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._descriptor = -1
-        """Of memory that the child does not know yet; -1 without."""
         self.received = _SentInput(b"", (), 0)
         self._arrays: list[weakref.ref[NDArray[np.uint8]]] = []
         """What the arrays of the input that the child read are views of."""
 
-    def write(self, x: PackedInput) -> _SentInput:
-        """Write the arrays, and return what to send; `send` and `close_descriptor` follow."""
+    def reserve(self, x: PackedInput) -> _SentInput:
+        """Return what to send for an input; `send` follows."""
         spans, size = [], 0
         for array in x.arrays:
             spans.append((size, size + array.nbytes))
             size += array.nbytes + -array.nbytes % ALIGNMENT
-        if size and (self._memory is None or len(self._memory) < size):
-            self._descriptor = os.memfd_create("anytime-input")
-            os.ftruncate(self._descriptor, size)
-            self._memory = mmap.mmap(self._descriptor, size)
-        for array, (begin, end) in zip(x.arrays, spans, strict=True):
+        is_new = bool(size) and (self._memory is None or len(self._memory) < size)
+        return _SentInput(x.data, spans, size if is_new else 0)
+
+    def send(self, x: PackedInput, sent: _SentInput, pipe: Connection[Any, Any]) -> None:
+        """Write the arrays, after what `reserve` returned has been sent: the child wakes up meanwhile."""
+        if sent.memory:
+            descriptor = os.memfd_create("anytime-input")
+            try:
+                os.ftruncate(descriptor, sent.memory)
+                self._memory = mmap.mmap(descriptor, sent.memory)
+                with _socket(pipe) as sending:
+                    socket.send_fds(sending, [b"\0"], [descriptor])
+            finally:
+                os.close(descriptor)
+        for array, (begin, end) in zip(x.arrays, sent.spans, strict=True):
             assert self._memory is not None  # noqa: S101
             self._memory[begin:end] = array
-        return _SentInput(x.data, spans, size if self._descriptor >= 0 else 0)
-
-    def send(self, pipe: Connection[Any, Any]) -> None:
-        """Send the descriptor of new memory, after what `write` returned."""
-        if self._descriptor >= 0:
-            with _socket(pipe) as sending:
-                socket.send_fds(sending, [b"\0"], [self._descriptor])
-
-    def close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if sent.spans:
+            pipe.send_bytes(b"written")
 
     def receive(self, x: _SentInput, pipe: Connection[Any, Any]) -> None:
-        """Receive what `write` returned, and the descriptor of new memory."""
+        """Receive what `send` sends."""
         self.received = x
         if x.memory:
             with _socket(pipe) as receiving:
@@ -167,6 +165,8 @@ class _SharedMemory:
                 self._memory = mmap.mmap(descriptors[0], x.memory)
             finally:
                 os.close(descriptors[0])
+        if x.spans:
+            pipe.recv_bytes()
 
     def read(self) -> Any:
         """Return the received input, whose arrays are in this memory; raise what unpickling raises."""
@@ -257,14 +257,14 @@ def _compute(
     if stop.value >= job.number:
         return
     results = dict(job.results)
-    outbox.before(job.tasks[0].group)
+    outbox.before(job.tasks[0])
     arrivals = computed(job.tasks, extractors, x, results, job.skipped, in_order=job.in_order)
     for arrival, following in zip(arrivals, [*job.tasks[1:], None], strict=False):
         outbox.add(arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
         if following is not None:
-            outbox.before(following.group)
+            outbox.before(following)
 
 
 class _Outbox:
@@ -289,10 +289,11 @@ class _Outbox:
             message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
         self._held.append(message)
 
-    def before(self, group: str) -> None:
-        """Send what is held, unless this group is quick enough for it to wait."""
-        ends = time.perf_counter() + self._took.get(group, HELD_S)
-        if self._held and ends > self._since + HELD_S:
+    def before(self, task: Task) -> None:
+        """Send what is held, unless this group is quick enough for it to wait, and has time to spare."""
+        now = time.perf_counter()
+        ends = now + self._took.get(task.group, HELD_S)
+        if self._held and (ends > self._since + HELD_S or now > task.start_by - HELD_S):
             self.send()
 
     def send(self, *end: bytes) -> None:
@@ -433,18 +434,16 @@ class ProcessWorker:
     def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
         sent = None
         if self._latest() is not extraction:
-            sent = self._memory.write(extraction.x)
+            sent = self._memory.reserve(extraction.x)
             self._latest = weakref.ref(extraction)
         if self._clock_offset:
             tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
         skipped = tuple(extraction.skipped)
         job = _Job(self._job, tasks, extraction.in_order, sent, used, skipped, extraction.workers > 1)
-        try:
-            self._pipe.send_bytes(packed(job))
-            self._memory.send(self._pipe)
-        finally:
-            self._memory.close_descriptor()
+        self._pipe.send_bytes(packed(job))
+        if sent is not None:
+            self._memory.send(extraction.x, sent, self._pipe)
 
     def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> list[bytes]:
         """Return the next message: packed arrivals of the first tasks that wait; at the end `END` or `KEPT`."""
