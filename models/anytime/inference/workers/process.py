@@ -2,12 +2,14 @@
 
 The process and the parent's thread that owns the other end of its pipe send
 
-    parent -> child    extractors, then each `_Job`, and the descriptor of new shared memory
-    child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals; b"" ends a job
+    parent -> child    extractors, then each `_Job`, the descriptor of new shared memory, and b"written"
+    child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals, the last
+                       of a job with `END` or `KEPT`
 
 All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost. Large arrays of an input
 do not travel through the pipe: the parent copies them into anonymous shared memory, which ends with its last process,
-however it ends. The child copies them from there, since extractors may keep an input, such as the last frame.
+however it ends. The child computes on them there. Extractors may keep an input, such as the last frame: the child then
+reports it at the end of the job, and the parent writes its next input to new memory.
 
 `stop` is shared memory, too: jobs with numbers up to its value are cancelled. The child checks it before each group.
 """
@@ -29,11 +31,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_longlong
 from dataclasses import dataclass
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import ExtractorError, summary
@@ -48,6 +52,9 @@ TICK_SECONDS = 0.05
 END_SECONDS = 2.0
 """How long a process may take to end after SIGTERM, before SIGKILL."""
 
+ALIGNMENT = 64
+"""Of arrays in shared memory, in bytes."""
+
 LARGE = 1 << 16
 """Bytes of an array from which it goes through shared memory, not through the pipe."""
 
@@ -58,7 +65,10 @@ From then on glibc reuses the memory of arrays up to that size. Before, it retur
 arrays caused page faults: optical flow of 640 x 480 took a quarter longer than in the parent.
 """
 
-HELD_S = 3e-4
+END, KEPT = b"", b"kept"
+"""The end of a job; with `KEPT`, the memory of its input is still in use."""
+
+HELD_S = 1e-3
 """How long the child may hold an arrival back, to send it with the next ones: a message costs both sides .1 ms."""
 
 _SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
@@ -93,7 +103,7 @@ class _SentInput(NamedTuple):
     """An input as its child receives it: the pickle, and where its arrays lie in the shared memory."""
 
     data: bytes
-    ends: tuple[int, ...]
+    spans: Sequence[tuple[int, int]]
     memory: int
     """Size of the shared memory if it is new, and its descriptor follows; else 0."""
 
@@ -115,55 +125,63 @@ class _SharedMemory:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._descriptor = -1
-        """Of memory that the child does not know yet; -1 without."""
+        self.received = _SentInput(b"", (), 0)
+        self._arrays: list[weakref.ref[NDArray[np.uint8]]] = []
+        """What the arrays of the input that the child read are views of."""
 
-    def write(self, x: PackedInput) -> _SentInput:
-        """Write the arrays, and return what to send; `send` and `close_descriptor` follow."""
-        ends = [0]
+    def reserve(self, x: PackedInput) -> _SentInput:
+        """Return what to send for an input; `send` follows."""
+        spans, size = [], 0
         for array in x.arrays:
-            ends.append(ends[-1] + array.nbytes)
-        if ends[-1] and (self._memory is None or len(self._memory) < ends[-1]):
-            self._descriptor = os.memfd_create("anytime-input")
-            os.ftruncate(self._descriptor, ends[-1])
-            self.close()
-            self._memory = mmap.mmap(self._descriptor, ends[-1])
-        for array, (begin, end) in zip(x.arrays, pairwise(ends), strict=True):
+            spans.append((size, size + array.nbytes))
+            size += array.nbytes + -array.nbytes % ALIGNMENT
+        is_new = bool(size) and (self._memory is None or len(self._memory) < size)
+        return _SentInput(x.data, spans, size if is_new else 0)
+
+    def send(self, x: PackedInput, sent: _SentInput, pipe: Connection[Any, Any]) -> None:
+        """Write the arrays, after what `reserve` returned has been sent: the child wakes up meanwhile."""
+        if sent.memory:
+            descriptor = os.memfd_create("anytime-input")
+            try:
+                os.ftruncate(descriptor, sent.memory)
+                self._memory = mmap.mmap(descriptor, sent.memory)
+                with _socket(pipe) as sending:
+                    socket.send_fds(sending, [b"\0"], [descriptor])
+            finally:
+                os.close(descriptor)
+        for array, (begin, end) in zip(x.arrays, sent.spans, strict=True):
             assert self._memory is not None  # noqa: S101
             self._memory[begin:end] = array
-        return _SentInput(x.data, tuple(ends[1:]), ends[-1] if self._descriptor >= 0 else 0)
+        if sent.spans:
+            pipe.send_bytes(b"written")
 
-    def send(self, pipe: Connection[Any, Any]) -> None:
-        """Send the descriptor of new memory, after what `write` returned."""
-        if self._descriptor >= 0:
-            with _socket(pipe) as sending:
-                socket.send_fds(sending, [b"\0"], [self._descriptor])
-
-    def close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def read(self, x: _SentInput, pipe: Connection[Any, Any]) -> Any:
-        """Return an input whose arrays are copies; raise what unpickling raises."""
+    def receive(self, x: _SentInput, pipe: Connection[Any, Any]) -> None:
+        """Receive what `send` sends."""
+        self.received = x
         if x.memory:
-            self.close()
             with _socket(pipe) as receiving:
                 _, descriptors, _, _ = socket.recv_fds(receiving, 1, 1)
             try:
                 self._memory = mmap.mmap(descriptors[0], x.memory)
             finally:
                 os.close(descriptors[0])
-        arrays: list[bytearray] = []
-        if self._memory is not None:
-            with memoryview(self._memory) as view:
-                arrays = [bytearray(view[begin:end]) for begin, end in pairwise((0, *x.ends))]
-        return pickle.loads(x.data, buffers=arrays)  # noqa: S301  (from the parent)
+        if x.spans:
+            pipe.recv_bytes()
 
-    def close(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+    def read(self) -> Any:
+        """Return the received input, whose arrays are in this memory; raise what unpickling raises."""
+        x, memory = self.received, self._memory or b""
+        arrays = [np.frombuffer(memory, np.uint8, end - begin, begin) for begin, end in x.spans]
+        self._arrays = [weakref.ref(array) for array in arrays]
+        return pickle.loads(x.data, buffers=[memoryview(array) for array in arrays])  # noqa: S301  (from the parent)
+
+    def in_use(self) -> bool:
+        """Return whether the child still uses an array of the input that it read."""
+        return any(array() is not None for array in self._arrays)
+
+    def forget(self) -> None:
+        """Use new memory for the next input; the memory ends with the last array in it."""
+        self._memory = None
 
 
 def _poller(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
@@ -212,24 +230,24 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
         pipe.send_bytes(packed((summary(error), 0.0)))
         return
     pipe.send_bytes(packed((None, time.perf_counter())))
-    memory, outbox, x, why = _SharedMemory(), _Outbox(pipe), None, None
+    memory, outbox, x = _SharedMemory(), _Outbox(pipe), None
     # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
     with single_blas_thread(), suppress(EOFError, OSError):
         while True:
             job: _Job = pipe.recv()
             if job.x is not None:
-                x, why = None, None  # one input at a time
-                try:
-                    x = memory.read(job.x, pipe)
-                except (EOFError, OSError):
-                    raise
-                except Exception as error:  # unpickling a foreign class may raise anything
-                    why = f"the input does not load in the worker: {summary(error)}"
-            if why is None:
-                _compute(outbox, extractors, job, x, stop)
-            else:
+                memory.receive(job.x, pipe)
+                x = None
+            try:
+                x = memory.read() if x is None else x
+            except Exception as error:  # unpickling a foreign class may raise anything
+                why = f"the input does not load in the worker: {summary(error)}"
                 outbox.add(Arrival(job.tasks[0].group, error=why))
-            outbox.send(end=True)
+            else:
+                _compute(outbox, extractors, job, x, stop)
+            if memory.received.spans:
+                x = None
+            outbox.send(KEPT if memory.in_use() else END)
 
 
 def _compute(
@@ -239,14 +257,14 @@ def _compute(
     if stop.value >= job.number:
         return
     results = dict(job.results)
-    outbox.before(job.tasks[0].group)
+    outbox.before(job.tasks[0])
     arrivals = computed(job.tasks, extractors, x, results, job.skipped, in_order=job.in_order)
     for arrival, following in zip(arrivals, [*job.tasks[1:], None], strict=False):
         outbox.add(arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
         if following is not None:
-            outbox.before(following.group)
+            outbox.before(following)
 
 
 class _Outbox:
@@ -271,14 +289,15 @@ class _Outbox:
             message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
         self._held.append(message)
 
-    def before(self, group: str) -> None:
-        """Send what is held, unless this group is quick enough for it to wait."""
-        ends = time.perf_counter() + self._took.get(group, HELD_S)
-        if self._held and ends > self._since + HELD_S:
+    def before(self, task: Task) -> None:
+        """Send what is held, unless this group is quick enough for it to wait, and has time to spare."""
+        now = time.perf_counter()
+        ends = now + self._took.get(task.group, HELD_S)
+        if self._held and (ends > self._since + HELD_S or now > task.start_by - HELD_S):
             self.send()
 
-    def send(self, *, end: bool = False) -> None:
-        self._pipe.send_bytes(packed([*self._held, b""] if end else self._held))
+    def send(self, *end: bytes) -> None:
+        self._pipe.send_bytes(packed([*self._held, *end]))
         self._held = []
 
 
@@ -394,8 +413,10 @@ class ProcessWorker:
             ended = False
             while not ended:
                 for message in self._receive(extraction, waiting):
-                    if not message:
+                    if message in (END, KEPT):
                         ended = True
+                        if message == KEPT:
+                            self._memory.forget()
                         break
                     arrival = _unpacked(message, waiting.popleft().group)
                     if waiting and not (arrival.skipped and extraction.in_order):
@@ -413,21 +434,19 @@ class ProcessWorker:
     def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
         sent = None
         if self._latest() is not extraction:
-            sent = self._memory.write(extraction.x)
+            sent = self._memory.reserve(extraction.x)
             self._latest = weakref.ref(extraction)
         if self._clock_offset:
             tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
         skipped = tuple(extraction.skipped)
         job = _Job(self._job, tasks, extraction.in_order, sent, used, skipped, extraction.workers > 1)
-        try:
-            self._pipe.send_bytes(packed(job))
-            self._memory.send(self._pipe)
-        finally:
-            self._memory.close_descriptor()
+        self._pipe.send_bytes(packed(job))
+        if sent is not None:
+            self._memory.send(extraction.x, sent, self._pipe)
 
     def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> list[bytes]:
-        """Return the next message: packed arrivals of the first tasks that wait, and b"" at the end of the job."""
+        """Return the next message: packed arrivals of the first tasks that wait; at the end `END` or `KEPT`."""
         while not self._arriving(TICK_SECONDS):
             since = extraction.cancelled_at
             if since is not None and time.perf_counter() - since > self._kill_after:
@@ -465,7 +484,7 @@ class ProcessWorker:
                 return
             self._closed = True
         self._pipe.close()
-        self._memory.close()
+        self._memory.forget()
         if self._process.pid is None:  # it was never started
             return
         self._process.terminate()
