@@ -287,6 +287,13 @@ def common_values(sample: ColumnSample) -> tuple[float, ...]:
     return tuple(np.sort(found[most]).tolist())
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a column of categories is missing: None, NaN or an empty text."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value)
+
+
 @dataclass(frozen=True)
 class Categories:
     """An indicator for each level, and for `other` where it exists.
@@ -307,6 +314,9 @@ class Categories:
             raise GroupsError(f"it has the range {list(given.range)} and basis {cls.name!r}; expected no range")
         # Integers with gaps are read as floats.
         found, weights = (part.tolist() for part in sample.counts())
+        broken = next((value for value in found if isinstance(value, float) and not value.is_integer()), None)
+        if broken is not None:
+            raise GroupsError(f"it holds {broken:g} and has basis {cls.name!r}; expected text or whole numbers")
         counts = {int(value) if isinstance(value, float) else value: w for value, w in zip(found, weights, strict=True)}
         levels = given.levels
         if levels is None:
@@ -323,7 +333,8 @@ class Categories:
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")
-        other = given.other if given.other is not None else bool(set(counts).difference(levels))
+        # A column without values, or with rare ones only, has the one term `other`.
+        other = given.other if given.other is not None else not levels or bool(set(counts).difference(levels))
         return cls(levels, other)
 
     @cached_property
@@ -331,9 +342,9 @@ class Categories:
         return {level: float(code) for code, level in enumerate(self.levels)}
 
     def coded(self, values: Iterable[Any]) -> Float:
-        """Return the index of the level of each value; missing values are None or NaN."""
+        """Return the index of the level of each value; missing values are None, NaN or an empty text."""
         codes, unknown = self._codes, -1.0 if self.other else math.nan
-        return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
+        return np.array([math.nan if is_missing(v) else codes.get(v, unknown) for v in values])
 
     @cached_property
     def holds(self) -> str:
@@ -344,7 +355,7 @@ class Categories:
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
-        if value is None or value != value:  # noqa: PLR0124  (NaN)
+        if is_missing(value):
             return True
         match self.holds:
             case "text":
