@@ -751,7 +751,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _responses(
         self, y: Any, names: tuple[str, ...], used: Bool, *, first: bool, streamed: bool, classes: Any
     ) -> Float:
-        with _one_kind_of_error():
+        with _one_kind_of_error(), np.errstate(all="ignore"):
             check_classification_targets(y)
             if first:
                 self.classes_ = np.unique(y[used] if classes is None else classes)

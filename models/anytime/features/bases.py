@@ -30,6 +30,8 @@ MAX_INDICATORS = 5
 MIN_ROWS = 10
 """Rows of the sample that a level needs for an indicator."""
 MAX_LEVELS = 256
+COUNT_TOLERANCE = 1e-12
+"""Rounding of a sum of equal weights, as a share of it."""
 EXACT = 2**53
 """Floats represent all smaller whole numbers; levels are read as floats where a table or a client has no integers."""
 
@@ -73,12 +75,14 @@ class ColumnSample:
         if self.weights is None:
             return tuple(np.quantile(self.values, levels).tolist())
         order = np.argsort(self.values, kind="stable")
-        ends, sorted_values = np.cumsum(self.weights[order]), self.values[order]
-        unit = 1.0 if (self.weights == np.floor(self.weights)).all() else float(self.weights.min())
-        at = np.asarray(levels) * (ends[-1] / unit - 1.0)
+        unit = 1.0 if are_whole(self.weights) else float(self.weights.min())
+        ends, sorted_values = np.cumsum(self.weights[order]) / unit, self.values[order]
+        nearest = np.rint(ends)
+        ends = np.where(np.abs(ends - nearest) <= COUNT_TOLERANCE * ends, nearest, ends)
+        at = np.asarray(levels) * (ends[-1] - 1.0)
         low = np.floor(at)
         below, above = (
-            sorted_values[np.searchsorted(ends / unit, copy, side="right").clip(max=len(ends) - 1)]
+            sorted_values[np.searchsorted(ends, copy, side="right").clip(max=len(ends) - 1)]
             for copy in (low, np.ceil(at))
         )
         return tuple((below + (at - low) * (above - below)).tolist())
@@ -87,6 +91,10 @@ class ColumnSample:
         """Return the different values, ascending, and the weight of each."""
         found, places = np.unique(self.values, return_inverse=True)
         return found, np.bincount(places, self.weights, len(found)).astype(np.float64)
+
+
+def are_whole(weights: Float) -> bool:
+    return bool((weights == np.floor(weights)).all())
 
 
 class Basis(Protocol):

@@ -76,7 +76,7 @@ def arrow_array(name: str, values: Any) -> pa.Array:
 def as_native(values: NDArray[Any]) -> NDArray[Any]:
     """Return an array in the machine's byte order, and of 64 bits at most; larger floats become infinite."""
     if values.dtype.kind == "f" and values.dtype.itemsize > np.dtype(np.float64).itemsize:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(np.float64)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
