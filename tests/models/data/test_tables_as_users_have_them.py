@@ -334,12 +334,14 @@ def files_of(column: Any) -> Iterator[Path]:
     if isinstance(column, np.ndarray) and column.dtype.kind != "O":
         np.savez("t.npz", c=column, z=OTHER, y=Y)
         yield Path("t.npz")
+    is_coded = getattr(column, "dtype", None) == "category" or isinstance(column, pa.DictionaryArray)
     try:
         table = pa.table({"c": column if isinstance(column, pa.Array) else pd.Series(column), "z": OTHER, "y": Y})
         pa.parquet.write_table(table, "t.parquet")
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return  # no such file exists
-    yield Path("t.parquet")
+    if not is_coded:  # Parquet has dictionaries of text only
+        yield Path("t.parquet")
     pa.feather.write_feather(table, "t.arrow", compression="uncompressed")
     yield Path("t.arrow")
 

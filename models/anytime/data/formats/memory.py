@@ -44,6 +44,7 @@ def type_of_array(dtype: np.dtype[Any]) -> ColumnType | None:
 
 def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
     """Return a column (rows,) as a type, as `read_as`."""
+    values = as_native(values)
     own = values.dtype.kind
     if kind == "number" and own in "iufb":
         return values.astype(np.float64, copy=False)
