@@ -16,6 +16,7 @@ from anytime.target import Target
 from anytime.types import Bool, Float
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
+"""Range of the weights above 0: their products with squares of numbers keep all digits."""
 WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
@@ -61,7 +62,7 @@ def without_target(batch: Batch, columns: Sequence[str]) -> Bool:
 
 
 def weights_of(batch: Batch, name: str) -> Float:
-    """Return the weights (rows,); raise TableError for one that is missing, negative or infinite."""
+    """Return the weights (rows,); raise TableError for one that is missing, negative, tiny or huge."""
     check_finite(batch, name)
     weights = np.asarray(batch.column(name), dtype=np.float64)
     valid = valid_weights(weights)
@@ -74,7 +75,8 @@ def weights_of(batch: Batch, name: str) -> Float:
 
 def valid_weights(weights: Float) -> Bool:
     """Return which weights (rows,) are 0, or neither so small nor so large that products with them lose digits."""
-    return (weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))
+    valid: Bool = (weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))
+    return valid
 
 
 def responses(batch: Batch, target: Target, kept: Bool) -> Float:

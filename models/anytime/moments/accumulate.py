@@ -34,8 +34,10 @@ Reached: TypeAlias = Callable[[int, list[Moments]], None]
 MAX_PART_ROWS = 65_536
 """Rows that one task accumulates in memory before merging; longer sums would lose digits to their shift."""
 
-MIN_SCATTER = 1e-290
+MIN_SCATTER = 1e-300
 """Smallest sum of squares of a column that varies: smaller ones lose digits, or are 0."""
+SMALL_SPREAD = 1e-99
+"""A column with a smaller sum, also with the smallest weights, has values closer together than this."""
 
 
 class UnusableColumnError(TableError):
@@ -359,7 +361,8 @@ class _Sums:
         varying = {}
         for j, column in values.items():
             counted = column if block.weights is None else column[block.weights[rows] > 0]
-            if len(counted) and np.fmax.reduce(counted) > np.fmin.reduce(counted):
+            # Other columns may have a constant term: a level that no row has, a clamp.
+            if len(counted) and 0 < np.fmax.reduce(counted) - np.fmin.reduce(counted) < SMALL_SPREAD:
                 why = "holds values that are too small to square; rescale it"
                 varying[int(places[j])] = UnusableColumnError(j, columns, why)
         return varying

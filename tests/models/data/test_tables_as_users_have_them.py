@@ -470,7 +470,7 @@ TARGETS: dict[str, Column] = {
     "decimals": lambda: objects(*map(Decimal, range(4))),
     "fractions": lambda: objects(*map(Fraction, range(4))),
     "Arrow": lambda: pa.array(CODES),
-    "list": lambda: CODES.tolist(),
+    "list": CODES.tolist,
     "polars": lambda: pytest.importorskip("polars").Series(CODES),
 }
 
@@ -527,6 +527,16 @@ def test_values_too_small_to_square_do_not_matter_next_to_larger_ones() -> None:
     shares = np.where(np.arange(ROWS) < ROWS // 2, CODES * 1e-200, CODES)
     fitted = AnytimeRegressor(alpha=1e-9, cv=2).fit(shares[:, np.newaxis], shares)
     np.testing.assert_allclose(fitted.predict(shares[:, np.newaxis]), shares, atol=1e-6)
+
+
+def test_terms_that_are_constant_in_a_table_are_no_small_values(desk: Path) -> None:
+    pd.DataFrame({"c": WORDS, "z": OTHER, "y": Y}).to_csv("all.csv", index=False)
+    pd.DataFrame({"c": WORDS, "z": OTHER, "y": Y})[FLAGS].to_csv("some.csv", index=False)
+    assert main(["train", "all.csv", *TRAIN, "--test", "some.csv", "--out", "m.safetensors"]) == 0
+    assert main(["evaluate", "m.safetensors", "some.csv"]) == 0
+    numbers = np.where(np.arange(ROWS) == 0, 9.0, np.where(np.arange(ROWS) == 1, -9.0, 0.0))
+    fitted = AnytimeRegressor(clamp=0.1).fit(numbers[:, np.newaxis], Y)
+    np.testing.assert_allclose(fitted.predict(numbers[:, np.newaxis]), Y.mean(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto", "alpha": "cv"}])
