@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
@@ -21,7 +23,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.columns import check_finite, feature_matrix
+from anytime.data.columns import WEIGHTS, check_finite, feature_matrix, valid_weights
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
@@ -44,7 +46,7 @@ from anytime.training.fit import Fit, fit, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
-from anytime.types import Bool, FamilyName, Float, Index, Method, Task
+from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Task
 
 
 class _Part(NamedTuple):
@@ -268,14 +270,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         first = stream is None
         names = _names_of(y)
         y_checks = {}
+        check_kind("y", y)
         if is_regressor(self):
-            check_no_times("y", y)
             y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
-        with _one_kind_of_error():
+        with _one_kind_of_error(), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
+            check_kind("y", y)
             check_consistent_length(y, query)
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
@@ -321,7 +324,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
-        check_no_times("X", X)
+        check_kind("X", X)
         with _one_kind_of_error():
             X = X if hasattr(X, "dtype") or hasattr(X, "iloc") else np.asarray(X)
             X = check_array(
@@ -371,7 +374,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         for name, values in further.items():
             if values is not None:
                 names[name] = _free(table, name)
-                beside[_free(table, name)] = np.asarray(values)
+                beside[_free(table, name)] = _column(name, values)
         return Dataset(
             table.with_columns(beside),
             getattr(self, "_groups", None) or singletons(self._names),
@@ -500,15 +503,17 @@ def _one_kind_of_error() -> Iterator[None]:
         yield
     except AnytimeError:
         raise
-    except ValueError as error:
-        raise TableError(" ".join(str(error).split())) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        words = re.sub(r"\n(array=)?\[.*\]\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
+        raise TableError(" ".join(words.split())) from error
 
 
 def _weights(sample_weight: Any, rows: int) -> Float:
     """Return the weights (rows,); raise TrainingError unless there is one for each row, 0 or more."""
+    check_kind("sample_weight", sample_weight)
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TrainingError(
             f"sample_weight is {type(sample_weight).__name__}; expected a number for each row"
         ) from None
@@ -516,10 +521,20 @@ def _weights(sample_weight: Any, rows: int) -> Float:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):
         raise TrainingError(f"sample_weight has shape {weights.shape}; expected ({rows},), a number for each row")
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        row = int((~(np.isfinite(weights) & (weights >= 0))).argmax())
-        raise TrainingError(f"sample_weight is {weights[row]} in row {row} (counted from 0); expected 0 or more")
+    valid = valid_weights(weights)
+    if not valid.all():
+        row = int(valid.argmin())
+        raise TrainingError(f"sample_weight is {weights[row]} in row {row} (counted from 0); expected {WEIGHTS}")
     return weights
+
+
+def _column(name: str, values: Any) -> NDArray[Any]:
+    """Return values beside X as an array (rows,), integers of Python exactly; raise TableError for another shape."""
+    with _one_kind_of_error():
+        array = np.asarray(values)
+    if array.ndim != 1:
+        raise TableError(f"{name} has shape {array.shape}; expected one value for each row")
+    return array if hasattr(values, "dtype") or array.dtype.kind != "f" else np.asarray(values, dtype=object)
 
 
 def _array_names(names: list[str], groups: FeatureGroups) -> list[str]:
@@ -537,10 +552,19 @@ def _array_names(names: list[str], groups: FeatureGroups) -> list[str]:
     )
 
 
-def check_no_times(name: str, values: Any) -> None:
+def check_kind(name: str, values: Any) -> None:
+    """Raise TableError if values have a dtype that is neither numbers nor text."""
     dtype = getattr(values, "dtype", None)
-    if getattr(dtype, "kind", "f") in "mM":
-        raise TableError(f"{name} is {dtype}; expected numbers: convert dates to days since a fixed date, for example")
+    match getattr(dtype, "kind", "f"):
+        case "m" | "M":
+            remedy = "numbers: convert dates to days since a fixed date, for example"
+        case "c":
+            remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
+        case "V":
+            remedy = "numbers or text"
+        case _:
+            return
+    raise TableError(f"{name} is {dtype}; expected {remedy}")
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -727,9 +751,16 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _responses(
         self, y: Any, names: tuple[str, ...], used: Bool, *, first: bool, streamed: bool, classes: Any
     ) -> Float:
-        check_classification_targets(y)
+        with _one_kind_of_error(), np.errstate(all="ignore"):
+            check_classification_targets(y)
+            if first:
+                self.classes_ = np.unique(y[used] if classes is None else classes)
         if first:
-            self.classes_ = np.unique(y[used] if classes is None else classes)
+            labels = self.classes_.tolist()
+            wrong = next((label for label in labels if not isinstance(label, Label)), None)
+            if wrong is not None:
+                kind = type(wrong).__name__
+                raise TrainingError(f"y has classes of type {kind}; expected text, whole numbers or booleans")
             if len(self.classes_) < 2:
                 only = self.classes_.tolist()[0]
                 remedy = "give all of them by classes=" if streamed else "expected 2 or more"

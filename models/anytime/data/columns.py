@@ -15,6 +15,10 @@ from anytime.features.learning import present
 from anytime.target import Target
 from anytime.types import Bool, Float
 
+MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
+"""Range of the weights above 0: their products with squares of numbers keep all digits."""
+WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+
 
 def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Categories] | None = None) -> Any:
     """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a sparse table is sparse.
@@ -58,13 +62,21 @@ def without_target(batch: Batch, columns: Sequence[str]) -> Bool:
 
 
 def weights_of(batch: Batch, name: str) -> Float:
-    """Return the weights (rows,); raise TableError for one that is missing, negative or infinite."""
+    """Return the weights (rows,); raise TableError for one that is missing, negative, tiny or huge."""
     check_finite(batch, name)
     weights = np.asarray(batch.column(name), dtype=np.float64)
-    if not (weights >= 0).all():
-        row = batch.start + int(np.flatnonzero(~(weights >= 0))[0])
-        raise TableError(f"weight in row {row} is missing or negative; expected 0 or more")
+    valid = valid_weights(weights)
+    if not valid.all():
+        at = int(valid.argmin())
+        what = f"{weights[at]:g}" if abs(weights[at]) > 0 else "missing"
+        raise TableError(f"weight in row {batch.start + at} is {what}; expected {WEIGHTS}")
     return weights
+
+
+def valid_weights(weights: Float) -> Bool:
+    """Return which weights (rows,) are 0, or neither so small nor so large that products with them lose digits."""
+    valid: Bool = (weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))
+    return valid
 
 
 def responses(batch: Batch, target: Target, kept: Bool) -> Float:

@@ -31,6 +31,8 @@ MAX_INDICATORS = 5
 MIN_ROWS = 10
 """Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
 MAX_LEVELS = 256
+COUNT_TOLERANCE = 1e-12
+"""Rounding of a sum of equal weights, as a share of it."""
 EXACT = 2**53
 """Floats represent all smaller whole numbers; levels are read as floats where a table or a client has no integers."""
 
@@ -74,12 +76,14 @@ class ColumnSample:
         if self.weights is None or (self.weights == 1).all():
             return tuple(np.quantile(self.values, levels).tolist())
         order = np.argsort(self.values, kind="stable")
-        ends, sorted_values = np.cumsum(self.weights[order]), self.values[order]
-        unit = 1.0 if (self.weights == np.floor(self.weights)).all() else float(self.weights.min())
-        at = np.asarray(levels) * (ends[-1] / unit - 1.0)
+        unit = 1.0 if are_whole(self.weights) else float(self.weights.min())
+        ends, sorted_values = np.cumsum(self.weights[order]) / unit, self.values[order]
+        nearest = np.rint(ends)
+        ends = np.where(np.abs(ends - nearest) <= COUNT_TOLERANCE * ends, nearest, ends)
+        at = np.asarray(levels) * (ends[-1] - 1.0)
         low = np.floor(at)
         below, above = (
-            sorted_values[np.searchsorted(ends / unit, copy, side="right").clip(max=len(ends) - 1)]
+            sorted_values[np.searchsorted(ends, copy, side="right").clip(max=len(ends) - 1)]
             for copy in (low, np.ceil(at))
         )
         share, step = at - low, above - below
@@ -90,6 +94,10 @@ class ColumnSample:
         """Return the different values, ascending, and the weight of each."""
         found, places = np.unique(self.values, return_inverse=True)
         return found, np.bincount(places, self.weights, len(found)).astype(np.float64)
+
+
+def are_whole(weights: Float) -> bool:
+    return bool((weights == np.floor(weights)).all())
 
 
 class Basis(Protocol):
@@ -329,6 +337,13 @@ def common_values(sample: ColumnSample) -> tuple[float, ...]:
     return tuple(np.sort(found[most]).tolist())
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a column of categories is missing: None, NaN or an empty text."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value)
+
+
 @dataclass(frozen=True)
 class Categories:
     """An indicator for each level, and for `other` where it exists.
@@ -349,6 +364,9 @@ class Categories:
             raise GroupsError(f"it has the range {list(given.range)} and basis {cls.name!r}; expected no range")
         # Integers with gaps are read as floats.
         found, weights = (part.tolist() for part in sample.counts())
+        broken = next((value for value in found if isinstance(value, float) and not value.is_integer()), None)
+        if broken is not None:
+            raise GroupsError(f"it holds {broken:g} and has basis {cls.name!r}; expected text or whole numbers")
         counts = {int(value) if isinstance(value, float) else value: w for value, w in zip(found, weights, strict=True)}
         levels = given.levels
         if levels is None:
@@ -365,7 +383,8 @@ class Categories:
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")
-        other = given.other if given.other is not None else bool(set(counts).difference(levels))
+        # A column without values, or with rare ones only, has the one term `other`.
+        other = given.other if given.other is not None else not levels or bool(set(counts).difference(levels))
         return cls(levels, other)
 
     @cached_property
@@ -373,9 +392,9 @@ class Categories:
         return {level: float(code) for code, level in enumerate(self.levels)}
 
     def coded(self, values: Iterable[Any]) -> Float:
-        """Return the index of the level of each value; missing values are None or NaN."""
+        """Return the index of the level of each value; missing values are None, NaN or an empty text."""
         codes, unknown = self._codes, -1.0 if self.other else math.nan
-        return np.array([math.nan if v is None or v != v else codes.get(v, unknown) for v in values])  # noqa: PLR0124
+        return np.array([math.nan if is_missing(v) else codes.get(v, unknown) for v in values])
 
     @cached_property
     def holds(self) -> str:
@@ -386,7 +405,7 @@ class Categories:
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
-        if value is None or value != value:  # noqa: PLR0124  (NaN)
+        if is_missing(value):
             return True
         match self.holds:
             case "text":

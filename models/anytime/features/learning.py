@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError, TableError, TrainingError
-from anytime.features.bases import NUMERIC, Basis, ColumnSample, Hinge, Kind, default_basis, learned, parsed_basis
+from anytime.features.bases import (
+    NUMERIC,
+    Basis,
+    ColumnSample,
+    Hinge,
+    Kind,
+    are_whole,
+    default_basis,
+    learned,
+    parsed_basis,
+)
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float
@@ -70,7 +80,10 @@ def sample_size(columns: int) -> int:
 
 @dataclass(frozen=True)
 class Sample:
-    """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1."""
+    """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1.
+
+    Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
+    """
 
     columns: Columns
     weights: Float | None = None
@@ -84,6 +97,8 @@ class Sample:
         values = self.columns[name]
         is_present = present(values)
         weights = self.weights
+        if weights is not None and not are_whole(weights):
+            weights = weights / weights.mean()
         rows = float(len(values)) if weights is None else float(weights.sum())
         return ColumnSample(values[is_present], rows, None if weights is None else weights[is_present])
 

@@ -9,13 +9,13 @@ the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -33,6 +33,11 @@ Reached: TypeAlias = Callable[[int, list[Moments]], None]
 
 MAX_PART_ROWS = 65_536
 """Rows that one task accumulates in memory before merging; longer sums would lose digits to their shift."""
+
+MIN_SCATTER = 1e-300
+"""Smallest sum of squares of a column that varies: smaller ones lose digits, or are 0."""
+SMALL_SPREAD = 1e-99
+"""A column with a smaller sum, also with the smallest weights, has values closer together than this."""
 
 
 class UnusableColumnError(TableError):
@@ -143,25 +148,35 @@ def accumulate(
     The next blocks are read while earlier ones are summed, a few ahead at most. `before` are the moments of each fold
     of earlier rows; without them there must be at least one block.
     """
-    total = before
-    for end, part in _parts(blocks, count, n_jobs, chunk_rows):
+    total, small = before, dict[int, UnusableColumnError]()
+    for end, part, varying in _parts(blocks, count, n_jobs, chunk_rows):
         total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
+        small |= varying
         if reached is not None:
             reached(end, total)
     if total is None:
         raise TableError("there are no rows to learn from; expected at least one with a target")
+    for place, error in small.items():
+        if sum(part.scatter[place, place] for part in total) < MIN_SCATTER:
+            raise error
     return total
 
 
-def _parts(
-    blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None
-) -> Iterator[tuple[int, list[Moments]]]:
+class _Part(NamedTuple):
+    """The row of the table at the end of a block, its moments by fold, and its small sums by place."""
+
+    end: int
+    moments: list[Moments]
+    small: dict[int, UnusableColumnError]
+
+
+def _parts(blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None) -> Iterator[_Part]:
     jobs = effective_n_jobs(n_jobs)
     if jobs == 1:
         yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
         return
     with single_blas_thread(), ThreadPoolExecutor(jobs) as threads:
-        ahead: deque[Future[tuple[int, list[Moments]]]] = deque()
+        ahead: deque[Future[_Part]] = deque()
         for block in blocks:
             ahead.append(threads.submit(_part, block, count, chunk_rows))
             del block  # frees its memory once it is summed
@@ -176,17 +191,21 @@ def dense(X: Any) -> NDArray[Any]:
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
-def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[int, list[Moments]]:
+def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
-        return block.end, [_fold(block, fold, count, chunk_rows) for fold in range(count)]
+        moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
+    return _Part(block.end, list(moments), dict(ChainMap(*small)))
 
 
-def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moments:
+def _fold(
+    block: Block, fold: int, count: int, chunk_rows: int | None
+) -> tuple[Moments, dict[int, UnusableColumnError]]:
+    """Return the moments of one fold, and the errors of sums that are too small, unless other rows add to them."""
     rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
     size = block.Y.shape[0] if rows is None else len(rows)
     features, responses = block.features, block.Y.shape[1]
     if size == 0:
-        return Moments.empty(features, responses)
+        return Moments.empty(features, responses), {}
     # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
     step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
@@ -197,7 +216,7 @@ def _fold(block: Block, fold: int, count: int, chunk_rows: int | None) -> Moment
     sums = _Sums(block, centre, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
-    return sums.moments()
+    return sums.moments(), sums.small(block, slice(None) if rows is None else rows)
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
@@ -327,3 +346,23 @@ class _Sums:
             self.shift[: self.features],
             tuple(sorted(self.missing)),
         )
+
+    def small(self, block: Block, rows: slice | Index) -> dict[int, UnusableColumnError]:
+        """Return the sums, by place, of columns that vary by so little that their squares are zero or lose digits."""
+        columns, width = len(self.spans), self.features + self.responses
+        places = np.array([*(start for start, _ in self.spans), *range(self.features, width)])
+        low = np.flatnonzero(np.diagonal(self.scatter)[places] < MIN_SCATTER)
+        features = low[low < block.X.shape[1]]  # products of columns are not stored
+        values = {int(j): block.Y[rows, j - columns] for j in low[low >= columns]}
+        if len(features):
+            X = block.X[rows][:, features]
+            some = np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())  # most of them are zero in every row
+            values |= {int(features[k]): dense(X[:, [k]])[:, 0] for k in some}
+        varying = {}
+        for j, column in values.items():
+            counted = column if block.weights is None else column[block.weights[rows] > 0]
+            # Other columns may have a constant term: a level that no row has, a clamp.
+            if len(counted) and 0 < np.fmax.reduce(counted) - np.fmin.reduce(counted) < SMALL_SPREAD:
+                why = "holds values that are too small to square; rescale it"
+                varying[int(places[j])] = UnusableColumnError(j, columns, why)
+        return varying

@@ -31,6 +31,7 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import FactoredSequence, Sequence, Step, given_sequence, sequencer
+from anytime.selection.greedy import TIE
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
@@ -325,8 +326,11 @@ def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Ite
 
 
 def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
-    """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence."""
-    best: tuple[float, _Terms, Choice[FactoredSequence]] | None = None
+    """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
+
+    The error of all groups decides a tie, then the number of terms: the curve up to their cost does not contain it.
+    """
+    best: tuple[list[float], _Terms, Choice[FactoredSequence]] | None = None
     refused = TrainingError("no terms")
     for terms in candidates:
         try:
@@ -334,12 +338,21 @@ def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms
         except NoStepsError as error:
             refused = error
             continue
-        error_of_size = choice.mean_error(options.horizon(terms.expansion.groups))
-        if best is None or error_of_size < best[0]:
-            best = error_of_size, terms, choice
+        errors = [choice.mean_error(options.horizon(terms.expansion.groups))]
+        errors += [] if choice.errors is None else [float(choice.errors[-1])]
+        if best is None or _is_less(errors, best[0]):
+            best = errors, terms, choice
     if best is None:
         raise refused
     return best[1:]
+
+
+def _is_less(errors: Many[float], than: Many[float]) -> bool:
+    """Return whether the first of two errors that differs by more than rounding is less."""
+    for error, other in zip(errors, than, strict=True):
+        if not math.isclose(error, other, rel_tol=TIE):
+            return error < other
+    return False
 
 
 def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:

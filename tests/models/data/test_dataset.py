@@ -327,7 +327,9 @@ def test_a_table_may_lack_a_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
-        (-1.0, ["weight in row 4", "negative"]),
+        (-1.0, ["weight in row 4", "is -1; expected 0, or 1e-100 to 1e+100"]),
+        (1e300, ["weight in row 4", "is 1e+300"]),
+        (5e-324, ["weight in row 4", "is 4.94066e-324"]),
         (np.nan, ["weight in row 4", "missing"]),
         (np.inf, ["'w'", "infinite", "row 4"]),
     ],

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     """Return the type of a column as Arrow states it; None if it is neither number, text nor date."""
     types = required("pyarrow").types
-    if types.is_dictionary(arrow_type):
+    if types.is_dictionary(arrow_type) or types.is_run_end_encoded(arrow_type):
         return type_of(arrow_type.value_type)
     if types.is_boolean(arrow_type):
         return "bool"
@@ -47,8 +47,15 @@ def type_of(arrow_type: pa.DataType) -> ColumnType | None:
 
 
 def decoded(column: pa.Array) -> pa.Array:
-    is_coded = required("pyarrow").types.is_dictionary(column.type)
-    return column.dictionary_decode() if is_coded else column
+    """Return a column without an encoding of its values."""
+    pa, pc = required("pyarrow"), required("pyarrow.compute")
+    if pa.types.is_run_end_encoded(column.type):
+        return pc.run_end_decode(column)
+    if not pa.types.is_dictionary(column.type):
+        return column
+    # Arrow has no `take` for views of strings, the levels of polars.
+    is_view = pa.types.is_string_view(column.type.value_type)
+    return (column.dictionary.cast(pa.string()) if is_view else column.dictionary).take(column.indices)
 
 
 def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[Any]:
@@ -58,11 +65,9 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
     """
     column = decoded(column)
     own = type_of(column.type)
-    if kind == "key":
-        whole = own in ("integer", "bool") and not column.null_count
-        return _array(column) if whole else _array(_texts(column))
-    if kind == "text":
-        return _array(_texts(column))
+    if kind in ("key", "text"):
+        whole = kind == "key" and own in ("integer", "bool") and not column.null_count
+        return _array(column if whole else _texts(name, column))
     if own == "text":
         column = _parsed(name, column, kind, row)
         own = type_of(column.type)
@@ -88,14 +93,22 @@ def _nan() -> pa.Scalar:
     return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([np.nan]))])[0]
 
 
-def _texts(column: pa.Array) -> pa.Array:
-    """Return a column as text; whole numbers stored as floats, since some are missing, have no decimals."""
+def _texts(name: str, column: pa.Array) -> pa.Array:
+    """Return a column as text, null where it is empty; whole numbers stored as floats have no decimals."""
     pa, pc = required("pyarrow"), required("pyarrow.compute")
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), missing(column.type), column)
         if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
             column = column.cast(pa.int64())
-    return column.cast(pa.string())
+    if pa.types.is_nested(column.type):
+        raise TableError(unusable(repr(name), column.type))
+    try:
+        cells = column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise TableError(unusable(repr(name), column.type)) from error
+    return pc.if_else(pc.equal(cells, ""), pa.scalar(None, cells.type), cells)
 
 
 def _parsed(name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +44,7 @@ def type_of_array(dtype: np.dtype[Any]) -> ColumnType | None:
 
 def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
     """Return a column (rows,) as a type, as `read_as`."""
+    values = as_native(values)
     own = values.dtype.kind
     if kind == "number" and own in "iufb":
         return values.astype(np.float64, copy=False)
@@ -50,23 +54,50 @@ def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDA
 
 
 def arrow_array(name: str, values: Any) -> pa.Array:
-    """Return a column as an Arrow array; raise TableError, which names a value, if it mixes types."""
+    """Return a column as an Arrow array; raise TableError, which names the types, if it mixes them."""
     pa = required("pyarrow")
-    if isinstance(values, np.ndarray) and values.dtype.byteorder not in "=|":
-        values = values.astype(values.dtype.newbyteorder("="))
+    if isinstance(values, np.ndarray):
+        values = as_native(values)
     is_float = getattr(getattr(values, "dtype", None), "kind", "") == "f"
     try:
         return pa.array(values, from_pandas=not is_float)  # NaN stays NaN, without a pass over the values
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        kinds = {
-            type(value).__name__
-            for value in np.asarray(values, dtype=object).ravel()[:1000].tolist()
-            if value is not None
-        }
-        what = " and ".join(sorted(kinds)) if len(kinds) > 1 else str(getattr(values, "dtype", "") or " ".join(kinds))
+        objects = np.asarray(values, dtype=object).ravel().tolist()
+        for numbers in (_large_integers, _floats):
+            with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+                return numbers(objects)
+        kinds = sorted({type(value).__name__ for value in objects[:1000] if value is not None})
+        dtype = getattr(values, "dtype", np.dtype(object))
+        what = " and ".join(kinds) if dtype == np.dtype(object) else str(dtype)
         raise TableError(
             f"column {name!r} holds {what}; expected values of one type: numbers, text or booleans"
         ) from error
+
+
+def as_native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the machine's byte order, and of 64 bits at most; larger floats become infinite."""
+    if values.dtype.kind == "f" and values.dtype.itemsize > np.dtype(np.float64).itemsize:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values.astype(np.float64)
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def _large_integers(values: Sequence[Any]) -> pa.Array:
+    """Return integers beyond 64 bits, of 76 digits at most, exactly."""
+    pa = required("pyarrow")
+    if not all(value is None or (isinstance(value, Integral) and not isinstance(value, bool)) for value in values):
+        raise TypeError("not all integers")
+    return pa.array([None if value is None else int(value) for value in values], pa.decimal256(76, 0))
+
+
+def _floats(values: Sequence[Any]) -> pa.Array:
+    """Return real numbers of mixed types, such as fractions, as floats."""
+    if not all(
+        value is None or (isinstance(value, Real | Decimal) and not isinstance(value, bool)) for value in values
+    ):
+        raise TypeError("not all numbers")
+    pa = required("pyarrow")
+    return pa.array([None if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
 
 
 @dataclass(frozen=True)
@@ -256,7 +287,7 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
         return _pandas_table(name, X) if _is_pandas(X) else FrameTable(name, X)
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     if X.dtype.kind not in "OUST":
-        return MatrixTable(name, X, names)
+        return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
     return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
 
 
@@ -267,10 +298,16 @@ def _pandas_table(name: str, X: Any) -> MemoryTable:
     columns = [
         _recognised(column, X.iloc[:, j].to_numpy())
         if dtypes[j] == np.dtype(object)
-        else arrow_array(column, X.iloc[:, j])
+        else arrow_array(column, _dense(X.iloc[:, j]))
         for j, column in enumerate(names)
     ]
     return FrameTable(name, _arrow_table(columns, names))
+
+
+def _dense(series: Any) -> Any:
+    """Return a series of NumPy's types, or a sparse one, as an array; one of other types unchanged."""
+    is_sparse = hasattr(series, "sparse")  # pandas raises AttributeError otherwise
+    return np.asarray(series) if is_sparse or isinstance(series.dtype, np.dtype) else series
 
 
 def _arrow_table(columns: Sequence[Any], names: Sequence[str]) -> pa.Table:
