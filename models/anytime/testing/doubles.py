@@ -47,7 +47,7 @@ def linear_model(
     Examples
     --------
     >>> from anytime.testing import linear_model
-    >>> prediction = linear_model({"cheap": [2.0], "dear": [1.0, -1.0]}, intercept=10.0).open()
+    >>> prediction = linear_model({"cheap": [2.0], "costly": [1.0, -1.0]}, intercept=10.0).open()
     >>> prediction.add("cheap", [3.0])
     >>> prediction.answer().prediction
     16.0

@@ -58,7 +58,7 @@ class ListLimits:
     def must_be_packed(self, form: Form, content: bytes | str, what: str = "the message") -> bool:
         """Return whether the values of a message must be packed, because of its size.
 
-        Raise BodyTooLargeError for JSON, which cannot be packed.
+        Raise BodyTooLargeError for JSON, which has no packed values.
         """
         size = len(content)
         if form is not JSON:
