@@ -338,10 +338,8 @@ def common_values(sample: ColumnSample) -> tuple[float, ...]:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value of a column of categories is missing: None, NaN or an empty text."""
-    if isinstance(value, float | np.floating):
-        return math.isnan(value)
-    return value is None or (isinstance(value, str) and not value)
+    """Return whether a value of a column of categories is missing: None or NaN."""
+    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
 @dataclass(frozen=True)
@@ -392,7 +390,7 @@ class Categories:
         return {level: float(code) for code, level in enumerate(self.levels)}
 
     def coded(self, values: Iterable[Any]) -> Float:
-        """Return the index of the level of each value; missing values are None, NaN or an empty text."""
+        """Return the index of the level of each value; missing values are None or NaN."""
         codes, unknown = self._codes, -1.0 if self.other else math.nan
         return np.array([math.nan if is_missing(v) else codes.get(v, unknown) for v in values])
 

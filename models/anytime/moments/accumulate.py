@@ -355,7 +355,7 @@ class _Sums:
         features = low[low < block.X.shape[1]]  # products of columns are not stored
         values = {int(j): block.Y[rows, j - columns] for j in low[low >= columns]}
         if len(features):
-            X = block.X[rows][:, features]
+            X = block.X[:, features][rows]
             some = np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())  # most of them are zero in every row
             values |= {int(features[k]): dense(X[:, [k]])[:, 0] for k in some}
         varying = {}
