@@ -148,7 +148,7 @@ class HeadMiddleware:
             return
 
         def send_head(message: Message) -> Awaitable[None]:
-            return send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+            return send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
         await self.app({**scope, "method": "GET"}, receive, send_head)
 
