@@ -107,11 +107,12 @@ faults: .venv/ready
 load: .venv/ready
 	$(BIN)/python tests/drills/load.py $(ARGS)
 
-# Hostile input next to well-behaved clients: known attacks, then ten minutes of random sequences; ARGS=--quick: each
-# attack once, 20 seconds.
+# Hostile input next to well-behaved clients: known attacks, then ten minutes of random sequences, then ten minutes of
+# random streams through each proxy; ARGS=--quick: each attack once, 20 seconds, 20 seconds.
 hostile: .venv/ready
 	$(BIN)/python tests/drills/hostile.py $(ARGS)
 	$(BIN)/python tests/drills/accounting.py $(filter --quick,$(ARGS))
+	DESYNC_S=$(if $(filter --quick,$(ARGS)),20,600) $(BIN)/pytest -q tests/deploy/test_desync.py
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.
 lock: .venv/ready

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -36,6 +37,7 @@ def lowest() -> dict[str, str]:
 def run(end: str, requirements: list[str], tests: tuple[str, ...]) -> int:
     """Install packages, and return the exit code of the tests with them."""
     folder = FOLDER / end
+    shutil.rmtree(folder, ignore_errors=True)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
     subprocess.run([*install, *requirements], check=True)
     print(

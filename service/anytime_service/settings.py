@@ -34,7 +34,7 @@ class Settings(BaseSettings):
         (),
         description="Model files and folders with model files, separated by commas; usually given on the command line.",
     )
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is all addresses of the machine.")
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is all IPv4 addresses, :: all addresses.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 is any free port.")
     uds: Path | None = Field(None, description="Unix socket to listen on instead of a host and port.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Separate port for /metrics and the probes.")

@@ -255,7 +255,7 @@ class HttpProtocol(Connection):
         except httptools.HttpParserError:
             _log.warning("Invalid HTTP request received.")
             self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
-        if self.upgraded or state.is_last():
+        if not self._open:
             return
         if not state.end_slice():
             if state.stage is Stage.TAIL:  # a response was sent
@@ -403,6 +403,11 @@ class HttpProtocol(Connection):
         self.transport.close()
 
     # Requests.
+
+    @property
+    def _open(self) -> bool:
+        """Whether the connection accepts requests: it is no WebSocket, and has not sent its last response."""
+        return not self.upgraded and self._state.stage is not Stage.LAST
 
     @property
     def _answering(self) -> Cycle | None:

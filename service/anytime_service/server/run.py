@@ -219,8 +219,15 @@ def collect_when_due(*, idle: bool) -> None:
 class Server(uvicorn.Server):
     """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings, side: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        settings: Settings,
+        context: TLSContext | None = None,
+        side: socket.socket | None = None,
+    ) -> None:
         super().__init__(config)
+        self.context = context
         state = cast(Any, config.app).state
         self._settings = settings
         self._handler: PredictionService = state.handler
@@ -250,8 +257,8 @@ class Server(uvicorn.Server):
         if self._side is not None:
             await self._side.open()
         tls: dict[str, Any] = {}
-        if self.config.ssl is not None:  # uvicorn alone would wait a minute for a TLS handshake
-            tls = {"ssl": self.config.ssl, "ssl_handshake_timeout": self._settings.header_timeout_s}
+        if self.context is not None:  # uvicorn alone would wait a minute for a TLS handshake
+            tls = {"ssl": self.context, "ssl_handshake_timeout": self._settings.header_timeout_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
         self._key_watcher.start()
@@ -285,9 +292,9 @@ class Server(uvicorn.Server):
 
     def _on_hangup(self) -> None:
         self._key_watcher.read()
-        if isinstance(self.config.ssl, TLSContext):
+        if self.context is not None:
             try:
-                reload_certificates(self.config.ssl, self._settings)
+                reload_certificates(self.context, self._settings)
             except CertificateError as error:
                 _log.error("could not reload the certificate; the previous one stays in use: %s", error)
         self._reload = asyncio.get_running_loop().create_task(self._reload_models())
@@ -324,11 +331,10 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
-        ssl_context_factory=None if context is None else lambda _config, _default: context,
         # Open predictions are answered at once; a body may continue for `LINGER_S`, as after any early answer.
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
-    server = Server(config, settings, side)
+    server = Server(config, settings, context, side)
     handler.signals.connections.set_function(lambda: len(server.server_state.connections))
     return server
 
@@ -353,7 +359,9 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
             message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
             _log.warning(message, possible, wanted)
         control_collections()
-        _log.info("serving %s on %s", listed(registry.models), _address(listening, encrypted=server.config.is_ssl))
+        _log.info(
+            "serving %s on %s", listed(registry.models), _address(listening, encrypted=server.context is not None)
+        )
         if side is not None:
             _log.info("metrics on %s", _address(side, encrypted=False))
         try:

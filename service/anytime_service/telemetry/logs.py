@@ -43,16 +43,9 @@ _OTHERS = {
     "fastapi": "WARNING",
     "opentelemetry": "ERROR",  # it warns at every attempt to reach a collector that is down
     "redis": "WARNING",
+    "websockets": "WARNING",  # it logs every connection, and below that the bytes of messages
 }
 """Loggers of libraries, and the lowest level that is logged."""
-
-_DROPPED = (
-    "ASGI callable returned without completing response.",  # left open so that its connection closes, see `exchange`
-    "connection open",
-    "connection rejected (%d %s)",
-    "ASGI callable returned without completing handshake.",  # it refused the handshake with a response
-    "Invalid UTF-8 sequence received from client.",  # a mistake of the client, which receives an error
-)
 
 _log = logging.getLogger("anytime_service")
 _access_log = logging.getLogger("anytime_service.access")
@@ -130,16 +123,6 @@ def shown_query(query: bytes) -> str:
     """Return a query string for logs and traces: the values of parameters that may be secrets become `***`."""
     pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
     return urlencode([(name, value if name in _SHOWN else "***") for name, value in pairs])
-
-
-class NoiseFilter(logging.Filter):
-    """Filter that drops uvicorn's lines about intended behaviour and about every WebSocket that opens."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        # A client that resets its connection while uvicorn writes to it.
-        reset = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
-        return not reset and record.msg not in _DROPPED and "WebSocket" not in str(record.msg)
 
 
 @dataclass(slots=True)
@@ -242,7 +225,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"noise": {"()": NoiseFilter}, "rate_limit": {"()": lambda: RATE_LIMIT}},
+        "filters": {"rate_limit": {"()": lambda: RATE_LIMIT}},
         "formatters": {"lines": lines},
         "handlers": {
             "lines": {
@@ -254,7 +237,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
         },
         "loggers": {
             "uvicorn": {**ours, "level": uvicorn_level},
-            "uvicorn.error": {"level": uvicorn_level, "filters": ["noise"]},
+            "uvicorn.error": {"level": uvicorn_level},
             "uvicorn.access": {"propagate": False},  # `AccessLog` logs more
             "anytime_service": {**ours, "level": level},
             "anytime_service.access": {"level": "INFO"},  # the setting access_log turns it on

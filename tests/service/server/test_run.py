@@ -86,6 +86,8 @@ serve([Path({str(file)!r})], uds=Path({str(path)!r}))
 """
     with command(code) as process:
         assert address(process) == f"unix:{path}"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            assert client.get("http://test/livez").status_code == 200
         process.send_signal(stop)
         _, errors = process.communicate(timeout=30)
     assert "Traceback" not in errors
