@@ -141,6 +141,13 @@ def keeping(x: Float) -> Float:
     return np.array([before])
 
 
+def shared_memory(x: Float) -> Float:
+    """Return the number of blocks of shared memory for inputs in this process, and the inode of the last."""
+    maps = [line.split() for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
+    inodes = [int(fields[4]) for fields in maps if "/memfd:anytime-input" in fields]
+    return np.array([len(inodes), inodes[-1]], dtype=np.float64)
+
+
 class Unloadable:
     def __reduce__(self) -> tuple[Any, ...]:
         return _refuse, ()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import Pipe
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from anytime.groups import load_groups
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.prediction import Prediction
 from anytime.inference.runner import Runner
-from anytime.inference.workers import Worker, Workers
+from anytime.inference.workers import Worker, Workers, process
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
@@ -55,6 +56,7 @@ from models.inference.extracting import (
     process_of,
     raising,
     second,
+    shared_memory,
     slow,
     slow_zero,
     third,
@@ -877,6 +879,40 @@ def test_a_process_may_keep_its_inputs() -> None:
     with Runner(a_model(), {"a": keeping, "b": zero, "c": noughts}, "process", max_workers=1) as runner:
         sums = [runner.run(np.full(100_000, float(i)), LONG_MS).prediction - 0.5 for i in range(1, 5)]
     assert sums == [-1.0, 1e5, 2e5, 3e5]
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="inputs go through the pipe")
+@pytest.mark.parametrize(("extractor", "memories"), [(zero, 1), (keeping, 4)])
+def test_the_memory_of_an_input_is_used_again_unless_an_extractor_keeps_it(
+    extractor: Callable[[Any], Any], memories: int
+) -> None:
+    own = {"a": extractor, "b": zero, "c": shared_memory}
+    with Runner(a_model(), own, "process", max_workers=1) as runner:
+        runner.run(np.zeros(100_000), LONG_MS)
+        found = [runner.run(np.zeros(100_000), LONG_MS).prediction - 0.5 for _ in range(4)]
+    counts, inodes = {value % 1000 / 100 for value in found}, {value // 1000 for value in found}
+    assert (counts, len(inodes)) == ({1.0}, memories)
+
+
+@pytest.mark.parametrize(
+    ("task", "sent"),
+    [(Task("quick"), 0), (Task("unknown"), 1), (Task("slow"), 1), (Task("quick", start_by=0.0), 1)],
+    ids=["a quick one", "an unknown one", "a slow one", "the last one in time"],
+)
+def test_a_process_holds_arrivals_back_only_while_quick_groups_with_time_to_spare_follow(
+    task: Task, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "HELD_S", 60.0)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        outbox = process._Outbox(theirs)
+        outbox.add(Arrival("quick", [1.0], took_ms=0.1))
+        outbox.add(Arrival("slow", [1.0], took_ms=1e6))
+        outbox.before(task)
+        outbox.send(process.END)
+        messages = [ours.recv() for _ in range(sent + 1)]
+    assert [len(message) for message in messages] == ([2, 1] if sent else [3])
+    assert messages[-1][-1] == process.END
 
 
 def test_the_example_is_computed_in_advance() -> None:
