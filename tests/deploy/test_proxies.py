@@ -24,7 +24,6 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
@@ -86,7 +85,7 @@ def line(group: str) -> bytes:
 
 
 def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> None:
-    longest = build_server(create_app(ModelRegistry.of([MODEL]), Settings()), Settings()).config.timeout_keep_alive
+    longest = Settings().idle_timeout_s
     configurations = {path.name: path.read_text(encoding="utf-8") for path in CONFIGURATIONS.iterdir()}
     patterns = {
         "nginx.conf": r"keepalive 64;\n +keepalive_timeout (\d+)s;",

@@ -173,7 +173,7 @@ class _SharedMemory:
         x, memory = self.received, self._memory or b""
         arrays = [np.frombuffer(memory, np.uint8, end - begin, begin) for begin, end in x.spans]
         self._arrays = [weakref.ref(array) for array in arrays]
-        return pickle.loads(x.data, buffers=[memoryview(array) for array in arrays])  # noqa: S301  (from the parent)
+        return pickle.loads(x.data, buffers=[array.data for array in arrays])  # noqa: S301  (from the parent)
 
     def in_use(self) -> bool:
         """Return whether the child still uses an array of the input that it read."""
