@@ -362,7 +362,7 @@ class _Sums:
         for j, column in values.items():
             counted = column if block.weights is None else column[block.weights[rows] > 0]
             # Other columns may have a constant term: a level that no row has, a clamp.
-            if len(counted) and 0 < np.fmax.reduce(counted) - np.fmin.reduce(counted) < SMALL_SPREAD:
+            if len(counted) and 0 < float(np.fmax.reduce(counted)) - float(np.fmin.reduce(counted)) < SMALL_SPREAD:
                 why = "holds values that are too small to square; rescale it"
                 varying[int(places[j])] = UnusableColumnError(j, columns, why)
         return varying

@@ -192,14 +192,14 @@ def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:
 
 def _files(path: Path) -> list[Path]:
     """Return the absolute paths of a model file, or of those in a folder, without hidden files."""
-    path = Path(os.path.abspath(path))  # unlike `resolve`, it follows no symbolic link
-    if not path.exists():
+    served = Path(os.path.abspath(path))  # unlike `resolve`, it follows no symbolic link
+    if not served.exists():
         raise RegistryError(
             f"there is no file or folder {str(path)!r}; expected model files ({SUFFIX}) or folders of them"
         )
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if _is_model(file))
+    if not served.is_dir():
+        return [served]
+    files = sorted(file for file in served.iterdir() if _is_model(file))
     if not files:
         raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it")
     return files

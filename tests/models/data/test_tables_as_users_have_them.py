@@ -406,6 +406,8 @@ CELLS: dict[str, tuple[Any, float | str | None]] = {
     "big-endian": (np.array(2, ">f4")[()], 2.0),
     "None": (None, math.nan),
     "NaN": (math.nan, math.nan),
+    "NA": (pd.NA, math.nan),
+    "NaT": (pd.NaT, math.nan),
     "NaN of float32": (np.float32("nan"), math.nan),
     "text": ("b", "b"),
     "text of NumPy": (np.str_("b"), "b"),
@@ -415,8 +417,6 @@ CELLS: dict[str, tuple[Any, float | str | None]] = {
 """Values of one cell, and what each is for a column of numbers, or of text."""
 
 NO_CELLS = {
-    "NA": pd.NA,
-    "NaT": pd.NaT,
     "bytes": b"b",
     "complex": 1j,
     "date": DAYS[0],
