@@ -240,13 +240,15 @@ class Workers:
         finally:
             with self._lock:
                 del self._threads[current_thread()]
+                self._serving.pop(current_thread(), None)
                 if lost and not self._closed:
                     self._grow().add_done_callback(_log_refusal)
             worker.close()
 
     def _serve(self, worker: ProcessWorker | _ThreadWorker) -> bool:
         """Compute extractions until the pool closes (False) or the worker is lost (True)."""
-        while (extraction := self._next()) is not None:
+        woken = Condition(self._lock)
+        while (extraction := self._next(woken)) is not None:
             if not worker.alive():  # it died between two extractions; this one did not cause it
                 self._return(extraction)
                 return True
@@ -266,13 +268,10 @@ class Workers:
                 raise
             finally:
                 extraction.leave(worker)
-                with self._lock:
-                    self._serving.pop(current_thread(), None)
         return False
 
     def _return(self, extraction: Extraction) -> None:
         with self._lock:
-            self._serving.pop(current_thread(), None)
             self._queue.appendleft(extraction)
             self._wake()
 
@@ -283,9 +282,9 @@ class Workers:
             return True
         return False
 
-    def _next(self) -> Extraction | None:
+    def _next(self, woken: Condition) -> Extraction | None:
         with self._lock:
-            woken = Condition(self._lock)
+            self._serving.pop(current_thread(), None)
             while not self._closed:
                 if not self._queue:
                     self._idle.append(woken)
