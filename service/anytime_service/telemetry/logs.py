@@ -218,7 +218,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
     uvicorn_level = "INFO" if level == "DEBUG" else level
     lines: dict[str, Any] = {"()": JsonFormatter}
     if settings.log_format == "text":
-        # By itself uvicorn asks the standard output whether it is a terminal, which may be closed.
+        # By default uvicorn checks whether the standard output is a terminal, and fails if it is closed.
         colors = sys.stderr is not None and sys.stderr.isatty()
         lines = {"()": TextFormatter, "fmt": "%(levelprefix)s %(message)s", "use_colors": colors}
     ours = {"handlers": ["lines"], "propagate": False}
