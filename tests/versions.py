@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-versions"
 
 UNCHANGED = {"fastapi-offline", "plotly"}
-"""Packages of which only files are served, no code is run."""
+"""Packages whose files are served, and whose code is not run."""
 
 QUICK = ("tests/service/server", "tests/service/api/test_websocket.py")
 

@@ -366,17 +366,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
     ) -> Dataset:
-        """Return rows with their responses, weights, queries and folds as columns beside the features."""
+        """Return rows with their responses, weights, queries and folds as columns after the features."""
         further = {"sample_weight": weights, "query": query, "fold": folds}
-        beside = {_free(table, name): values for name, values in zip(self._target.responses, Y.T, strict=True)}
-        responses = tuple(beside)
+        added = {_free(table, name): values for name, values in zip(self._target.responses, Y.T, strict=True)}
+        responses = tuple(added)
         names: dict[str, str | None] = dict.fromkeys(further)
         for name, values in further.items():
             if values is not None:
                 names[name] = _free(table, name)
-                beside[_free(table, name)] = _column(name, values)
+                added[_free(table, name)] = _column(name, values)
         return Dataset(
-            table.with_columns(beside),
+            table.with_columns(added),
             getattr(self, "_groups", None) or singletons(self._names),
             Target("regression", responses),
             names["query"],
@@ -529,7 +529,7 @@ def _weights(sample_weight: Any, rows: int) -> Float:
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:
-    """Return values beside X as an array (rows,), integers of Python exactly; raise TableError for another shape."""
+    """Return values of the rows as an array (rows,), large integers exactly; raise TableError for another shape."""
     with _one_kind_of_error():
         array = np.asarray(values)
     if array.ndim != 1:

@@ -1,4 +1,4 @@
-"""What RFC 9112 (HTTP/1.1) asks of a server, row by row, beside the answers of aiohttp and of uvicorn with h11."""
+"""What RFC 9112 (HTTP/1.1) asks of a server, row by row, next to the answers of aiohttp and of uvicorn with h11."""
 
 from __future__ import annotations
 

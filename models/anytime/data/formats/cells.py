@@ -40,7 +40,7 @@ class NumberStyle:
         return self == NumberStyle()
 
     def plain(self, cells: pa.Array) -> pa.Array:
-        """Return the cells with the numbers of this style in the usual form; other cells become text that is none."""
+        """Return the cells with the numbers of this style in the usual form; other cells become a word."""
         pa, pc = required("pyarrow"), required("pyarrow.compute")
         decimal, thousands = re.escape(self.decimal), "" if self.thousands is None else re.escape(self.thousands)
         whole = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d*)" if thousands else r"\d*"

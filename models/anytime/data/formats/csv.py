@@ -5,7 +5,7 @@ request for a column reads all of it and recognises its type. The converted cell
 parsed once; one that does not fit the store is parsed again by each pass.
 
 A column is integer if every cell is an integer, number if every cell is a number, bool if every cell is `true` or
-`false` (in any case), and text otherwise. Whole numbers of which most have a leading zero ("01") are text. Cells of
+`false` (in any case), and text otherwise. Whole numbers are text if most of them have a leading zero ("01"). Cells of
 numbers and booleans are missing where they are empty or a usual word (NA, N/A, NaN, null, NULL ...), quoted or not;
 cells of text only where they are empty.
 """
@@ -42,8 +42,8 @@ STORE_SHARE = 0.5
 class Store:
     """Converted cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
 
-    A column has the type of its first block. One with another type later, or of a type that is asked for and lost the
-    spelling of its cells, is not in the store.
+    A column has the type of its first block. One with another type later is not in the store, nor one that is
+    requested as text after its cells were converted to numbers.
     """
 
     def __init__(self) -> None:

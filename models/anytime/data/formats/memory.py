@@ -102,7 +102,7 @@ def _floats(values: Sequence[Any]) -> pa.Array:
 
 @dataclass(frozen=True)
 class MatrixBatch(Batch):
-    """Rows of a matrix, and of columns beside it."""
+    """Rows of a matrix, and of further columns."""
 
     stored: Any
     """(rows, columns) array or scipy sparse."""
@@ -140,20 +140,20 @@ class MemoryTable(Table):
 
     @abstractmethod
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
-        """Return the table with further columns, (rows,) each, beside those that it has."""
+        """Return the table with further columns, (rows,) each."""
 
 
 class MatrixTable(MemoryTable):
-    """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns beside it."""
+    """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns."""
 
-    def __init__(self, name: str, matrix: Any, names: Sequence[str], beside: Mapping[str, NDArray[Any]] = {}) -> None:
+    def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
         super().__init__(Path(name))
         if type_of_array(matrix.dtype) is None:
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
-        self._matrix, self._beside = matrix, beside
+        self._matrix, self._further = matrix, further
         self._check_names(names)
         self._places = {column: j for j, column in enumerate(names)}
-        self._columns = {**self._places, **beside}
+        self._columns = {**self._places, **further}
 
     @property
     def rows(self) -> int:
@@ -165,12 +165,12 @@ class MatrixTable(MemoryTable):
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
-        return MatrixTable(self.name, self._matrix, list(self._places), {**self._beside, **columns})
+        return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **columns})
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         def kind(name: str) -> ReadAs:
-            if name in self._beside:
-                values = self._beside[name]
+            if name in self._further:
+                values = self._further[name]
                 return type_of_array(values.dtype) or type_of(arrow_array(name, values).type) or "text"
             own = type_of_array(self._matrix.dtype) or "number"
             return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
@@ -178,15 +178,15 @@ class MatrixTable(MemoryTable):
         return {name: kind(name) for name in names if name not in stated}
 
     def described(self, name: str) -> str:
-        return str(self._matrix.dtype if name in self._places else self._beside[name].dtype)
+        return str(self._matrix.dtype if name in self._places else self._further[name].dtype)
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         own = self._types(tuple(name for name in types if name in self._places), {})
         as_stored = all(types[name] == kind for name, kind in own.items())
         for start in range(begin, self.rows, rows):
             part = self._matrix[start : start + rows]
-            beside = {name: self._beside[name][start : start + rows] for name in types if name not in own}
-            columns = {name: array_as(name, values, types[name], start) for name, values in beside.items()}
+            further = {name: self._further[name][start : start + rows] for name in types if name not in own}
+            columns = {name: array_as(name, values, types[name], start) for name, values in further.items()}
             batch: Batch = MatrixBatch(start, columns, part, self._places)
             if not as_stored:
                 columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
