@@ -16,7 +16,7 @@ from anytime_service.settings import Settings
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, timeless
 
 
-def told(response: httpx.Response) -> dict[str, Any]:
+def replied(response: httpx.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     return timeless(response.json())
 
@@ -24,7 +24,7 @@ def told(response: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize("budget", [None, 0, 0.5, 1, 5, 9.99, 10, 1000])
 def test_the_answer_is_the_librarys(service: Running, model: Model, budget: float | None) -> None:
     response = service.post({"groups": VALUES}, **({} if budget is None else {"budget": budget}))
-    assert told(response) == expected(model, VALUES, budget)
+    assert replied(response) == expected(model, VALUES, budget)
     assert response.headers["content-type"] == "application/json"
     assert response.json()["reason"] == ("complete" if budget is None or budget >= 10 else "budget")
 
@@ -33,17 +33,17 @@ def test_the_answer_is_the_librarys(service: Running, model: Model, budget: floa
 def test_groups_at_hand_give_the_longest_complete_prefix(service: Running, model: Model, names: list[str]) -> None:
     groups = {name: VALUES[name] for name in names}
     response = service.post({"groups": groups})
-    assert told(response) == expected(model, groups)
+    assert replied(response) == expected(model, groups)
     assert response.json()["reason"] == "end"
 
 
 def test_many_rows_are_answered_in_one_list(service: Running, model: Model) -> None:
     groups = {"speed": [[1.0], [2.0], [3.0]], "hog": [[1, None], [0, True], [2, 2]]}
-    answer = told(service.post({"groups": groups, "rows": 3}))
+    answer = replied(service.post({"groups": groups, "rows": 3}))
     assert answer == expected(model, groups, rows=3)
     assert (len(answer["prediction"]), answer["imputed"]) == (3, ["h1"])
-    assert told(service.post({"groups": groups})) == answer, "rows are counted where they are not told"
-    assert told(service.post({"groups": {}, "rows": 2}))["prediction"] == [BASE_RATE, BASE_RATE]
+    assert replied(service.post({"groups": groups})) == answer, "rows are counted where they are not replied"
+    assert replied(service.post({"groups": {}, "rows": 2}))["prediction"] == [BASE_RATE, BASE_RATE]
 
 
 def test_elapsed_time_is_told(service: Running) -> None:
@@ -51,7 +51,7 @@ def test_elapsed_time_is_told(service: Running) -> None:
 
 
 def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> None:
-    answer = told(service.post({"groups": {"hog": VALUES["hog"]}}, policy="arrived"))
+    answer = replied(service.post({"groups": {"hog": VALUES["hog"]}}, policy="arrived"))
     assert answer["policy"] == "prefix"
     assert "moments" in answer["note"]
 
@@ -59,8 +59,8 @@ def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> Non
 def test_options_are_in_the_body_or_in_the_query(service: Running) -> None:
     for options in ({"budget": 1.0}, {"explain": True}, {"ranking": True, "rows": 1}, {"deadline_ms": 5_000.0}):
         body, query = (
-            told(service.post({"groups": VALUES} | options)),
-            told(service.post({"groups": VALUES}, **options)),
+            replied(service.post({"groups": VALUES} | options)),
+            replied(service.post({"groups": VALUES}, **options)),
         )
         assert body == query
     for name, value in {"model": "brake", "overload": "prior", "updates": True, "traceparent": "00"}.items():
@@ -142,14 +142,14 @@ def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Runnin
     assert_problem(service, response, 422)
     assert "beyond 1e+100" in response.json()["detail"]
     largest = (1e100 * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
-    answer = told(service.post({"groups": {"speed": largest[:1], "hog": largest[1:3], "lab": largest[3:]}}))
+    answer = replied(service.post({"groups": {"speed": largest[:1], "hog": largest[1:3], "lab": largest[3:]}}))
     assert np.isfinite(answer["prediction"])
 
 
 def test_rows_told_twice_must_agree(service: Running) -> None:
     response = service.post({"groups": {}, "rows": 3}, rows=2)
     assert_problem(service, response, 422)
-    assert told(service.post({"groups": {}}, rows=2))["prediction"] == [BASE_RATE, BASE_RATE]
+    assert replied(service.post({"groups": {}}, rows=2))["prediction"] == [BASE_RATE, BASE_RATE]
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
@@ -220,8 +220,8 @@ def test_with_several_models_the_name_decides(settings: Settings) -> None:
         assert_problem(service, response, 422)
         assert response.json()["field"] == "model"
         for model in models:
-            assert told(service.post({"groups": VALUES}, model=model.name)) == expected(model, VALUES)
-        answer = told(service.post({"groups": VALUES}, model="kind"))
+            assert replied(service.post({"groups": VALUES}, model=model.name)) == expected(model, VALUES)
+        answer = replied(service.post({"groups": VALUES}, model="kind"))
         assert answer["prediction"] in classes
         assert sum(answer["probabilities"]) == pytest.approx(1.0)
 
