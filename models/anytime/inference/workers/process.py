@@ -177,7 +177,7 @@ class _SharedMemory:
         if self._copies:
             return pickle.loads(x.data, buffers=[bytearray(array) for array in arrays])  # noqa: S301
         self._arrays = [weakref.ref(array) for array in arrays]
-        return pickle.loads(x.data, buffers=[memoryview(array) for array in arrays])  # noqa: S301  (from the parent)
+        return pickle.loads(x.data, buffers=[array.data for array in arrays])  # noqa: S301  (from the parent)
 
     def in_use(self) -> bool:
         """Return whether the child still uses the memory of the input that it read; it copies later ones then."""
