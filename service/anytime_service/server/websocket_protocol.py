@@ -75,8 +75,11 @@ class WebSocketProtocol(Connection):
             error.__traceback__ = error.__cause__ = error.__context__ = None  # frames, which refer to the error
             detail = " ".join((self._response.body or b"").decode().split())
             detail = detail[len(_PREFIX) :] if detail.lower().startswith(_PREFIX) else detail
-            extra = [(b"upgrade", b"websocket")] if self._response.status_code == 426 else []
-            reply = blank_reply(self._response.status_code, detail[:1].lower() + detail[1:], (_VERSION, *extra))
+            status = self._response.status_code
+            if status == 500:  # websockets before 17 calls a key that is no base64 its own failure
+                status, detail = 400, "invalid handshake; expected the header fields of RFC 6455"
+            extra = [(b"upgrade", b"websocket")] if status == 426 else []
+            reply = blank_reply(status, detail[:1].lower() + detail[1:], (_VERSION, *extra))
             self._refuse_with(response(reply._replace(close=True), self.host.state.default_headers))
             return
         raw, _, query = url.partition(b"?")

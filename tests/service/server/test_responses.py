@@ -39,7 +39,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
 
     async def run() -> MemoryTransport:
         protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
-        config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", proxy_headers=False)
+        config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
         state, transport = SideState(), MemoryTransport()
         state.default_headers = [(b"date", b"today")]
