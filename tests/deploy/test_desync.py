@@ -97,8 +97,9 @@ class Streams:
             method = choose.choice(("GET", "HEAD", "OPTIONS"))
             head = b"%b /livez HTTP/1.1\r\n%b\r\n" % (method.encode(), own + self._upgrade(0.5))
             return head, Sent(name, method, None)
-        value: float | None = choose.choice(VALUES)
-        body = b'{"groups": {"speed": [%g]}}' % value
+        number = choose.choice(VALUES)
+        value: float | None = number
+        body = b'{"groups": {"speed": [%g]}}' % number
         if choose.random() < 0.4:
             value, body = None, choose.choice((b"", b"\r\n" * 3000, b"0\r\n\r\n")) + self._hidden()
         fields = self._upgrade(0.4) + choose.choice((b"", b"", b"", b"Expect: 100-continue\r\n"))

@@ -44,7 +44,7 @@ async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
 
 async def served() -> tuple[Recorded, uvicorn.Server]:
-    config = uvicorn.Config(nothing, http=Recorded, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
+    config = uvicorn.Config(nothing, http=Recorded, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = asyncio.create_task(server.serve([listening]))
