@@ -23,7 +23,7 @@ test: .venv/ready
 	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
 
 # The tests of the service with the lowest and the newest version of every package that the server needs, installed under
-# .venv-versions; ARGS=--quick: the tests of the edge.
+# .venv-versions; ARGS=--quick: the tests of the edge, with the lowest.
 test-versions: .venv/ready
 	$(BIN)/python tests/versions.py $(ARGS)
 

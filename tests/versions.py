@@ -57,10 +57,13 @@ def run(end: str, requirements: list[str], tests: tuple[str, ...]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="run only the tests of the edge")
-    tests = QUICK if parser.parse_args().quick else ("tests/service",)
+    parser.add_argument("--quick", action="store_true", help="run only the tests of the edge, with the lowest versions")
+    quick = parser.parse_args().quick
+    tests = QUICK if quick else ("tests/service",)
     versions = lowest()
-    ends = {"lowest": [f"{name}=={version}" for name, version in versions.items()], "newest": list(versions)}
+    ends = {"lowest": [f"{name}=={version}" for name, version in versions.items()]}
+    if not quick:  # the locked versions of `make test` are nearly the newest
+        ends["newest"] = list(versions)
     codes = {end: run(end, requirements, tests) for end, requirements in ends.items()}
     print(", ".join(f"{end}: exit code {code}" for end, code in codes.items()))
     return max(codes.values())
