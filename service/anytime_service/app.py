@@ -111,7 +111,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     for router in routers:
         app.include_router(router)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
-    origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+    origins = accepted_origins(settings)
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
@@ -124,12 +124,25 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     return app
 
 
+def accepted_origins(settings: Settings) -> Origins:
+    """Return the check of hosts and origins that both ports share."""
+    return Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+
+
 def create_side_app(handler: PredictionService, sessions: SessionStore) -> AnytimeAPI:
-    """Return the application of the metrics port: the metrics of a service, and its probes."""
+    """Return the application of the metrics port: the metrics of a service, and its probes; it needs no key."""
+    settings = handler.settings
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
     app.router.redirect_slashes = False
-    app.entrance = lambda inner: RequestContextMiddleware(responses.HeadMiddleware(inner), handler.signals.errors)
+
+    def entrance(framework: ASGIApp) -> ASGIApp:
+        checked = AuthenticationMiddleware(
+            responses.HeadMiddleware(framework), KeyRing(), accepted_origins(settings), settings.max_body_bytes
+        )
+        return RequestContextMiddleware(checked, handler.signals.errors)
+
+    app.entrance = entrance
     responses.install(app)
     app.include_router(control.probes)
     app.include_router(control.metrics)

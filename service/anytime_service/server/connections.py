@@ -297,6 +297,11 @@ class Connections:
         return len(every) - len(self._excess) - len(self.closing)
 
 
+def release_head(headers: list[tuple[bytes, bytes]]) -> None:
+    """Remove the headers of a request that was answered, or is a WebSocket now; spans need the caller's."""
+    headers[:] = [header for header in headers if header[0] == b"traceparent"][:2]
+
+
 def raise_file_limit(connections: int) -> int:
     """Raise the process's limit of open files as far as allowed, and return how many connections it permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -487,7 +487,7 @@ def test_what_comes_after_the_answer_is_dropped_and_counted(service: Running, fo
 
 
 def test_a_connection_remembers_only_so_many_answers(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "REMEMBERED", 2)
+    monkeypatch.setattr(websocket, "IDS", 2)
     with service.stream() as stream:
         for name in range(3):
             stream.say("begin", name, deadline_ms=0)
