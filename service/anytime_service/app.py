@@ -80,6 +80,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         title="anytime",
         version="1",
         summary="Linear predictions that are ready whenever the deadline expires",
+        openapi_url=None,  # `pages` has its route
         docs_url=None,  # the console has its own page, which loads nothing from other servers
         redoc_url=None,
         telemetry=OFF if tracing is None else tracing.configuration,
@@ -106,7 +107,14 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         *oip_routes(handler),
     ]
     own_port = settings.metrics_port is not None
-    routers = control.router, control.probes, *(() if own_port else (control.metrics,)), model_data.router, pages.router
+    routers = (
+        control.router,
+        control.reloads,
+        control.probes,
+        *(() if own_port else (control.metrics,)),
+        model_data.router,
+        pages.router,
+    )
     check_rows((*app.routes, *(route for router in routers for route in router.routes)))
     for router in routers:
         app.include_router(router)

@@ -139,9 +139,13 @@ class Connection(asyncio.Protocol):
         self.write_paused = False
         self._writable.set()
 
-    async def drain(self) -> None:
-        """Wait until the client reads, or disconnects."""
-        await self._writable.wait()
+    async def drain(self, size: int = 0) -> None:
+        """Wait until the client reads, or disconnects; meanwhile `size` bytes to send count as stored."""
+        self.held.add(size)
+        try:
+            await self._writable.wait()
+        finally:
+            self.held.add(-size)
 
     def store(self, data: bytes | memoryview) -> None:
         """Add received bytes to those that are not parsed yet."""

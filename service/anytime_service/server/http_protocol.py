@@ -143,7 +143,7 @@ class Cycle:
         if connection is None or self.complete:
             raise RuntimeError(f"{message['type']} after the end of the response")
         if connection.write_paused:
-            await connection.drain()
+            await connection.drain(len(message.get("body", b"")))
         if self.disconnected:
             return
         if not self.started:
@@ -161,7 +161,10 @@ class Cycle:
             self._remaining -= len(body)
             if self._remaining < 0 or (self._remaining and not more):
                 raise RuntimeError("the body of the response does not have the length that its head announced")
-        if head or body:
+        if len(body) > MAX_WAITING:
+            connection.write(head)
+            connection.write(body)
+        elif head or body:
             connection.write(head + body)
         if not more:
             self.complete = True
