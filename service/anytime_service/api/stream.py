@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -22,11 +21,11 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import ABORT, AT_A_TIME, CHARGE, Exchange, SendQueue
+from anytime_service.http.exchange import ABORT, CHARGE, UTF8, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
-from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.queues import SLICE_MS, TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,
@@ -76,6 +75,7 @@ class Stream:
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         connection = _Connection(self.handler, send, self._refusals, scope.get(KEY))
         extensions = scope.get("extensions", {})
+        connection.takes_utf8 = UTF8 in extensions
         if CHARGE in extensions:
             extensions[CHARGE]["charge"](connection.account)
         self.connections.add(connection)
@@ -116,6 +116,7 @@ class _Connection:
         self._refusals = refusals
         self.key = key
         self.dismissed = False
+        self.takes_utf8 = False
         self.account = handler.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.open: dict[str | int, ActivePrediction] = {}
@@ -136,7 +137,7 @@ class _Connection:
             self.outbox.put({"type": "websocket.close", "code": 1001, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
-        count = 0
+        until = now_ms() + SLICE_MS
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
                 if self.dismissed:  # discard messages that were read before the connection closed
@@ -148,10 +149,9 @@ class _Connection:
                     if self.dismissed:
                         continue
                 self.handle(form, content)
-                count += 1
-                if count >= AT_A_TIME:  # `receive` does not yield while messages are buffered
-                    await asyncio.sleep(0)
-                    count = 0
+                if now_ms() > until:  # `receive` does not yield while messages are buffered
+                    await self.handler.turn()
+                    until = now_ms() + SLICE_MS
         except asyncio.CancelledError:
             if not self.given_up:
                 raise
@@ -225,18 +225,24 @@ class _Connection:
         if len(self.open) >= int(OPEN_OF_CONNECTION):
             limit = int(OPEN_OF_CONNECTION)
             raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
-        update = partial(self._update, form, name) if frame.updates else None
+        update = partial(self._update, form) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(frame, begun, answer, fail, update=update, admitted=admitted, account=self.account)
-        if active.answered:
+        active = self.handler.open(
+            *(frame, begun, answer, fail),
+            update=update,
+            admitted=admitted,
+            account=self.account,
+            encode=partial(encode_reply, form, name),
+        )
+        if active.done:
             self._remember(name, active)
         else:
             self.open[name] = active
 
     def _group(self, frame: Any) -> None:
         active = self.open.get(frame.id)
-        if active is None:
-            timings = self._known(frame.id, "group")
+        if active is None or active.answered:
+            timings = self._known(frame.id, "group") if active is None else active.record.timings
             if timings is None:
                 return
             if frame.values or frame.took_ms is None:
@@ -252,7 +258,7 @@ class _Connection:
         active = self.open.get(frame.id)
         if active is None:
             self._known(frame.id, "end")
-        else:
+        elif not active.answered:
             active.end()
 
     def _known(self, name: str | int, event: str) -> GroupTimings | None:
@@ -262,9 +268,9 @@ class _Connection:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
         return timings
 
-    def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
+    def _answer(self, form: Form, name: str | int, content: bytes) -> None:
         self._ended(name)
-        self._reply(form, "answer", name, answer)
+        self._put(form, content)
 
     def _fail(self, form: Form, name: str | int, error: Exception) -> None:
         self._ended(name)
@@ -281,21 +287,16 @@ class _Connection:
     def _remember_refused(self, name: str | int) -> None:
         self.refused.add(name, True, now_ms())
 
-    def _update(self, form: Form, name: str | int, answer: Answer) -> None:
+    def _update(self, form: Form, content: bytes) -> None:
         if not self.outbox.slow:
-            self._reply(form, "update", name, answer)
-
-    def _reply(self, form: Form, kind: Any, name: str | int, answer: Answer) -> None:
-        try:
-            self._put(form, encode_reply(form, kind, name, answer))
-        except AnytimeError as error:
-            self._send_error(form, name, error)
+            self._put(form, content)
 
     def _send_error(self, form: Form, name: str | int | None, error: Exception) -> None:
         self._put(form, form.encode(ErrorFrame(name, problem_of(error))))
 
     def _put(self, form: Form, content: bytes) -> None:
-        kind: dict[str, Any] = {"text": content.decode()} if form is JSON else {"bytes": content}
+        text = content if self.takes_utf8 or form is not JSON else content.decode()
+        kind: dict[str, Any] = {"text": text} if form is JSON else {"bytes": content}
         self.outbox.put({"type": "websocket.send"} | kind, len(content))
 
     def _give_up(self) -> None:

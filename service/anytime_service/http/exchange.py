@@ -30,6 +30,7 @@ AT_A_TIME = 16  # lines or messages of one client before the event loop serves o
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
 STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
 ABORT = "anytime_service.abort"  # WebSocket extension: its `abort` closes the connection without a handshake
+UTF8 = "anytime_service.utf8"  # WebSocket extension: `text` may be bytes
 CHARGE = "anytime_service.charge"  # WebSocket extension: its `charge` sets the budget that counts its bytes
 
 _log = logging.getLogger("anytime_service")

@@ -20,12 +20,13 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from anytime_service.errors import HeadTooLargeError, OverloadedError
-from anytime_service.http.exchange import ABORT, CHARGE, Reply
+from anytime_service.http.exchange import ABORT, CHARGE, UTF8, Reply
 from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 
+LARGE = 65_536  # bytes of a message that is written without a copy
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
 _PREFIX = "failed to open a websocket connection: "
@@ -103,6 +104,7 @@ class WebSocketProtocol(Connection):
                 "websocket.http.response": {},
                 ABORT: {"abort": self.transport.abort},
                 CHARGE: {"charge": self._charge},
+                UTF8: {},
             },
         }
         self._messages.append({"type": "websocket.connect"})
@@ -230,12 +232,18 @@ class WebSocketProtocol(Connection):
         elif self._closed:
             raise ConnectionResetError("the connection is closed")
         elif kind == "websocket.send":
-            content = message.get("bytes")
-            if content is None:
-                self._conn.send_text(message["text"].encode())
+            content: Any = message.get("bytes")
+            is_text = content is None
+            if is_text:
+                text = message["text"]
+                content = text.encode() if isinstance(text, str) else text
+            if len(content) > LARGE:  # without the copies of a frame
+                self._flush()
+                self.transport.write(bytes((0x81 if is_text else 0x82, 127)) + len(content).to_bytes(8, "big"))
+                self.transport.write(content)
             else:
-                self._conn.send_binary(content)
-            self._flush()
+                (self._conn.send_text if is_text else self._conn.send_binary)(content)
+                self._flush()
         elif kind == "websocket.close":
             self._close(message.get("code", 1000), message.get("reason") or "")
             self._end(message.get("code", 1000))
