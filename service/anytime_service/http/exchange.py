@@ -195,8 +195,7 @@ class Exchange:
             while not (self.ended or self.replied or self.gone):
                 chunks.append(await self._next())
                 self._check_size()
-                if not self.ended:  # a body in one piece is decoded at once
-                    self.retain(self._bytes)
+                self.retain(self._bytes)
         finally:
             if self._bodies is not None:
                 self._bodies.end(self)
