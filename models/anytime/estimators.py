@@ -427,7 +427,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _options(self) -> Options:
         pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
-        return Options.of(self, family=self._family(), pairs=pairs)
+        return Options.of(self, family=self._family(), pairs=pairs, n_jobs=_threads(self.n_jobs, LONG_PASS))
 
     def _count(self) -> int | None:
         """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""

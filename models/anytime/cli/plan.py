@@ -75,7 +75,7 @@ class FitPlan(Plan):
     @cached_property
     def training(self) -> Options:
         """How the groups are ordered and the prefixes fitted."""
-        return Options("omp", alpha=options.parsed_alpha(self.alpha))
+        return Options("omp", alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,7 @@ class TrainPlan(FitPlan):
             family=self.likelihood,
             first=self.changes.first or (),
             pairs=options.parsed_pairs(self.pairs),
+            n_jobs=self.jobs,
         )
 
     @property
