@@ -12,7 +12,7 @@ from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import JSON, Decoder, Form, check_keys, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, ListLimits, Values
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
 
 SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 
@@ -37,7 +37,7 @@ class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=
     """
 
     id: Id
-    group: str
+    group: GroupName
     values: Annotated[V, VALUES_SCHEMA]
     took_ms: Amount | None = None
 
@@ -89,7 +89,7 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
     values in lists than `limits` allow.
     """
-    if form is JSON and len(content) <= limits.values:
+    if form is JSON and len(content) <= AT_ONCE:  # too short for any limit
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             frame: Frame = _decode_text(content)
             if cast(str, content).count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
