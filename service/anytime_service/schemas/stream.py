@@ -89,7 +89,7 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
     values in lists than `limits` allow.
     """
-    if form is JSON and len(content) <= AT_ONCE:  # too short for any limit
+    if form is JSON and len(content) <= limits.short:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             frame: Frame = _decode_text(content)
             if cast(str, content).count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice

@@ -293,7 +293,8 @@ class HttpProtocol(Connection):
         return self._state.pieces
 
     def is_free(self) -> bool:
-        return self._may_read() and not self._pipeline
+        answering = self._answering
+        return self._may_read() and not self._pipeline and (answering is None or answering.more_body)
 
     def update_reading(self) -> None:
         if self.upgraded or self.transport.is_closing():
