@@ -38,6 +38,7 @@ COMMANDS = {
     "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
+    "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
     "compare": ("compare", "Compare the selection methods on one table."),
     "plot": ("model_file", "Draw explained variance against cost."),
