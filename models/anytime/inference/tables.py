@@ -31,7 +31,7 @@ from anytime.types import Bool, Float, Policy
 
 @dataclass(frozen=True, eq=False)
 class TableAnswer:
-    """Predictions for rows of a table, and what they are based on; arrays of which axis 0 is the rows.
+    """Predictions for rows of a table, and what they are based on; axis 0 of each array is the rows.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class TableScorer:
     Attributes
     ----------
     groups : the groups to add to a prediction, in the order of the sequence.
-    present : the groups of which the table has a column.
+    present : the groups with a column in the table.
     limit : the longest prefix to use.
     """
 

@@ -23,6 +23,7 @@ from anytime.cli.main import main
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
 from anytime.inference.prediction import LoadedModel
+from anytime.types import Policy
 from models.properties import quick
 
 GROUPS: dict[str, Any] = {
@@ -33,6 +34,7 @@ GROUPS: dict[str, Any] = {
         {"name": "scan", "features": ["dose"], "cost": 4.0},
     ]
 }
+POLICIES: tuple[Policy, ...] = ("prefix", "arrived")
 FAMILIES = ("gaussian", "responses", "poisson", "binomial", "multinomial")
 TYPES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
     "pandas": lambda frame, _: frame,
@@ -109,7 +111,7 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
             values = frame.copy()
             values[list(lost)] = None
             opened.add(name, values[list(place.features)].astype(object))
-    policy = data.draw(st.sampled_from(["prefix", "arrived"]))
+    policy = data.draw(st.sampled_from(POLICIES))
     expected = opened.answer(budget, policy)
     table = TYPES[kind](given_frame, folder)
     if lost >= {"age", "city"} and budget != 0 and (policy == "prefix" or not model.supports_arrived):

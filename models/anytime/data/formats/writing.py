@@ -30,7 +30,7 @@ class TableWriter:
     Raises
     ------
     TableError
-        The file cannot be written.
+        Writing the file fails.
     """
 
     def __init__(self, path: Path) -> None:
