@@ -33,7 +33,7 @@ from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError,
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Clamp, sample_size
 from anytime.folds import FoldAssigner, fold_count
-from anytime.groups import FeatureGroups, load_groups, singletons
+from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.prediction import LoadedModel, load
 from anytime.model.curve import Curve
@@ -97,8 +97,8 @@ def _learns_from_streams(estimator: Estimator) -> bool:
     return True
 
 
-GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
-"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
+GivenGroups: TypeAlias = GroupsSource | None
+"""Groups as an estimator accepts them; None is each column at cost 1."""
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -684,8 +684,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     Parameters
     ----------
-    groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
-        A DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
+    groups : the feature groups: path of a groups file, the same structure as a dict, a short form such as
+        `{"a": ["age", "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A
+        DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; or "poisson", for counts.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.

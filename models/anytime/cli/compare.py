@@ -25,8 +25,8 @@ from anytime.training.options import Options
 
 def compare(
     data: options.Data,
-    groups: options.GroupsFile,
     target: options.TargetColumns,
+    groups: options.MaybeGroups = None,
     task: options.TaskName = "auto",
     test: options.TestTable = None,
     alpha: options.Alpha = "cv",

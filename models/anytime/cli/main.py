@@ -34,6 +34,7 @@ INTERRUPTED = 130
 WIDTH = {"max_content_width": 120}
 
 COMMANDS = {
+    "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
     "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),

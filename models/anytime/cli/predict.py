@@ -44,7 +44,7 @@ def predict(
         bool, typer.Option("--interval", help="Add the interval, or the set of classes, of a calibrated model.")
     ] = False,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Copy this column of the table, such as an id; repeat for several.")
+        list[str] | None, typer.Option(help="Keep this column of the table, such as an id; repeat for several.")
     ] = None,
     separator: Separator = None,
     decimal: Decimal = ".",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from anytime._files import check_writable
 from anytime.cli.console import progress, remark
 from anytime.data.dataset import Dataset
+from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table, open_table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
@@ -189,21 +190,32 @@ def open_source(data: Path, options: ColumnOptions, backend: Backend = LOCAL) ->
     return _open_moments(data, options)
 
 
+def open_groups(table: Table, path: Path | None, used: Many[str]) -> FeatureGroups:
+    """Return the groups of a file, or each column at cost 1; a remark names the index and the dates if left out.
+
+    `used` are columns with another use, which no pattern matches.
+    """
+    if path is None:
+        known = default_groups(table, used)
+        remark(f"no --groups: each of {len(known)} columns is a group at cost 1 (`anytime groups` drafts a file)")
+    else:
+        loaded = load_groups(path)
+        known = loaded.matched(name for name in table.columns if name not in {*used} | table.index)
+        if known is loaded:
+            return known
+    left = [name for name in table.columns if name in table.index - {*used, *known.features}]
+    if left:
+        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
+    return known
+
+
 def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOCAL) -> TableSource:
     """Open and check all that training reads; remarks report the target's meaning and excluded columns and rows."""
-    if options.groups is None:
-        raise TrainingError(f"{str(data)!r} is a table; give --groups")
     if not options.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
     table = options.reader(data if backend.cluster is None else data.resolve())
-    used = {*options.target, options.query, options.weights}
-    loaded = load_groups(options.groups)
-    known = loaded.matched(name for name in table.columns if name not in used | table.index)
-    if known is not loaded and (
-        left := [name for name in table.columns if name in table.index - used - {*known.features}]
-    ):
-        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
-    groups = options.changed(known)
+    used = [name for name in (*options.target, options.query, options.weights) if name is not None]
+    groups = options.changed(open_groups(table, options.groups, used))
     for feature in options.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
