@@ -22,7 +22,7 @@ from anytime.features.learning import Sample, present
 from anytime.groups import FeatureGroups, flow, load_groups, singletons
 
 MIN_IDENTIFIER_ROWS = 20
-"""Fewest rows of which a column with all values different looks like an identifier."""
+"""Fewest rows from which a column whose values all differ looks like an identifier."""
 
 MIN_DETERMINED_ROWS = 4
 """Fewest rows for each value of a column of levels that determines the target."""

@@ -26,10 +26,9 @@ from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion, summary
 from anytime.features.bases import Categories
 from anytime.features.expansion import Columns
-from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
@@ -122,27 +121,6 @@ class Answer:
     def with_note(self, note: str) -> Self:
         """Return the answer with one more note, before the one that it has; all have at most 300 characters."""
         return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
-
-
-def checked_policy(policy: Policy) -> Policy:
-    """Return a policy; raise ValuesError if it is unknown."""
-    if policy not in ("prefix", "arrived"):
-        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
-    return policy
-
-
-def usable(model: Model, received: Iterable[str], budget: float | None) -> frozenset[str]:
-    """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-    if budget is None:
-        return frozenset(received)
-    groups, selected, paid = model.groups, set[str](), set[int]()
-    for name in model.order(received):
-        index = groups.position(name)
-        paid.update((index, *groups.prerequisites[index]))
-        if groups.costs[list(paid)].sum() > budget * (1 + COST_TOLERANCE):
-            break
-        selected.add(name)
-    return frozenset(selected)
 
 
 class BestPrediction(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from anytime.errors import TableError, ValuesError, listed
 from anytime.groups import FeatureGroups
 from anytime.inference.conformal import class_members, covering_intervals, model_outputs
 from anytime.inference.contributions import Contributions
-from anytime.inference.prediction import Prediction, checked_policy, usable
-from anytime.inference.subsets import arrived_model
-from anytime.model.model import Expected, Model, checked_budget
+from anytime.inference.subsets import arrived_model, checked_policy, usable
+from anytime.model.model import Expected, checked_budget
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
+
+if TYPE_CHECKING:
+    from anytime.inference.prediction import LoadedModel, Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +144,7 @@ class TableScorer:
     limit : the longest prefix to use.
     """
 
-    model: Model
+    model: LoadedModel
     table: Table
     budget: float | None
     limit: int
@@ -154,7 +156,7 @@ class TableScorer:
     @classmethod
     def of(
         cls,
-        model: Model,
+        model: LoadedModel,
         table: Table,
         *,
         budget: float | None = None,
@@ -227,7 +229,7 @@ class TableScorer:
             raise TableError(f"{self.table.name}: {error}") from None
 
     def _answer(self, batch: Batch, features: Sequence[str]) -> TableAnswer:
-        model, prediction = self.model, Prediction(self.model, batch.rows)
+        model, prediction = self.model, self.model.open(batch.rows)
         place = {name: j for j, name in enumerate(features)}
         levels = {
             place[name]: basis
