@@ -442,6 +442,24 @@ class FeatureGroups(BaseModel):
         )
         return self._of(groups, cost_unit=cost_unit)
 
+    def with_stated_costs(self, costs: Mapping[str, float | str]) -> FeatureGroups:
+        """Return the groups with other costs by name, numbers in their unit or texts such as "5ms".
+
+        Raises GroupsError if a group is unknown, or a cost is invalid or in another unit.
+        """
+        for name in costs:
+            self.position(name)
+        content = {"cost_unit": self.cost_unit, "groups": [{"name": name, "cost": costs[name]} for name in costs]}
+        units = _with_unit(content, "costs")["groups"]
+        wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
+        if wrong is not None:
+            what = f"the cost of group {wrong['name']!r} is {wrong['cost']!r}"
+            raise GroupsError(f"{what}; expected a number, such as 2.5, or one with its unit, such as 5ms")
+        priced = {each["name"]: float(each["cost"]) for each in units}
+        for name, cost in priced.items():
+            _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
+        return self.with_prices(priced, self.cost_unit)
+
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
         return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})

@@ -42,6 +42,7 @@ COMMANDS = {
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
     "compare": ("compare", "Compare the selection methods on one table."),
+    "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
     "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
@@ -58,7 +59,7 @@ EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a comma
 def _function(name: str) -> Any:
     """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
     if name in COMMANDS:
-        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name)
+        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
     return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
 
 

@@ -36,6 +36,8 @@ from anytime.types import Bool, Float, Index, Policy, Reason
 
 if TYPE_CHECKING:
     from anytime.inference.tables import TableAnswer
+    from anytime.training.resequencing import Retrained
+    from anytime.training.what_if import WhatIf
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
@@ -720,6 +722,19 @@ class LoadedModel(Model):
     def open(self, rows: int | None = 1) -> Prediction:
         """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
         return Prediction(self, rows)
+
+    def what_if(
+        self,
+        *,
+        costs: Mapping[str, float | str] = {},
+        without: Iterable[str] = (),
+        budgets: Iterable[float] = (),
+        data: Retrained | None = None,
+    ) -> WhatIf:
+        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
+        from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
+
+        return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
 
     def predict(
         self,
