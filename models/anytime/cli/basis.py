@@ -21,6 +21,7 @@ from anytime.groups import SUFFIXES, write_groups
 from anytime.target import Target
 
 
+@options.spread
 def basis(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="Write the groups with their bases to this file (JSON or YAML).")],
@@ -32,10 +33,9 @@ def basis(
     ] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
     seed: options.Seed = 0,
+    *,
+    tables: options.TableFormat,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
@@ -46,7 +46,7 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    table = options.table_reader(separator, decimal, thousands)(data)
+    table = tables.open(data)
     types = options.stated_types(text, number)
     known = open_groups(table, groups, target or ())
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))

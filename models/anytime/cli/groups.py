@@ -15,6 +15,7 @@ from anytime.data.draft import drafted
 from anytime.groups import write_text
 
 
+@options.spread
 def groups(
     data: options.Data,
     target: options.TargetColumns,
@@ -30,9 +31,8 @@ def groups(
     weights: Annotated[str | None, typer.Option(help="Leave out this column, the weights of the rows.")] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
+    *,
+    tables: options.TableFormat,
 ) -> None:
     """Write a groups file with comments to edit: what each column holds, and which columns are left out and why.
 
@@ -41,7 +41,7 @@ def groups(
     Example: anytime groups train.csv --target target --by-prefix _ --cost hog=2.5ms --out groups.yaml
     """
     check_writable(out, (".yaml", ".yml"))
-    table = options.table_reader(separator, decimal, thousands)(data)
+    table = tables.open(data)
     others = [name for name in (query, weights) if name is not None]
     with working(f"reading a sample of {data.name}"):
         draft = drafted(

@@ -11,7 +11,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import progress, remark
-from anytime.cli.options import Data, Decimal, ModelFile, Separator, Thousands, table_reader
+from anytime.cli.options import Data, ModelFile, TableFormat, spread
 from anytime.cli.streams import remember_written
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.csv import CsvTable
@@ -23,6 +23,7 @@ from anytime.model.model import Model
 from anytime.types import Policy
 
 
+@spread
 def predict(
     model: ModelFile,
     data: Data,
@@ -46,9 +47,8 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option(help="Keep this column of the table, such as an id; repeat for several.")
     ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    thousands: Thousands = None,
+    *,
+    tables: TableFormat,
 ) -> None:
     """Predict every row of a table by the groups within a budget; only their columns are read.
 
@@ -62,7 +62,7 @@ def predict(
     columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, explain=explain, interval=interval)
     if data.exists() and out.exists() and data.samefile(out):
         raise TableError(f"--out is {str(out)!r}, the table itself; name another file")
-    table = table_reader(separator, decimal, thousands)(data)
+    table = tables.open(data)
     kept_as = _kept_as(table, columns.keep, out)
     scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
     last, imputed = None, dict[str, None]()

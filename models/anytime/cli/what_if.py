@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,22 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
-from anytime.cli.options import (
-    REFIT,
-    AsJson,
-    Costs,
-    Decimal,
-    DropMissing,
-    Jobs,
-    ModelFile,
-    Separator,
-    Thousands,
-    Weights,
-    Without,
-    parsed_costs,
-    table_reader,
-    workers,
-)
+from anytime.cli.options import AsJson, Costs, ModelFile, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.report import numbers, share
 from anytime.cli.sources import open_retrained
 from anytime.errors import clipped
@@ -37,6 +21,7 @@ from anytime.training.what_if import WhatIf
 from anytime.training.what_if import what_if as compared
 
 
+@spread
 def what_if(
     model: ModelFile,
     cost: Costs = None,
@@ -47,14 +32,9 @@ def what_if(
             help="Compare at this budget, in the model's cost unit; repeat for several. Default: half and all."
         ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
-    weights: Weights = None,
-    drop_missing_target: DropMissing = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    thousands: Thousands = None,
-    n_jobs: Jobs = None,
     json: AsJson = False,
+    *,
+    refit: RefitOptions,
 ) -> None:
     """Show what a model would lose if a group cost more, or were not there: both curves, and both at some budgets.
 
@@ -62,16 +42,9 @@ def what_if(
     """
     loaded, costs = load(model), parsed_costs(cost)
     retrained = None
-    if data is not None:
-        retrained = open_retrained(
-            loaded,
-            remaining_groups(loaded.groups, Changes(without=tuple(without or ()))),
-            data,
-            weights=weights,
-            drop_missing=drop_missing_target,
-            jobs=workers(n_jobs),
-            reader=table_reader(separator, decimal, thousands),
-        )
+    if refit.data is not None:
+        kept = remaining_groups(loaded.groups, Changes(without=tuple(without or ())))
+        retrained = open_retrained(loaded, kept, refit)
         if retrained is None:
             remark("--data is ignored: the model contains its moments")
     with working("ordering the groups of the changed model"):
