@@ -22,7 +22,7 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import DIRECT, DirectConnection, Exchange, SendQueue
+from anytime_service.http.exchange import DirectConnection, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
@@ -39,6 +39,7 @@ from anytime_service.schemas.stream import (
     read_frame,
 )
 from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.records import GroupTimings
 
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
-from websockets.exceptions import ConnectionClosedError, InvalidStatus
+from websockets.exceptions import ConnectionClosedError, InvalidStatus, WebSocketException
 from websockets.frames import Close, CloseCode
 from websockets.http11 import Response
+
+from anytime.errors import summary
 
 ASGIApp: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -81,5 +83,5 @@ class InProcessSocket:
     async def _next(self) -> dict[str, Any]:
         message = await self._from_app.get()
         if message["type"] == "end" and not self._task.cancelled() and (error := self._task.exception()) is not None:
-            raise error
+            raise WebSocketException(f"the application failed: {summary(error)}") from error
         return message

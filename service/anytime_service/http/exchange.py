@@ -29,13 +29,17 @@ MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; ab
 AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
 STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
-DIRECT = "anytime_service.direct"  # WebSocket extension: the `DirectConnection`
 
 _log = logging.getLogger("anytime_service")
 
 
 class DirectConnection(Protocol):
-    """What a WebSocket of this server can do beyond ASGI, for the application's task."""
+    """The extension `DIRECT`: what a WebSocket of this server can do beyond ASGI, for the application's task.
+
+    `sent_bytes` counts what `write` has sent.
+    """
+
+    sent_bytes: int
 
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -89,10 +89,10 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
     values in lists than `limits` allow.
     """
-    if form is JSON and len(content) <= limits.short:
+    if isinstance(content, str) and len(content) <= limits.short:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             frame: Frame = _decode_text(content)
-            if cast(str, content).count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
+            if content.count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
                 check_keys(form, content, frame)
             return frame
     large = limits.must_be_packed(form, content)

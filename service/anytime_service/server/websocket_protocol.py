@@ -23,13 +23,14 @@ from websockets.server import ServerProtocol
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import HeadTooLargeError, OverloadedError
-from anytime_service.http.exchange import DIRECT, Reply
+from anytime_service.http.exchange import Reply
 from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import SHARE_MS
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
+from anytime_service.telemetry.context import DIRECT
 
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
@@ -56,6 +57,7 @@ class WebSocketProtocol(Connection):
         self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
         self._frames = 0
+        self.sent_bytes = 0
         self._fragments = bytearray()  # of an incomplete message
         self._is_text = False
         self._unparsed = 0  # bytes of an incomplete frame
@@ -243,6 +245,7 @@ class WebSocketProtocol(Connection):
         if self.write_paused or self._closed or self.transport.is_closing():
             return False
         (self._conn.send_text if text else self._conn.send_binary)(content)
+        self.sent_bytes += len(content)
         self._flush()
         return True
 
