@@ -29,8 +29,9 @@ from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
 from anytime.errors import AnytimeError, GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, sample_size
+from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
@@ -324,13 +325,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
-        check_kind("X", X)
+        if getattr(getattr(X, "dtype", None), "kind", "f") != "M":  # dates are features, and no target or weight
+            check_kind("X", X)
         with _one_kind_of_error():
             X = X if hasattr(X, "dtype") or hasattr(X, "iloc") else np.asarray(X)
             X = check_array(
                 X,
                 accept_sparse="csr",
-                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUST" else "numeric",
+                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUSTM" else "numeric",
                 ensure_all_finite=False,  # the moments find infinities in the same pass
                 ensure_min_samples=least,
                 estimator=self,

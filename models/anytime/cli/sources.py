@@ -19,8 +19,8 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import ReadAs, Table, open_table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp
 from anytime.folds import fold_count, stratified
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
