@@ -559,7 +559,7 @@ def check_kind(name: str, values: Any) -> None:
     dtype = getattr(values, "dtype", None)
     match getattr(dtype, "kind", "f"):
         case "m" | "M":
-            remedy = "numbers: convert dates to days since a fixed date, for example"
+            remedy = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
         case "c":
             remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
         case "V":

@@ -20,7 +20,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, clipped, suggestion, unusable
+from anytime.errors import TableError, clipped, suggestion
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, sample_of
 from anytime.groups import ColumnBasis, FeatureGroups
@@ -92,8 +92,8 @@ def survey(
     found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
     for name in target:
         if found.types[name] == "date":
-            kind = "stated as a date" if name in types else table.described(name)
-            raise TableError(f"{table.name}: {unusable(repr(name), kind)}")
+            what = f"target {name!r} is {table.described(name)}; expected numbers or text"
+            raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
     samples = found.samples(features, names)
     sample = sample_of(samples, seed=seed) if features else None
     if sample is None:
@@ -260,7 +260,7 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types = table.types(names, used)
-    kinds: list[Kind] = ["factor" if f in table.factors else types[f] for f in groups.features]  # type: ignore[misc]
+    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]  # type: ignore[misc]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
@@ -286,6 +286,10 @@ def surveyed(
         return learned_groups(typed, sample, option, clamp, factors=table.factors, complete=complete), found
     except TableError as error:
         raise TableError(f"{table.name}: {error}") from None
+
+
+def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
+    return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
 def _check_levels(table: Table, name: str, sample: Sample) -> None:

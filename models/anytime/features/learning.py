@@ -179,7 +179,7 @@ def learned_groups(
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
         is_date = groups.types.get(name) == "date"
-        kind: Kind = "factor" if name in factors else "date" if is_date else kind_of(sample.columns[name])
+        kind: Kind = "date" if is_date else "factor" if name in factors else kind_of(sample.columns[name])
         found = sample.column(name)
         if found.values.dtype.kind == "f" and np.isinf(found.values).any():
             raise TableError(
