@@ -260,7 +260,7 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types = table.types(names, used)
-    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]  # type: ignore[misc]
+    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)

@@ -149,8 +149,9 @@ def object_columns() -> Iterator[tuple[str, Any, str]]:
     }
     for name, values in unusable.items():
         yield name, objects(*values), UNUSABLE
-    for name, column in {"dates": DAYS, "datetimes": TIMES, "Timestamps": list(map(pd.Timestamp, TIMES))}.items():
-        yield name, np.array([*column, None], dtype=object)[:-1], "dates"
+    moments: dict[str, list[Any]] = {"dates": DAYS, "datetimes": TIMES, "Timestamps": list(map(pd.Timestamp, TIMES))}
+    for name, listed in moments.items():
+        yield name, np.array(listed, dtype=object), "dates"
     yield "ISO text", np.array([f"{day}T00:00:00Z" for day in DAYS], dtype=object), "dates"
     yield "infinite decimals", objects(Decimal("Infinity"), Decimal(1)), "infinite values"
     yield "numbers in another form", objects("1.234,56", "7,5"), "numbers in another form"
