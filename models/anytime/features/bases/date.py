@@ -33,7 +33,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|
 
 
 def seconds_of(value: Any) -> float:
-    """Return a date, a datetime, a date of NumPy or a text in ISO form as seconds; NaN if it is none of these."""
+    """Return a date, a datetime, a date of NumPy or a text in ISO form as seconds; NaN for anything else."""
     if isinstance(value, np.datetime64):
         return float(seconds_of_array(np.array([value]))[0])
     if isinstance(value, str):
