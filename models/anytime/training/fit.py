@@ -86,6 +86,11 @@ class Fit:
     def curve(self) -> Curve:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
+    @property
+    def chosen(self) -> list[str]:
+        """Return the chosen group of each step."""
+        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
+
     def raw(self, step: Step) -> tuple[int, ...]:
         """Return the groups that a step adds, without products."""
         return tuple(group for group in step.adds if group < len(self.expansion.groups))

@@ -1,7 +1,7 @@
 """The interface of bases: what a raw column becomes, one or several terms.
 
-A basis is one class in one file of this folder, listed in `anytime.features.bases`. Everything that the library knows of
-it is in that class.
+A basis is one class in one file of this folder, listed in `anytime.features.bases`. Its class has everything that the
+library knows of it.
 """
 
 from __future__ import annotations
