@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,20 @@ from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion, summary
-from anytime.features.bases import Categories
+from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
-from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
+
+if TYPE_CHECKING:
+    from anytime.inference.tables import TableAnswer
+    from anytime.training.resequencing import Retrained
+    from anytime.training.what_if import WhatIf
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
@@ -132,11 +136,24 @@ def _joined(note: str, before: str | None) -> str:
     return clipped(note if before is None else f"{note}; {before}", LONGEST_NOTE)
 
 
-def checked_policy(policy: Policy) -> Policy:
-    """Return a policy; raise ValuesError if it is unknown."""
-    if policy not in ("prefix", "arrived"):
-        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
-    return policy
+class BestPrediction(NamedTuple):
+    """The best prediction from the groups received: its scores (rows, P), and what they are based on.
+
+    `allowed` is the longest prefix within the budget, and `arrived` the optimum of the groups, if it answers.
+    """
+
+    scores: Float
+    prefix: int
+    allowed: int
+    arrived: ArrivedModel | None
+    groups: tuple[str, ...]
+    cost: float
+    expected: Expected
+    budget: float | None
+    note: str | None
+
+
+_NO_SCORES: Float = np.empty((0, 0))
 
 
 class Prediction:
@@ -246,20 +263,16 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {shown!r} in model {self.model.name!r}; {suggestion(shown, groups.names)}"
             )
-        values, categories = plain_values(group, place.features, values), place.expansion.categories
-        if not categories:
+        values, readers = plain_values(group, place.features, values), place.expansion.readers
+        if not readers:
             return _checked(group, place.features, self._rows, values)
         if not coded:
             return coded_values(group, place, values, self._rows)
         codes = _checked(group, place.features, self._rows, values)
-        for j, basis in categories.items():
-            code = codes[:, j]
-            wrong = code[~((code == np.trunc(code)) & (code >= -1) & (code < len(basis.levels)) | np.isnan(code))]
-            if len(wrong):
-                raise ValuesError(
-                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected the index of "
-                    f"a level, 0 to {len(basis.levels) - 1}, or -1 for another level"
-                )
+        for j, reader in readers.items():
+            if (wrong := reader.invalid(codes[:, j])) is not None:
+                what = f"column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
+                raise ValuesError(f"values of group {group!r}: {what}")
         return codes
 
     def add_all(self, values: Mapping[str, Float]) -> None:
@@ -355,18 +368,7 @@ class Prediction:
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-        if budget is None:
-            return frozenset(self._received)
-        groups, selected, paid, spent = self.model.groups, set[str](), set[int](), 0.0
-        for name in self.received:
-            index = groups.position(name)
-            more = {index, *groups.prerequisites[index]} - paid
-            spent += float(groups.costs[sorted(more)].sum())
-            if spent > budget * (1 + COST_TOLERANCE):
-                break
-            paid |= more
-            selected.add(name)
-        return frozenset(selected)
+        return usable(self.model, self._received, budget)
 
     def answer(
         self,
@@ -426,100 +428,131 @@ class Prediction:
 
         Arguments and errors are those of `answer`; a ranking of several scores per row is an error of `make`.
         """
-        model, policy = self.model, checked_policy(policy)
-        budget = checked_budget(budget, model.groups.cost_unit)
-        allowed = model.affordable(budget)
-        prefix = min(self.prefix, allowed)
-        note = arrived = None
-        if policy == "arrived":
-            arrived, note = self._arrived(budget, solve)
-        if arrived is None:
-            used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
-            total = model.prefix_costs[prefix].of_call(self.rows)
-        else:
-            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
-            total = self._total(arrived)
+        model, best = self.model, self._selected(budget, policy, solve)
         fields = dict[str, Any](
             model=model.name,
             version=model.version,
-            prefix=prefix,
+            prefix=best.prefix,
             steps=model.steps,
-            groups=used,
-            cost=cost,
-            cost_total=total,
-            budget=budget,
-            complete=prefix == allowed,
-            missing=tuple([name for name in model.computed[allowed] if name not in self._received]),
-            imputed=self._columns(used, self._nulls),
-            clamped=self._columns(used, self._clamped),
+            groups=best.groups,
+            cost=best.cost,
+            cost_total=self._total(best),
+            budget=best.budget,
+            complete=best.prefix == best.allowed,
+            missing=tuple([name for name in model.computed[best.allowed] if name not in self._received]),
+            imputed=self.imputed(best.groups),
+            clamped=self.clamped(best.groups),
             reason=reason,
-            policy="prefix" if arrived is None else "arrived",
-            expected=expected,
+            policy="prefix" if best.arrived is None else "arrived",
+            expected=best.expected,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
             replaced=model.order(self.replaced) if self.replaced else (),
-            note=note,
-            approximate=arrived is not None and arrived.approximate,
+            note=best.note,
+            approximate=best.arrived is not None and best.arrived.approximate,
         )
         numbers = self.rows * len(model.prefixes.intercept) * (1 + explain * len(model.groups.features))
-        return Settled(fields, numbers, partial(self._numbers, prefix, arrived, used, ranking=ranking, explain=explain))
+        return Settled(fields, numbers, partial(self._numbers, best, ranking=ranking, explain=explain))
 
     def _numbers(
-        self,
-        prefix: int,
-        arrived: ArrivedModel | None,
-        used: tuple[str, ...],
-        *,
-        ranking: bool,
-        explain: bool,
-        listed: Callable[[Float], Any] = np.ndarray.tolist,
+        self, best: BestPrediction, *, ranking: bool, explain: bool, listed: Callable[[Float], Any] = np.ndarray.tolist
     ) -> dict[str, Any]:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
+        parts = None
         for _ in range(TRIES):  # another thread may replace a group meanwhile
             replacements = self.replacements
-            if arrived is None:
-                scores = self._prefix_scores(prefix)
-            else:
-                scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
-            parts = self._contributions(used, prefix, arrived) if explain else None
+            best = self._scored(best)
+            if explain:
+                parts = self._contributions(best)
             if self.replacements == replacements:
                 break
-        outputs = model_outputs(self.model, scores)
+        outputs = model_outputs(self.model, best.scores)
         prediction, probabilities = self._prediction(outputs, listed)
-        interval, prediction_set = self._covering(outputs, prefix if arrived is None else arrived.prefix, listed)
+        prefix = best.prefix if best.arrived is None else best.arrived.prefix
+        interval, prediction_set = self._covering(outputs, prefix, listed)
         return {
             "prediction": prediction,
             "probabilities": probabilities,
             "interval": interval,
             "prediction_set": prediction_set,
-            "ranking": self._ranked(scores) if ranking else None,
+            "ranking": self._ranked(best.scores) if ranking else None,
             "contributions": parts,
         }
 
-    def _contributions(self, used: tuple[str, ...], prefix: int, arrived: ArrivedModel | None) -> Contributions:
-        """Return the contributions to the scores of the prefix, or of the optimum of the received groups."""
-        columns: slice | Index
+    def best(
+        self,
+        budget: float | None = None,
+        policy: Policy = "prefix",
+        solve: Solve = arrived_model,
+        *,
+        limit: int | None = None,
+    ) -> BestPrediction:
+        """Return the scores of the best prediction from the groups received so far; arguments and errors as `answer`.
+
+        `limit` is the longest prefix to use.
+        """
+        return self._scored(self._selected(budget, policy, solve, limit))
+
+    def _selected(self, budget: float | None, policy: Policy, solve: Solve, limit: int | None = None) -> BestPrediction:
+        """Return the best prediction without its scores."""
+        model, policy = self.model, checked_policy(policy)
+        budget = checked_budget(budget, model.groups.cost_unit)
+        allowed = model.affordable(budget) if limit is None else limit
+        prefix = min(self.prefix, allowed)
+        arrived, note = self._arrived(budget, solve) if policy == "arrived" else (None, None)
         if arrived is None:
-            coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
+            used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
+        else:
+            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
+        return BestPrediction(_NO_SCORES, prefix, allowed, arrived, used, cost, expected, budget, note)
+
+    def _scored(self, best: BestPrediction) -> BestPrediction:
+        """Return a selected prediction with its scores."""
+        arrived = best.arrived
+        if arrived is None:
+            return best._replace(scores=self._prefix_scores(best.prefix))
+        return best._replace(scores=self._scores(arrived.columns, arrived.coef, arrived.intercept))
+
+    def imputed(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of some groups in which a value was missing, or a level that was never seen."""
+        return self._columns(groups, self._nulls)
+
+    def clamped(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of some groups in which a value was outside the range."""
+        return self._columns(groups, self._clamped)
+
+    def parts(
+        self, best: BestPrediction, shaped: Callable[[Float], Iterable[Any]], intercept: Callable[[Float], Any]
+    ) -> Contributions:
+        """Return the contributions to the best scores, in the shapes that `shaped` and `intercept` give them."""
+        columns: slice | Index
+        if best.arrived is None:
+            prefixes = self.model.prefixes
+            coef, base = prefixes.coef(best.prefix), prefixes.intercept_of(best.prefix)
             columns = slice(len(coef))
         else:
-            columns, coef, intercept = arrived.columns, arrived.coef, arrived.intercept
-        several, P = self.rows > 1, len(intercept)
+            columns, coef, base = best.arrived.columns, best.arrived.coef, best.arrived.intercept
+        terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
+        return contributions(self.model, best.groups, terms, coef, intercept(base), shaped)
+
+    def _contributions(self, best: BestPrediction) -> Contributions:
+        """Return the contributions to the best scores as lists."""
+        several, P = self.rows > 1, best.scores.shape[1]
 
         def shaped(values: Float) -> list[Any]:
             values = values if several else values[:, 0]
             shaped: list[Any] = (values[..., 0] if P == 1 else values).tolist()
             return shaped
 
-        terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
-        base = intercept.tolist()
-        return contributions(self.model, used, terms, coef, base[0] if P == 1 else base, shaped)
+        return self.parts(best, shaped, lambda base: base.tolist()[0] if P == 1 else base.tolist())
 
-    def _total(self, arrived: ArrivedModel) -> float:
-        """Return the cost of the groups of an optimum for all rows together."""
+    def _total(self, best: BestPrediction) -> float:
+        """Return the cost of the groups used for all rows together."""
+        if best.arrived is None:
+            return self.model.prefix_costs[best.prefix].of_call(self.rows)
         if not self.model.prefix_costs[-1].fixed:
-            return arrived.cost * self.rows
-        return self.model.total_cost(arrived.groups, self.rows)
+            return best.cost * self.rows
+        return self.model.total_cost(best.arrived.groups, self.rows)
 
     def _advance(self) -> None:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""
@@ -732,7 +765,7 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
 
 
 def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None = None) -> Float:
-    """Return the values (rows, features) of a group with columns of categories as numbers, levels as their index.
+    """Return the values (rows, features) of a group with readers as numbers: levels as their index, dates as seconds.
 
     Without `rows`, any number of rows is valid.
 
@@ -741,32 +774,32 @@ def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None
     ValuesError
         The shape is wrong, or a value is not of its column's type; the message names the column.
     """
-    features, categories = place.features, place.expansion.categories
+    features, readers = place.features, place.expansion.readers
     table = _table(group, features, rows, values)
     numbers = np.empty(table.shape)
-    for j, basis in categories.items():
-        numbers[:, j] = coded_column(group, features[j], basis, table[:, j].tolist())
-    others = [j for j in range(len(features)) if j not in categories]
+    for j, reader in readers.items():
+        numbers[:, j] = coded_column(group, features[j], reader, table[:, j].tolist())
+    others = [j for j in range(len(features)) if j not in readers]
     if others:
         numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
     return numbers
 
 
-def coded_column(group: str, column: str, basis: Categories, values: list[Any]) -> Float:
-    """Return the values of one column of categories as the index of their level.
+def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> Float:
+    """Return the values of one column as raw numbers.
 
     Raises
     ------
     ValuesError
-        A value is neither missing nor of the type of the levels.
+        A value is neither missing nor of the column's type.
     """
     for value in values:
-        if not basis.accepts(value):
+        if not reader.accepts(value):
             shown = reprlib.repr(value)
             raise ValuesError(
-                f"values of group {group!r}: column {column!r} has {shown}; expected {basis.holds}, or null"
+                f"values of group {group!r}: column {column!r} has {shown}; expected {reader.holds}, or null"
             )
-    return basis.coded(values)
+    return reader.coded(values)
 
 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
@@ -792,7 +825,12 @@ def _expected_values(rows: int, features: tuple[str, ...]) -> str:
 
 
 class LoadedModel(Model):
-    """A model that opens predictions; `load` returns one."""
+    """A model that opens predictions and scores tables; `load` returns one.
+
+    A table is a path (Parquet, CSV, Arrow, svmlight, .npz, a folder of them), a frame of pandas, polars or any library
+    that gives an Arrow stream, an array or a sparse matrix, a list of rows as dicts, or what `open_table` returns. The
+    columns of an array are x0, x1, ..., or in the order of the groups.
+    """
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -802,6 +840,93 @@ class LoadedModel(Model):
     def open(self, rows: int | None = 1) -> Prediction:
         """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
         return Prediction(self, rows)
+
+    def what_if(
+        self,
+        *,
+        costs: Mapping[str, float | str] = {},
+        without: Iterable[str] = (),
+        budgets: Iterable[float] = (),
+        data: Retrained | None = None,
+    ) -> WhatIf:
+        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
+        from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
+
+        return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def predict(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> Any:
+        """Return the predictions (rows,) of a table, or (rows, P) of several responses.
+
+        Only the columns of the prefix are read. A group without any of its columns in the table is missing: the longest
+        complete prefix answers, or with "arrived" the optimum of the other groups. A lacking column of another group is
+        a missing value in every row. `answer` reports both.
+
+        Parameters
+        ----------
+        table : see the class.
+        budget : maximum cost of the groups used, per row, in the model's cost unit; None is no limit.
+        prefix : number of steps to use, instead of a budget.
+        policy : "prefix" or "arrived", as in `Prediction.answer`.
+        explain : whether to return a tuple, with the `Contributions` as arrays (rows,) or (rows, P).
+
+        Raises
+        ------
+        ValuesError
+            The budget, the prefix or the policy is invalid.
+        TableError
+            The table is unreadable, lacks every column of the first step, or has a value that does not fit its column.
+        """
+        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy, explain=explain)
+        return (answer.prediction, answer.contributions) if explain else answer.prediction
+
+    def predict_proba(
+        self, table: Any, *, budget: float | None = None, prefix: int | None = None, policy: Policy = "prefix"
+    ) -> Float:
+        """Return the probabilities (rows, classes) of a table's rows, as `predict`; the model must have classes."""
+        if self.manifest.classes is None:
+            raise ValuesError(f"model {self.name!r} predicts numbers; probabilities require a model of classes")
+        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy)
+        assert answer.probabilities is not None  # noqa: S101
+        return answer.probabilities
+
+    def answer(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> TableAnswer:
+        """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""
+        from anytime.inference.tables import joined  # noqa: PLC0415  (a server reads no tables)
+
+        return joined(list(self.answers(table, budget=budget, prefix=prefix, policy=policy, explain=explain)))
+
+    def answers(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> Iterator[TableAnswer]:
+        """Yield the answers of `answer` batch by batch, so that memory does not grow with the table."""
+        from anytime.inference.tables import TableScorer, as_table  # noqa: PLC0415
+
+        scorer = TableScorer.of(
+            self, as_table(table, self.groups), budget=budget, prefix=prefix, policy=policy, explain=explain
+        )
+        return (answer for answer, _ in scorer.answers())
 
 
 def load(path: str | Path) -> LoadedModel:

@@ -19,10 +19,11 @@ from anytime_service.limits.queues import SLICE_MS
 
 
 class AcceptedGroups(NamedTuple):
-    """Result of adding groups: the longest complete prefix, and the groups that were received more than once."""
+    """Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
 
     prefix: int
     replaced: Container[str]
+    rows: int
 
 
 class OpenSession(Protocol):

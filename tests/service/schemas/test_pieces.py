@@ -94,7 +94,9 @@ def test_updates_and_late_groups_of_a_prediction_of_many_rows(service: Running) 
     assert service.metric("anytime_held_bytes") == 0
 
 
-def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_again() -> None:
+def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = trained_model()
     prediction = Prediction(model, 2)
     prediction.add("speed", [[1.0], [2.0]])
@@ -108,7 +110,8 @@ def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_ag
         late_groups=(),
         solve=lambda *_: None,
     )
-    scores, calls = prediction._scores, []
+    calls: list[int] = []
+    scores = prediction._scores
 
     def replaced(*arguments: Any) -> Any:
         found = scores(*arguments)
@@ -117,6 +120,6 @@ def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_ag
         calls.append(1)
         return found
 
-    prediction._scores = replaced  # type: ignore[method-assign]
+    monkeypatch.setattr(prediction, "_scores", replaced)
     assert settled.make().prediction == expected(model, {"speed": [[3.0], [4.0]]}, rows=2)["prediction"]
     assert len(calls) == 2
