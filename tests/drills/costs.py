@@ -310,7 +310,7 @@ DRIVES = (
 )
 """At least one for each element of the table."""
 
-assert {each.element for each in DRIVES} == {each.element for each in TABLE}
+assert {each.element for each in DRIVES} == {each.element for each in TABLE if each.counted != "Redis"}
 
 if __name__ == "__main__":
     main()

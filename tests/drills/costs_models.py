@@ -46,8 +46,8 @@ def _save(path: Path, name: str, groups: int, size: int, classes: int = 0, level
     expansion = Expansion.of(spec)
     rows = 2 * groups * size + 200
     X = rng.standard_normal((rows, groups * size))
-    for j, basis in expansion.categories.items():
-        X[:, j] = rng.integers(-basis.other, len(basis.levels), rows)
+    for j in expansion.categories:
+        X[:, j] = rng.integers(-1, levels, rows)
     terms = expansion.expand(X)
     scores = terms @ rng.standard_normal((terms.shape[1], max(classes, 1)))
     target = Target("regression", ("y",))
