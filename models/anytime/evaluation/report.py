@@ -70,7 +70,7 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         dataset, rows = held_out(model, calibration)
         conformal_rank(rows, coverage)
         model = calibrated(model, dataset, coverage)
-    tested = None if test is None else tested_on(model, test)
+    tested = None if test is None else measured_on(model, test)
     warnings = list(_warnings(model, tested))
     sections = [
         ("Quality by cost", _curve(model, tested)),
@@ -94,7 +94,7 @@ def _half(model: Model) -> int:
     return model.affordable(float(model.costs[-1]) / 2)
 
 
-def tested_on(model: Model, test: Table) -> _Tested:
+def measured_on(model: Model, test: Table) -> _Tested:
     """Return a model's measures on test rows, and a standard error of R² for each prefix."""
     dataset = held_out(model, test)[0]
     evaluation = evaluated(model, dataset)

@@ -14,7 +14,7 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor, evaluate, open_table
 from anytime.cli.main import main
 from anytime.evaluation.page.charts import Chart, bar_rows, ticks
-from anytime.evaluation.report import report, tested_on
+from anytime.evaluation.report import measured_on, report
 from anytime.inference.subsets import arrived_model
 
 GROUPS: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_standard_errors_are_those_of_the_rows(tables: tuple[Any, Any]) -> None:
     frame = rows(200, 1)
     losses = np.square(fitted.predict(frame[["x0", "x1", "x2", "city"]]) - frame["gaussian"])
     error = losses.std(ddof=1) / np.sqrt(len(frame)) / frame["gaussian"].var(ddof=0)
-    found = tested_on(fitted.model_, tables[0])
+    found = measured_on(fitted.model_, tables[0])
     assert found.errors is not None
     assert found.errors[-1] == pytest.approx(error)
 
