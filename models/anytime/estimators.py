@@ -86,6 +86,8 @@ class _Restored:
             model.costs,
             np.array([each.explained_variance for each in expected]),
             None if None in errors else np.array(errors, dtype=np.float64),
+            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
+            tuple(self.chosen),
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
 
 from anytime.groups import FeatureGroups
+from anytime.model.notebook import digits, html_table
 from anytime.types import FamilyName, Label, Link, Method, Task
 
 FORMAT = 1
@@ -97,6 +98,13 @@ class Certificate(_Record):
     exact: tuple[bool, ...]
     nodes: int = Field(ge=1)
     seconds: float | None = Field(default=None, ge=0)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            [k, digits(bound), "yes" if exact else "no"]
+            for k, (bound, exact) in enumerate(zip(self.bounds, self.exact, strict=True))
+        )
+        return html_table(["prefix", "largest F of any set of this cost", "exact"], rows, words=(2,))
 
 
 class Redundant(_Record):

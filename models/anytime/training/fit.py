@@ -90,7 +90,8 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+        r2 = None if self.r2 is None or not len(self.r2) else self.r2
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from anytime.model.notebook import html_table
+
 STYLE = """
 :root{--back:#fff;--text:#1b1f24;--soft:#5b6470;--line:#d9dee4;--card:#f6f8fa;--c0:#1f5fbf;--c1:#c2570c;--c2:#15803d;
 --c3:#8b3fb0;--c4:#777}
@@ -51,15 +53,7 @@ def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], words: Sequence[int] = ()) -> str:
     """Return a table; the columns `words` are text, the others numbers."""
-
-    def cells(tag: str, row: Sequence[object]) -> str:
-        marks = (' class="words"' if k in words else "" for k in range(len(row)))
-        return "".join(f"<{tag}{mark}>{escape(str(cell))}</{tag}>" for mark, cell in zip(marks, row, strict=True))
-
-    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{cells("th", columns)}</tr></thead><tbody>{lines}</tbody></table></div>'
-    )
+    return f'<div class="wide">{html_table(columns, rows, words)}</div>'
 
 
 def paragraph(text: str, kind: str = "") -> str:
