@@ -23,7 +23,7 @@ from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.resequencing import Changes
-from anytime.types import FamilyName, Method
+from anytime.types import Method
 
 
 def train(
@@ -41,10 +41,7 @@ def train(
             "binary, text is multiclass, others regression."
         ),
     ] = "auto",
-    family: Annotated[
-        FamilyName | None,
-        typer.Option(help="Fit this likelihood; the default is gaussian (least squares), or poisson for --task count."),
-    ] = None,
+    family: options.FamilyOption = None,
     method: Annotated[
         Method, typer.Option(help="Select groups by this criterion; sparse: by entry on the Group Lasso path.")
     ] = "fr",
@@ -113,7 +110,7 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    family = family or ("poisson" if task == "count" else "gaussian")
+    family = options.checked_family(family, task)
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
     training = Options(
         method,

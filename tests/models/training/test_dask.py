@@ -20,8 +20,8 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.data.survey import settle_target, survey, surveyed
 from anytime.errors import EnvironmentFailure, TableError
+from anytime.families import family_of
 from anytime.folds import FoldAssigner
-from anytime.glm.families import FAMILIES
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
@@ -173,7 +173,7 @@ def test_a_worker_that_dies_on_the_way_costs_time_and_the_rows_that_it_held_are_
     data, reported = dataset(folder, "kind"), list[int]()
     expected = data.moments(3)
     moments = Moments.merged(expected)
-    design = cluster.observed(data).design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+    design = cluster.observed(data).design(Gram.of(moments), family_of("binomial"), moments.weight)
     view = design.view(np.arange(FEATURES))
     theta = np.random.default_rng(0).normal(size=(FEATURES + 1, 1))
     before = view.evaluate(view.predictors(theta), hessian=True)
@@ -234,7 +234,7 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         distributed.Client(local) as client,
     ):
         observed = Cluster(client).observed(data)
-        design = observed.design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+        design = observed.design(Gram.of(moments), family_of("binomial"), moments.weight)
         assert isinstance(design, ClusterDesign)
         with pytest.raises(EnvironmentFailure, match="several workers died") as caught:
             list(design.over(_fatal))
