@@ -437,6 +437,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             family=self._family(),
             epsilon=self.epsilon,
             pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
+            n_jobs=_threads(self.n_jobs, LONG_PASS),
         )
         options.check()
         return options

@@ -58,11 +58,12 @@ def compare(
 
     Example: anytime compare train.csv --groups groups.yaml --target target --test test.csv
     """
-    training = Options("omp", alpha=options.parsed_alpha(alpha))
+    jobs = options.workers(n_jobs)
+    training = Options("omp", alpha=options.parsed_alpha(alpha), n_jobs=jobs)
     training.check()
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
-    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
+    folds = options.checked_folds(folds, needed=training.alpha == "cv")
     check_writable(plot, FORMATS)
     columns = ColumnOptions(
         groups,

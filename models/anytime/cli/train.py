@@ -112,6 +112,7 @@ def train(
     """
     family = options.checked_family(family, task)
     changes = Changes(first=tuple(first or ()), without=tuple(without or ()))
+    jobs = options.workers(n_jobs)
     training = Options(
         method,
         cost_blind=cost_blind,
@@ -123,9 +124,10 @@ def train(
         epsilon=epsilon,
         first=changes.first or (),
         pairs=options.parsed_pairs(pairs),
+        n_jobs=jobs,
     )
     training.check()
-    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=nested or training.alpha == "cv")
+    folds = options.checked_folds(folds, needed=nested or training.alpha == "cv")
     _check_pairs(training, folds, backend, data)
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")

@@ -35,7 +35,16 @@ from anytime.selection.greedy import TIE
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, NoStepsError, cross_validated, shortened, split
+from anytime.training.model_selection import (
+    MIN_PARALLEL_COLUMNS,
+    Choice,
+    HeldBest,
+    HoldOut,
+    NoStepsError,
+    cross_validated,
+    shortened,
+    split,
+)
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
@@ -370,7 +379,8 @@ def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:
         )
 
     folds = [] if len(parts) == 1 else split(parts)
-    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups))
+    jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
+    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups), n_jobs=jobs)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

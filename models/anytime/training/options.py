@@ -39,6 +39,7 @@ class Options:
         (`Criterion.lengths`).
     first : groups placed before all others, in this order, each after its requirements.
     pairs : the number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
+    n_jobs : threads that share out the folds of least squares, as in joblib; the results do not depend on it.
     """
 
     method: Method = "fr"
@@ -52,6 +53,7 @@ class Options:
     epsilon: float | None = None
     first: tuple[str, ...] = ()
     pairs: int | Literal["auto"] | None = None
+    n_jobs: int | None = None
 
     @property
     def grid(self) -> tuple[float, ...]:
