@@ -60,6 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.loc[::77, "y"] = np.nan
     frame["kind"] = np.where(score + rng.logistic(size=ROWS) > 0, "up", "down")
     frame["grade"] = np.digitize(score + rng.logistic(size=ROWS), [-1.0, 1.0]).astype(str)
+    frame["amount"] = rng.gamma(2.0, np.exp(0.3 * score))
+    frame["n"] = rng.poisson(frame["amount"])
     frame["q"] = rng.integers(0, 300, size=ROWS)
     frame["w"] = rng.random(ROWS)
     for number, start in enumerate(range(0, ROWS, 2_500)):
@@ -141,13 +143,22 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 
 
-@pytest.mark.parametrize(("target", "family", "alpha"), [("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)])
+@pytest.mark.parametrize(
+    ("target", "family", "alpha"),
+    [
+        ("kind", "binomial", 0.1),
+        ("grade", "multinomial", 1e-3),
+        ("amount", "gamma", 0.1),
+        ("n", "negative-binomial:0.5", 1e-3),
+    ],
+)
 def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:
     nested = alpha == 0.1
     size = 6  # few steps: each takes a hundred passes
     data, folds = dataset(folder, target, size, weights="w"), 2 if nested else 1
+    data = replace(data, target=settle_target(survey(data.table, [target], drop_missing=True), "auto", family))
     parts = data.moments(folds, stratified=True)
     options = Options(alpha=alpha, family=family, nested=nested)
     here = Observed(data.blocks(FoldAssigner(folds, 0, stratified=True)), data.target)
