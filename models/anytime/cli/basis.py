@@ -11,19 +11,21 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
+from anytime.cli.sources import open_groups
 from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
-from anytime.groups import SUFFIXES, load_groups, write_groups
+from anytime.groups import SUFFIXES, write_groups
 from anytime.target import Target
 
 
+@options.spread
 def basis(
     data: options.Data,
-    groups: options.GroupsFile,
     out: Annotated[Path, typer.Option(help="Write the groups with their bases to this file (JSON or YAML).")],
+    groups: options.MaybeGroups = None,
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
     target: Annotated[
@@ -31,10 +33,9 @@ def basis(
     ] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
     seed: options.Seed = 0,
+    *,
+    tables: options.TableFormat,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
@@ -45,9 +46,9 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    table = options.table_reader(separator, decimal, thousands)(data)
+    table = tables.open(data)
     types = options.stated_types(text, number)
-    known = load_groups(groups).matched(name for name in table.columns if name not in {*(target or ()), *table.index})
+    known = open_groups(table, groups, target or ())
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))
     ignored = dataset.check()
     if ignored:

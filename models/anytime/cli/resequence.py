@@ -9,21 +9,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import (
-    REFIT,
-    Decimal,
-    DropMissing,
-    First,
-    Jobs,
-    ModelFile,
-    Out,
-    Separator,
-    Thousands,
-    Weights,
-    Without,
-    table_reader,
-    workers,
-)
+from anytime.cli.options import Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
@@ -35,10 +21,12 @@ from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
 
+@spread
 def resequence(
     model: ModelFile,
     out: Out,
     costs: Annotated[Path | None, typer.Option(help="Read the new costs from this groups file (JSON or YAML).")] = None,
+    cost: Costs = None,
     method: Annotated[Method | None, typer.Option(help="Select by this criterion.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Set the penalty of all prefixes: a number >= 0.")] = None,
     cost_blind: Annotated[
@@ -56,13 +44,8 @@ def resequence(
         bool, typer.Option("--no-first", help="Select all groups, also those that the model places first.")
     ] = False,
     without: Without = None,
-    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
-    weights: Weights = None,
-    drop_missing_target: DropMissing = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    thousands: Thousands = None,
-    n_jobs: Jobs = None,
+    *,
+    refit: RefitOptions,
 ) -> None:
     """Reorder the groups of a model: for other costs, by another criterion, with some first, without some.
 
@@ -75,24 +58,22 @@ def resequence(
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
     changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
-    if costs is None and changes == Changes():
-        raise TrainingError("no change requested; give --costs, --method, --alpha, --first, --without or others")
+    stated = parsed_costs(cost)
+    if costs is None and not stated and changes == Changes():
+        raise TrainingError(
+            "no change requested; give --cost, --costs, --method, --alpha, --first, --without or others"
+        )
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
     ignored = [] if groups is None else left_out(loaded, groups)
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
+    if stated:
+        priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
+        groups = priced.with_stated_costs(stated)
     kept = remaining_groups(loaded.groups, changes)
-    retrained = open_retrained(
-        loaded,
-        kept,
-        data,
-        weights=weights,
-        drop_missing=drop_missing_target,
-        jobs=workers(n_jobs),
-        reader=table_reader(separator, decimal, thousands),
-    )
-    if data is not None and retrained is None:
+    retrained = open_retrained(loaded, kept, refit)
+    if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)

@@ -87,6 +87,11 @@ class Fit:
     def curve(self) -> Curve:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
 
+    @property
+    def chosen(self) -> list[str]:
+        """Return the chosen group of each step."""
+        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
+
     def raw(self, step: Step) -> tuple[int, ...]:
         """Return the groups that a step adds, without products."""
         return tuple(group for group in step.adds if group < len(self.expansion.groups))
@@ -251,7 +256,6 @@ def fit(
     expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
-    options.check()
     moments = Moments.merged(parts)
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
