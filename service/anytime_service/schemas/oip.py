@@ -34,7 +34,7 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
+from anytime_service.schemas.values import MANY, VALUES_SCHEMA, Array, ListLimits, Values
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -62,11 +62,19 @@ Scalar: TypeAlias = str | bool | int | float
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
+Ignored: TypeAlias = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})]
+
+
+def _ignored() -> msgspec.Raw:
+    """Return the default of a field whose value is not decoded."""
+    return msgspec.Raw(b"null")
+
+
 class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters; MLServer's `content_type` and `headers` are accepted and ignored: the datatype is sufficient."""
 
     content_type: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: Ignored = msgspec.field(default_factory=_ignored)
 
 
 class InferInputParameters(_Parameters, frozen=True):
@@ -86,7 +94,7 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DATATYPES, TEXT]})]
     parameters: InferInputParameters | None = None
     # Decoded after the rest has been checked.
-    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=_ignored)
 
 
 class InferOutputParameters(_Parameters, frozen=True):
@@ -113,7 +121,7 @@ class InferParameters(PredictionOptions, frozen=True, kw_only=True):
     timeout: Amount | None = None
     binary_data_output: bool | None = None
     content_type: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: Ignored = msgspec.field(default_factory=_ignored)
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,12 +130,12 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The path names the model; `model_name` and `model_version` of the body are ignored.
     """
 
-    inputs: list[InferInput]
+    inputs: Annotated[list[InferInput], MANY]
     id: str | None = None
     model_name: str | None = None
     model_version: str | None = None
     parameters: InferParameters | None = None
-    outputs: list[InferOutput] | None = None
+    outputs: Annotated[list[InferOutput], MANY] | None = None
 
 
 class _Overload(msgspec.Struct, frozen=True):
@@ -225,21 +233,21 @@ class Tensor:
 
     def _coded(self, values: Array) -> Array:
         """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""
-        categories = self.position.expansion.categories
-        coded = [(i, j) for i, j in enumerate(self.columns) if j in categories] if categories else []
+        readers = self.position.expansion.readers
+        coded = [(i, j) for i, j in enumerate(self.columns) if j in readers] if readers else []
         if not coded:
             return values
         codes = np.empty(self._shape) if self.datatype == TEXT else values.astype(np.float64)
         try:
             for i, j in coded:
-                codes[:, i] = coded_column(self.group, self.position.features[j], categories[j], values[:, i].tolist())
+                codes[:, i] = coded_column(self.group, self.position.features[j], readers[j], values[:, i].tolist())
         except ValuesError as error:
             raise FieldError(f"{self.place}.data", str(error)) from error
         return codes
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""
-        empty = None if "" not in self.position.expansion.categories[self.columns[0]].levels else ""
+        empty = None if "" not in self.position.expansion.categories[self.columns[0]].labels else ""
         at = 0
         for number in range(self.rows):
             length = int.from_bytes(content[at : at + 4], "little")
@@ -292,7 +300,7 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
 
 def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
     """Return the inputs of a group by name, each with the indices of its columns: the numbers, then each text."""
-    texts = [j for j, basis in position.expansion.categories.items() if basis.holds == "text"]
+    texts = [j for j, reader in position.expansion.readers.items() if reader.holds == "text"]
     columns = range(len(position.features))
     numbers = [j for j in columns if j not in texts] if texts else columns
     found: dict[str, Sequence[int]] = {group: numbers} if numbers else {}

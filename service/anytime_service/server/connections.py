@@ -37,7 +37,7 @@ RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 6
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
 PING_S = 20.0  # interval of pings: a peer that disappears silently is detected after two of them
-QUICK_MS = 0.2  # parsing time of a slice in ms up to which slices grow
+QUICK_MS = 0.5  # time in ms to parse a slice and to handle its messages, up to which slices grow
 
 
 class _Backlog:
@@ -139,9 +139,13 @@ class Connection(asyncio.Protocol):
         self.write_paused = False
         self._writable.set()
 
-    async def drain(self) -> None:
-        """Wait until the client reads, or disconnects."""
-        await self._writable.wait()
+    async def drain(self, size: int = 0) -> None:
+        """Wait until the client reads, or disconnects; meanwhile `size` bytes to send count as stored."""
+        self.held.add(size)
+        try:
+            await self._writable.wait()
+        finally:
+            self.held.add(-size)
 
     def store(self, data: bytes | memoryview) -> None:
         """Add received bytes to those that are not parsed yet."""
@@ -238,7 +242,7 @@ class Connections:
         self.settings = settings
         self.held = held
         self.shedding = shedding
-        self.fair_queue = FairQueue()
+        self.fair_queue = FairQueue() if shedding is None else shedding.handler.fair_queue
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
@@ -295,6 +299,11 @@ class Connections:
 
     def _served(self, every: Collection[object]) -> int:
         return len(every) - len(self._excess) - len(self.closing)
+
+
+def release_head(headers: list[tuple[bytes, bytes]]) -> None:
+    """Remove the headers of a request that was answered, or is a WebSocket now; spans need the caller's."""
+    headers[:] = [header for header in headers if header[0] == b"traceparent"][:2]
 
 
 def raise_file_limit(connections: int) -> int:

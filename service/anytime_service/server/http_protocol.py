@@ -35,22 +35,24 @@ from anytime_service.errors import (
 )
 from anytime_service.http.exchange import ADMITTED, STORE_REPLY
 from anytime_service.limits.admission import Admission
+from anytime_service.limits.costs import HEADERS, PIPELINED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import Row, find
-from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding, request_key
 from anytime_service.server.stages import ConnectionState, Event, Stage
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 
-MAX_PIPELINED = 128  # largest number of requests of one connection that wait for the response to the previous one
+HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
 MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
+MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROLS = bytes({*range(32), 127} - {9})
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?#].*)?)")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -142,7 +144,7 @@ class Cycle:
         if connection is None or self.complete:
             raise RuntimeError(f"{message['type']} after the end of the response")
         if connection.write_paused:
-            await connection.drain()
+            await connection.drain(len(message.get("body", b"")))
         if self.disconnected:
             return
         if not self.started:
@@ -160,7 +162,10 @@ class Cycle:
             self._remaining -= len(body)
             if self._remaining < 0 or (self._remaining and not more):
                 raise RuntimeError("the body of the response does not have the length that its head announced")
-        if head or body:
+        if len(body) > MAX_WAITING:
+            connection.write(head)
+            connection.write(body)
+        elif head or body:
             connection.write(head + body)
         if not more:
             self.complete = True
@@ -171,20 +176,17 @@ class Cycle:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"expected http.response.start, not {message['type']}")
         self.started, self.must_continue = True, False
-        status, closes = message["status"], False
+        status, headers = message["status"], [*default, *message.get("headers", ())]
+        fields = dict(headers)
+        if not fields.keys() <= _KNOWN_FIELDS:
+            headers = [(_field(name), value) for name, value in headers]
+            fields = dict(headers)
         head = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in (*default, *message.get("headers", ())):
-            if _CONTROL.search(value) or not _TOKEN.fullmatch(name):
-                raise RuntimeError(f"invalid header of the response: {name!r}")
-            field = name.lower()
-            if field == b"content-length":
-                self._remaining = int(value)
-            elif field == b"transfer-encoding":
-                self._chunked = value.lower() == b"chunked"
-            elif field == b"connection":
-                closes = b"close" in value.lower()
-            head += (field, b": ", value, b"\r\n")
-        if closes:
+        head += [b"%b: %b\r\n" % header for header in headers]
+        if b"content-length" in fields:
+            self._remaining = int(fields[b"content-length"])
+        self._chunked = fields.get(b"transfer-encoding", b"").lower() == b"chunked"
+        if b"close" in fields.get(b"connection", b"").lower():
             self.keep_alive = False
         elif not self.keep_alive:
             head.append(b"connection: close\r\n")
@@ -194,6 +196,22 @@ class Cycle:
             head.append(b"transfer-encoding: chunked\r\n")
         head.append(b"\r\n")
         self._head = b"".join(head)
+        if len(self._head) - len(self._head.translate(None, _CONTROLS)) != 2 * len(head):  # that is, not the line ends
+            raise RuntimeError("a header of the response has a control character")
+
+
+_KNOWN_FIELDS = {b"content-length", b"content-type", b"date", b"x-request-id"}
+"""Valid names of headers, in lower case; those of other responses are added."""
+
+
+def _field(name: bytes) -> bytes:
+    """Return the name of a header of a response in lower case."""
+    if not _TOKEN.fullmatch(name):
+        raise RuntimeError(f"invalid header of the response: {name!r}")
+    field = name.lower()
+    if len(_KNOWN_FIELDS) < MAX_KNOWN_FIELDS:
+        _KNOWN_FIELDS.add(field)
+    return field
 
 
 class HttpProtocol(Connection):
@@ -212,6 +230,7 @@ class HttpProtocol(Connection):
         self._pipeline: deque[Cycle] = deque()
         self._accepted = True
         self._stopped = False
+        self._heads = 0  # bytes of heads that the budget counts: one in part, and those of requests that wait
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -224,6 +243,7 @@ class HttpProtocol(Connection):
         for cycle in (self._answering, self._cycle):
             if cycle is not None:
                 cycle.abandon()
+        self._count_heads(0)
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
         self._pipeline.clear()
         self._cycle = self._running = self._parser = None
@@ -263,6 +283,8 @@ class HttpProtocol(Connection):
             else:
                 self.refuse(self._too_large())
         self._time_stage()
+        if self._heads or self._state.in_head or self._pipeline:
+            self._count_heads(self._waiting_heads())
         if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
             self.update_reading()
 
@@ -271,7 +293,8 @@ class HttpProtocol(Connection):
         return self._state.pieces
 
     def is_free(self) -> bool:
-        return self._may_read() and not self._pipeline
+        answering = self._answering
+        return self._may_read() and not self._pipeline and (answering is None or answering.more_body)
 
     def update_reading(self) -> None:
         if self.upgraded or self.transport.is_closing():
@@ -302,6 +325,19 @@ class HttpProtocol(Connection):
         if not self.transport.is_closing():
             self.transport.write(data)
 
+    def _waiting_heads(self) -> int:
+        """Return about how many bytes of memory the heads use that are not complete, or wait behind another request."""
+        heads = [self._headers] if self._state.in_head else []
+        heads += [cycle.scope["headers"] for cycle in self._pipeline]
+        return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
+
+    def _count_heads(self, size: int) -> None:
+        fits = size <= self._heads or self.held.fits(size - self._heads)
+        self.held.add(size - self._heads)
+        self._heads = size
+        if not fits:
+            self.refuse(OverloadedError("the server stores too many bytes for clients; retry in a second"))
+
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
@@ -309,14 +345,18 @@ class HttpProtocol(Connection):
         if self._state.is_last():
             return
         self._state.begin_request()
-        if len(self._pipeline) >= MAX_PIPELINED:
-            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
+        if len(self._pipeline) >= int(PIPELINED):
+            waiting = f"{int(PIPELINED)} requests wait on this connection"
+            self.refuse(OverloadedError(f"{waiting}; read the responses first"))
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if len(self._headers) < int(HEADERS):
+            self._headers.append((name.lower(), value))
+        else:
+            self.refuse(HeadTooLargeError(f"the request has more than {int(HEADERS)} headers; send fewer"))
 
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, []  # the parser appends trailers to the latter
@@ -360,6 +400,8 @@ class HttpProtocol(Connection):
             self.transport.close()
         if self.transport.is_closing():
             return
+        if self._running is not None:
+            release_head(self._running.scope["headers"])
         if self._pipeline:
             self._start(self._pipeline.popleft())
         elif self._state.stage is Stage.BUSY:
@@ -437,14 +479,18 @@ class HttpProtocol(Connection):
     def _scope(self, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         """Return the ASGI scope of a request; raise an error for a head that RFC 9112 forbids to answer otherwise."""
         version = self._parser.get_http_version()
-        hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) > 1 or (not hosts and version != "1.0"):
-            raise MalformedBodyError(f"the request has {len(hosts)} Host headers; send one")
-        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-        if codings and version == "1.0":
-            raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
-        if codings not in ([], [b"chunked"]):
-            raise TransferCodingError("the only supported Transfer-Encoding is chunked; send the body without others")
+        names = [name for name, _ in headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and version != "1.0"):
+            raise MalformedBodyError(f"the request has {hosts} Host headers; send one")
+        if b"transfer-encoding" in names:
+            if version == "1.0":
+                raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
+            codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+            if codings != [b"chunked"]:
+                raise TransferCodingError(
+                    "the only supported Transfer-Encoding is chunked; send the body without others"
+                )
         target = self._url
         if not target.startswith(b"/") and target != b"*":
             headers, target = _from_absolute(headers, target)
@@ -471,14 +517,15 @@ class HttpProtocol(Connection):
 
     def _answer_or_shed(self, scope: dict[str, Any], row: Row | None) -> None:
         """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
-        expected = [value.lower() for name, value in scope["headers"] if name == b"expect"]
         # HTTP/1.0 has no interim responses.
-        must_continue = b"100-continue" in expected and scope["http_version"] != "1.0"
+        must_continue = scope["http_version"] != "1.0" and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
+        )
         shedding = self.shared.shedding
         admission = None
         if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
             admission = shedding.admission
-            scope["state"][ADMITTED] = admitted = admission.admits(now_ms())
+            scope["state"][ADMITTED] = admitted = shedding.handler.admits(now_ms())
             if not admitted:
                 if not must_continue and self._shed(shedding, scope, row):
                     return

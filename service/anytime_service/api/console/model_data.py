@@ -12,7 +12,6 @@ from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
 from anytime.evaluation.shapes import ColumnShape, column_shapes
-from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import bound, buys_no_group, doubling_bound
@@ -20,13 +19,15 @@ from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
-from anytime_service.http.responses import check_query
+from anytime_service.http.responses import PageRoute, check_query
 
 WIDEST = 1000  # maximum number of features that are drawn jointly: the factorisation costs the cube of their number
 RIDGE = 1e-6  # added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns
 DIGITS = 2  # decimals after the first digit of a feature's deviation: few enough for a person to read and type
 
-router = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+router = APIRouter(
+    tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute
+)
 
 
 class CurvePoint(BaseModel, frozen=True):
@@ -91,13 +92,13 @@ Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives
 
 # Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
 @router.get("/models/{name}/sample", responses=problem_responses(404, 422))
-def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
+async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(service.registry.get(name), seed)
 
 
 @router.get("/models/{name}/shape", responses=problem_responses(404, 422))
-def column_shape(
+async def column_shape(
     name: str,
     service: Service,
     column: Annotated[str, Query(description="Name of a column.")],
@@ -232,7 +233,9 @@ def sample(model: Model, seed: int) -> Sample:
     z = np.random.default_rng(seed).standard_normal(len(firsts))
     correlations = _correlations(model) if len(model.prefixes.mean) <= WIDEST else None
     if correlations is not None:
-        among = correlations[np.ix_(firsts, firsts)]
+        among = np.empty((len(firsts), len(firsts)))
+        for i, first in enumerate(firsts):  # row by row: other threads may use the interpreter in between
+            among[i] = correlations[first, firsts]
         z = np.linalg.cholesky(among + RIDGE * np.eye(len(z))) @ z
     row: list[Label | None] = [
         _drawn(model, column, start, deviate)
@@ -249,23 +252,19 @@ def sample(model: Model, seed: int) -> Sample:
 
 def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
     """Return the value of a column at a standard normal deviate; `first` is its first term."""
-    basis, mean, scale = column.basis, float(model.prefixes.mean[first]), float(model.prefixes.scale[first])
-    if isinstance(basis, Categories):
-        shares = np.cumsum(model.prefixes.mean[first : first + len(basis.levels)])
-        if not basis.levels:
-            return None
-        return basis.levels[int(np.searchsorted(shares, ndtr(-deviate) * shares[-1]))]  # a large deviate is the first
-    if isinstance(basis, Polynomial):
-        mean, scale = basis.centre + basis.scale * mean, basis.scale * scale
+    mean, scale = model.prefixes.mean[first:], model.prefixes.scale[first:]
     if model.terms.features[first] in model.manifest.redundant.constant:
-        return mean
-    if 0 < mean < 1 and math.isclose(scale * scale, mean * (1 - mean), rel_tol=1e-6):
-        return float(deviate > ndtri(1 - mean))
-    value = mean + scale * deviate
-    if isinstance(basis, Hinge) and basis.knots and column.range is not None:
-        quantiles = [column.range[0], *basis.knots, column.range[1]]
-        value = float(np.interp(ndtr(deviate), np.linspace(0, 1, len(quantiles)), quantiles))
-    return round(value, max(0, DIGITS - math.floor(math.log10(scale))))
+        return column.shown(float(column.basis.drawn(np.array([0.5]), mean, scale, column.range)[0]))
+    if (
+        column.basis.is_identity
+        and 0 < mean[0] < 1
+        and math.isclose(scale[0] ** 2, mean[0] * (1 - mean[0]), rel_tol=1e-6)
+    ):
+        return float(deviate > ndtri(1 - mean[0]))
+    value = float(column.basis.drawn(np.array([ndtr(deviate)]), mean, scale, column.range)[0])
+    if column.reader is not None:
+        return column.shown(value)
+    return round(value, max(0, DIGITS - math.floor(math.log10(scale[0]))))
 
 
 def _correlations(model: Model) -> Float | None:
