@@ -19,7 +19,7 @@ from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.evaluation.page.charts import Chart, bar_rows, shown
 from anytime.evaluation.page.document import grid, page, paragraph, table
 from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
-from anytime.glm.families import FAMILIES, deviances
+from anytime.families import family_of
 from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
@@ -103,15 +103,15 @@ def measured_on(model: Model, test: Table) -> _Tested:
     count, kept = 0, 0
     sums, squares = np.zeros((steps, P)), np.zeros((steps, P))
     parts: list[tuple[Float, dict[int, Float]]] = []
-    family = model.manifest.family
+    family = family_of(model.manifest.family)
     for rows in dataset.rows_for(model.prefixes.scores):
         scores = model.prefixes.predict_all(rows.X)
         count += len(rows.Y)
         for k in range(steps):
-            if family == "gaussian":
+            if family.least_squares:
                 losses = np.square(scores[k] - rows.Y)
             else:
-                losses = deviances(FAMILIES[family], scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
+                losses = family.deviances(scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
             sums[k] += losses.sum(axis=0)
             squares[k] += np.square(losses).sum(axis=0)
         if kept < SAMPLE:
@@ -130,7 +130,7 @@ def measured_on(model: Model, test: Table) -> _Tested:
 
 
 def _measure(model: Model) -> str:
-    return "R²" if model.manifest.family == "gaussian" else "share of the deviance explained, r2"
+    return "R²" if family_of(model.manifest.family).least_squares else "share of the deviance explained, r2"
 
 
 _NAMES = {"balanced_accuracy": "balanced", "auc": "AUC", "log_loss": "log loss", "brier": "Brier"}
@@ -292,7 +292,7 @@ def _shapes(model: Model) -> str:
     shapes = column_shapes(model)[:SHAPES]
     names = list(map(str, model.manifest.classes or model.manifest.responses))
     scores = names[-1:] if len(model.prefixes.intercept) == 1 else names
-    what = {"identity": "score", "log": "logarithm of the count"}.get(model.manifest.link, "log-odds")
+    what = family_of(model.manifest.family).link.score
     said = f"What each column adds to the {what}{f' of {scores[0]}' if len(scores) == 1 else ''}, the strongest first."
     drawn = [_Drawn.of(shape) for shape in shapes]
     ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))  # one scale: they compare

@@ -20,9 +20,9 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -178,7 +178,7 @@ class Fit:
             name=name,
             task=target.task,
             family=self.options.family,
-            link=FAMILIES[self.options.family].link,
+            link=family_of(self.options.family).link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -274,7 +274,7 @@ def fit(
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
-        if options.family == "gaussian":
+        if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)
