@@ -247,13 +247,11 @@ def _check(design: Design, target: Target) -> None:
             raise TrainingError("every count with weight is 0; expected at least one larger count")
         return
     rows, counts = design.totals.rows, design.totals.responses
-    counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
-    shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
+    counts, shares = (rows * _shares(counts / rows)).round(), _shares(mean)
     for label, count, share in zip(target.classes, counts, shares, strict=True):
-        if count < 2:
-            seen = "one row" if count else "no row"
+        if count < 1:
             raise TrainingError(
-                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or remove the class"
+                f"class {label!r} is in no row of {rows}; a likelihood needs 1 or more: add rows, or remove the class"
             )
         if share <= 0:
             raise TrainingError(
@@ -262,19 +260,42 @@ def _check(design: Design, target: Target) -> None:
 
 
 def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
-    """Hold out each fold in turn; skip folds without weight."""
+    """Hold out each fold in turn; skip folds without weight.
+
+    Rows of a class that no other fold has are held out with none: without them the class would have no probability.
+    """
     full = with_rows(parts)
     folds = []
     for f in full:
-        rest = Moments.merged([parts[g] for g in full if g != f])
+        rest, held = Moments.merged([parts[g] for g in full if g != f]), parts[f]
+        responses = slice(held.features, held.features + held.responses)
         gram = Gram.of(rest)
-        mean = gram.y_mean
-        shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
-        if not (shares > 0).all():
-            what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
-            raise TrainingError(f"{what} is in one fold only; use fewer folds, more such rows, or a fixed alpha")
-        folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
+        if target.classes is None:
+            if not (gram.y_mean > 0).all():
+                raise TrainingError(
+                    "every count but 0 is in one fold only; use fewer folds, more such rows, or a fixed alpha"
+                )
+            folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
+            continue
+        counted, own = _shares(gram.y_mean), held.weight * _shares(held.mean[responses])
+        lacking = counted <= 0
+        kept = np.where(lacking, own, 0.0)
+        if lacking.any() and not held.weight - kept.sum() > 0:
+            continue
+        weight = rest.weight + float(kept.sum())
+        if lacking.any():
+            counted = (rest.weight * counted + kept) / weight
+            gram = replace(gram, y_mean=counted[-len(gram.y_mean) :])
+        train = design.without(f, gram, weight, tuple(np.flatnonzero(lacking).tolist()))
+        folds.append(_HeldOut(train, held.weight - float(kept.sum())))
+    if len(folds) < 2:
+        raise TrainingError("the classes share no fold; use more rows of each class, or a fixed alpha")
     return folds
+
+
+def _shares(means: Float) -> Float:
+    """Return the share of each class, given the means of the responses."""
+    return np.array([1 - means[0], means[0]]) if len(means) == 1 else means
 
 
 def _scale(design: Design, base: Optimum) -> float:
