@@ -41,6 +41,7 @@ def compare(
     query: options.Query = None,
     weights: options.Weights = None,
     drop: options.Drop = None,
+    missing_target: options.MissingTarget = "drop",
     drop_missing_target: options.DropMissing = False,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
@@ -72,7 +73,7 @@ def compare(
         query,
         weights,
         drop,
-        drop_missing_target,
+        options.drops_missing(missing_target, drop_missing_target),
         folds,
         seed,
         jobs,
@@ -80,6 +81,8 @@ def compare(
         reader=options.table_reader(separator, decimal, thousands),
     )
     source = open_table_source(data, columns)
+    for each in source.warnings:
+        remark(each)
     tested = None if test is None else open_test(test, source, columns.reader)
     fitted = fit(source.moments(), source.columns.groups, training)
     held, expansion = None, fitted.expansion

@@ -73,6 +73,7 @@ def costs(
     ] = 0.01,
     data: Annotated[Path | None, typer.Option(help=options.REFIT)] = None,
     weights: options.Weights = None,
+    missing_target: options.MissingTarget = "drop",
     drop_missing_target: options.DropMissing = False,
     separator: options.Separator = None,
     decimal: options.Decimal = ".",
@@ -100,7 +101,7 @@ def costs(
         groups,
         data,
         weights=weights,
-        drop_missing=drop_missing_target,
+        drop_missing=options.drops_missing(missing_target, drop_missing_target),
         jobs=options.workers(n_jobs),
         reader=options.table_reader(separator, decimal, thousands),
     )

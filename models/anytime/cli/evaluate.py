@@ -17,19 +17,22 @@ from anytime.cli.options import (
     Decimal,
     DropMissing,
     Jobs,
+    MissingTarget,
     ModelFile,
     Seed,
     Separator,
     Thousands,
     Weights,
+    drops_missing,
     table_reader,
     workers,
 )
 from anytime.cli.report import evaluation_table, ndcg_line
+from anytime.cli.sources import remark_missing
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
-from anytime.evaluation.evaluate import Evaluation
-from anytime.evaluation.evaluate import evaluate as evaluate_model
+from anytime.evaluation.calibrate import held_out
+from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.inference.prediction import load
 from anytime.model.model import Model
 
@@ -42,6 +45,7 @@ def evaluate(
     data: Data,
     json: AsJson = False,
     weights: Weights = None,
+    missing_target: MissingTarget = "drop",
     drop_missing_target: DropMissing = False,
     separator: Separator = None,
     decimal: Decimal = ".",
@@ -86,13 +90,14 @@ def evaluate(
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
-    evaluation = evaluate_model(
+    dataset, found = held_out(
         loaded,
         table_reader(separator, decimal, thousands)(data),
         weights=weights,
-        drop_missing=drop_missing_target,
-        n_jobs=workers(n_jobs),
+        drop_missing=drops_missing(missing_target, drop_missing_target),
     )
+    remark_missing(found)
+    evaluation = evaluated(loaded, dataset, n_jobs=workers(n_jobs))
     simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)

@@ -52,6 +52,7 @@ def moments(
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
     clamp: options.ClampAt = None,
+    missing_target: options.MissingTarget = "drop",
     drop_missing_target: options.DropMissing = False,
     separator: options.Separator = None,
     decimal: options.Decimal = ".",
@@ -78,7 +79,7 @@ def moments(
         query,
         weights,
         drop,
-        drop_missing_target,
+        options.drops_missing(missing_target, drop_missing_target),
         folds,
         seed,
         jobs,
@@ -117,6 +118,7 @@ def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) ->
     no others, unless it has one class only. Moments files may each lack classes of the others.
     """
     found: list[StoredMoments] = []
+    unusable = list(columns.drop or ())
     for path in data:
         if are_moments(path):
             found.append(StoredMoments.load(path))
@@ -134,8 +136,11 @@ def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) ->
                 f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
         bases = found[0].record.groups.bases if found else None
-        options = columns._replace(known=known, bases=bases, types=types)
+        options = columns._replace(known=known, bases=bases, types=types, drop=list(unusable))
         source = open_table_source(path, options, backend)
+        for each in source.warnings:
+            remark(each)
+        unusable += source.unusable
         settled = source.columns
         record = MomentsRecord(
             created=now(),

@@ -107,7 +107,13 @@ NumberColumns = Annotated[
 Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
-DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+MissingTarget = Annotated[
+    Literal["drop", "error"],
+    typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them."),
+]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
+]
 Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -186,6 +192,13 @@ def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
+
+
+def drops_missing(missing: Literal["drop", "error"], drop: bool) -> bool:
+    """Return whether --missing-target and --drop-missing-target leave out rows without a target."""
+    if drop and missing == "error":
+        raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
+    return missing == "drop"
 
 
 def workers(jobs: int | None) -> int:

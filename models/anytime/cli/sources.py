@@ -126,6 +126,12 @@ class TableSource(TrainingRows):
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
+    emptied: tuple[str, ...] = ()
+    """Groups that have no usable column."""
+    warnings: tuple[str, ...] = ()
+    """What users should know of the columns."""
+    unusable: tuple[str, ...] = ()
+    """Columns that are left out."""
 
     @property
     def name(self) -> str:
@@ -159,6 +165,8 @@ class MomentsSource:
 
     stored: StoredMoments
     columns: Columns
+    emptied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -207,6 +215,7 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     for feature in options.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
+    complete = groups
     groups = groups.without(options.drop) if options.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
@@ -228,14 +237,27 @@ def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOC
     )
     target = options.known or settle_target(found, options.task, options.family, partial=options.partial)
     dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
-    ignored = [name for name in dataset.check() if name not in table.index]
+    ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
-    if found.missing:
-        remark(f"left out: {found.missing} of {found.rows} rows without a target")
+    remark_missing(found)
+    emptied = tuple(name for name in complete.names if name not in groups.positions)
     note = _note(found, target, options.family)
     folds = fold_count(options.folds, found.used)
-    return TableSource(dataset, options.family, folds, options.seed, options.jobs, target, found.used, note, backend)
+    return TableSource(
+        dataset,
+        options.family,
+        folds,
+        options.seed,
+        options.jobs,
+        target,
+        found.used,
+        note,
+        backend,
+        emptied,
+        found.warnings,
+        tuple(found.unusable),
+    )
 
 
 def _note(found: Survey, target: Target, family: FamilyName) -> str:
@@ -260,7 +282,7 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
         "--query": options.query,
         "--weights": options.weights,
         "--drop": options.drop,
-        "--drop-missing-target": options.drop_missing,
+        "--missing-target error": not options.drop_missing,
         "--basis": options.basis,
         "--clamp": options.clamp is not None,
     }
@@ -280,9 +302,17 @@ def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
     return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
 
 
+def remark_missing(found: Survey) -> None:
+    """Print how many rows of a table without a target are left out, if there are some."""
+    if found.missing:
+        remark(f"left out: {found.missing} of {found.rows} rows of {Path(found.table).name} without a target")
+
+
 def open_test(test: Path, source: Source, reader: Reader = open_table) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(Dataset(reader(test), *source.columns))[0]
+    dataset, found = checked_dataset(Dataset(reader(test), *source.columns))
+    remark_missing(found)
+    return dataset
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float, reader: Reader = open_table) -> Dataset:
@@ -298,8 +328,9 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, reader: R
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(Dataset(reader(calibrate), *source.columns))
-    conformal_rank(rows, coverage)
+    dataset, found = checked_dataset(Dataset(reader(calibrate), *source.columns))
+    remark_missing(found)
+    conformal_rank(found.used, coverage)
     return dataset
 
 
@@ -318,6 +349,7 @@ def open_retrained(
     if data is None or manifest.family == "gaussian":
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, rows = checked_dataset(Dataset(reader(data), groups, target, None, weights, drop_missing))
-    source = TableSource(dataset, manifest.family, 1, 0, jobs, target, rows)
+    dataset, found = checked_dataset(Dataset(reader(data), groups, target, None, weights, drop_missing))
+    remark_missing(found)
+    source = TableSource(dataset, manifest.family, 1, 0, jobs, target, found.used)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, jobs))

@@ -87,6 +87,7 @@ def train(
         float | None, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.")
     ] = None,
     test: options.TestTable = None,
+    missing_target: options.MissingTarget = "drop",
     drop_missing_target: options.DropMissing = False,
     separator: options.Separator = None,
     decimal: options.Decimal = ".",
@@ -147,7 +148,7 @@ def train(
         query,
         weights,
         drop,
-        drop_missing_target,
+        options.drops_missing(missing_target, drop_missing_target),
         folds,
         seed,
         jobs,
@@ -174,7 +175,13 @@ def train(
             fitted = fit_with_pairs(fitted, source, folds=len(parts), seed=seed, hold_out=held)
     origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=seed)
     model = fitted.model(
-        out.stem, settled.target, origin, query=settled.query, keep_moments=not no_moments, left_out=changes.without
+        out.stem,
+        settled.target,
+        origin,
+        query=settled.query,
+        keep_moments=not no_moments,
+        left_out=(*changes.without, *source.emptied),
+        remarks=source.warnings,
     )
     if calibration is not None:
         with working(f"calibrating on {calibration.table.name}"):

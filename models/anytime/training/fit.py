@@ -35,8 +35,18 @@ from anytime.selection.greedy import TIE
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import Choice, HeldBest, HoldOut, NoStepsError, cross_validated, shortened, split
+from anytime.training.model_selection import (
+    Choice,
+    Errors,
+    HeldBest,
+    HoldOut,
+    NoStepsError,
+    cross_validated,
+    shortened,
+    split,
+)
 from anytime.training.options import Options
+from anytime.training.warnings import warnings_of
 from anytime.types import Bool, Float, Index
 
 
@@ -50,6 +60,7 @@ class Fit:
     likelihood : result of the likelihood fit; None for least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None without folds.
+    measured : errors of each fold and prefix at the penalties chosen, or None without folds.
     held : result on the validation table, or None.
 
     expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
@@ -66,6 +77,7 @@ class Fit:
     alpha: float
     alphas: Float
     errors: Float | None
+    measured: Errors | None
     prefixes: PrefixModels
     likelihood: LikelihoodFit | None = None
     held: HeldBest | None = None
@@ -144,8 +156,12 @@ class Fit:
         query: str | None = None,
         keep_moments: bool = True,
         left_out: tuple[str, ...] = (),
+        remarks: tuple[str, ...] = (),
     ) -> Model:
-        """Return the model of the groups in the sequence; `left_out` names groups that were excluded before."""
+        """Return the model of the groups in the sequence.
+
+        `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
+        """
         groups, columns = self.selected
         stopped = self.stopped
         if left_out:
@@ -178,6 +194,7 @@ class Fit:
             ),
             guarantee=self.guarantee,
             stopped=stopped,
+            warnings=(*remarks, *warnings_of(self, target)),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -276,6 +293,7 @@ def fit(
         alpha=choice.alpha,
         alphas=choice.alphas,
         errors=choice.errors,
+        measured=choice.measured,
         prefixes=prefixes,
         likelihood=likelihood,
         held=held,

@@ -36,7 +36,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
-from anytime.target import Target
+from anytime.target import Target, class_shares
 from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
 from anytime.types import Float, Index
@@ -247,7 +247,7 @@ def _check(design: Design, target: Target) -> None:
             raise TrainingError("every count with weight is 0; expected at least one larger count")
         return
     rows, counts = design.totals.rows, design.totals.responses
-    counts, shares = (rows * _shares(counts / rows)).round(), _shares(mean)
+    counts, shares = (rows * class_shares(counts / rows)).round(), class_shares(mean)
     for label, count, share in zip(target.classes, counts, shares, strict=True):
         if count < 1:
             raise TrainingError(
@@ -277,7 +277,7 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
                 )
             folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
             continue
-        counted, own = _shares(gram.y_mean), held.weight * _shares(held.mean[responses])
+        counted, own = class_shares(gram.y_mean), held.weight * class_shares(held.mean[responses])
         lacking = counted <= 0
         kept = np.where(lacking, own, 0.0)
         if lacking.any() and not held.weight - kept.sum() > 0:
@@ -291,11 +291,6 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
     if len(folds) < 2:
         raise TrainingError("the classes share no fold; use more rows of each class, or a fixed alpha")
     return folds
-
-
-def _shares(means: Float) -> Float:
-    """Return the share of each class, given the means of the responses."""
-    return np.array([1 - means[0], means[0]]) if len(means) == 1 else means
 
 
 def _scale(design: Design, base: Optimum) -> float:
