@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image docs lock clean
+.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image image-test docs lock clean
 
 demo: .venv/ready
 	$(BIN)/anytime demo $(ARGS)
@@ -138,6 +138,10 @@ docs: .venv/docs-ready
 # Builds the server's image; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:
 	$(ENGINE) build --tag $(IMAGE) $(ARGS) .
+
+# The quick starts for containers of deploy/README.md, as pasted; skips what does not run here.
+image-test: .venv/ready
+	ARGS="$(ARGS)" $(BIN)/python tests/image.py
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -11,13 +11,16 @@ coefficient is then exactly 0, and the other coefficients are what they would be
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
+from typing import Any
 
 import numpy as np
+from scipy.linalg import cython_blas, cython_lapack
 from scipy.linalg.lapack import dpotrf, dtrtrs
 from threadpoolctl import ThreadpoolController
 
@@ -113,6 +116,52 @@ class Factor:
             return B
         X: Float = dtrtrs(self.L, B, lower=1, trans=transposed)[0]  # for ten columns 2 us, `solve_triangular` 20 us
         return X
+
+
+def _routine(module: Any, name: str) -> Callable[..., None]:
+    """Return a routine of scipy's BLAS or LAPACK, whose arguments are addresses.
+
+    scipy's wrappers keep the interpreter's lock and copy blocks of larger matrices; the routine itself does neither.
+    """
+    capsule = module.__pyx_capi__[name]
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+    at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    return ctypes.CFUNCTYPE(None)(at(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name_of(capsule)) or 0)
+
+
+_POTRF, _TRSM = _routine(cython_lapack, "dpotrf"), _routine(cython_blas, "dtrsm")
+
+
+def _integer(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int(value))
+
+
+def _address(A: Float) -> ctypes.c_void_p:
+    return ctypes.c_void_p(A.ctypes.data)
+
+
+def factorise_into(A: Float, reference: Float) -> Factor:
+    """Return the factor as `factorise`, in place of A in Fortran order; other threads run meanwhile.
+
+    The entries of `L` above the diagonal are those of A.
+    """
+    assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
+    d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
+    _POTRF(b"L", _integer(d), _address(A), _integer(max(d, 1)), ctypes.byref(info))
+    if info.value == 0 and (np.square(np.diagonal(A)) > RANK_TOLERANCE * reference).all():
+        return Factor(A, np.zeros(d, dtype=np.bool_))
+    upper = np.triu(A, 1)
+    return _by_columns(upper + upper.T + np.diag(diagonal), reference)
+
+
+def solve_leading(factor: Factor, right: Float) -> None:
+    """Replace each row r (m,) of `right` by L_m'^-1 r for the leading block L_m; other threads run meanwhile."""
+    assert right.flags.c_contiguous and right.dtype == factor.L.dtype == np.float64  # noqa: S101, PT018
+    rows, m = right.shape
+    L = factor.L if factor.L.strides[0] == factor.L.itemsize else np.asfortranarray(factor.L)
+    sizes = _integer(m), _integer(rows), ctypes.byref(ctypes.c_double(1.0))
+    stride = _integer(max(L.strides[1] // L.itemsize, m, 1))
+    _TRSM(b"L", b"L", b"T", b"N", *sizes, _address(L), stride, _address(right), _integer(max(m, 1)))
 
 
 def factorise(A: Float, reference: Float) -> Factor:

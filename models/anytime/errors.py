@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from heapq import nlargest
 
 
 class AnytimeError(Exception):
@@ -89,9 +90,17 @@ def clipped(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+MAX_COMPARED, LONGEST_COMPARED = 32, 48
+"""Names with which an unknown one is compared, and its characters: a comparison takes up to 50 us."""
+
+
 def suggestion(name: str, known: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the closest known name, or the known names."""
-    close = get_close_matches(name, known, n=1)
+    name, likely = name[:LONGEST_COMPARED], known
+    if len(known) > MAX_COMPARED:
+        letters = {*name}
+        likely = nlargest(MAX_COMPARED, known, key=lambda each: len(letters & {*each}) - abs(len(each) - len(name)))
+    close = get_close_matches(name, likely, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}"
 
 

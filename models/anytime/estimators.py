@@ -435,19 +435,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return _Stream(parts if keeps else (), assigner, list(rows.moments()))
 
     def _options(self) -> Options:
-        options = Options(
-            self.method,
-            cost_blind=self.cost_blind,
-            doubling=self.doubling,
-            alpha=self.alpha,
-            one_se=self.one_se,
-            nested=self.nested,
-            family=self._family(),
-            epsilon=self.epsilon,
-            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
-        )
-        options.check()
-        return options
+        pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
+        return Options.of(self, family=self._family(), pairs=pairs, n_jobs=_threads(self.n_jobs, LONG_PASS))
 
     def _count(self) -> int | None:
         """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""

@@ -80,6 +80,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         title="anytime",
         version="1",
         summary="Linear predictions that are ready whenever the deadline expires",
+        openapi_url=None,  # `pages` has its route
         docs_url=None,  # the console has its own page, which loads nothing from other servers
         redoc_url=None,
         telemetry=OFF if tracing is None else tracing.configuration,
@@ -106,12 +107,19 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         *oip_routes(handler),
     ]
     own_port = settings.metrics_port is not None
-    routers = control.router, control.probes, *(() if own_port else (control.metrics,)), model_data.router, pages.router
+    routers = (
+        control.router,
+        control.reloads,
+        control.probes,
+        *(() if own_port else (control.metrics,)),
+        model_data.router,
+        pages.router,
+    )
     check_rows((*app.routes, *(route for router in routers for route in router.routes)))
     for router in routers:
         app.include_router(router)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
-    origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+    origins = accepted_origins(settings)
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
@@ -124,12 +132,25 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     return app
 
 
+def accepted_origins(settings: Settings) -> Origins:
+    """Return the check of hosts and origins that both ports share."""
+    return Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+
+
 def create_side_app(handler: PredictionService, sessions: SessionStore) -> AnytimeAPI:
-    """Return the application of the metrics port: the metrics of a service, and its probes."""
+    """Return the application of the metrics port: the metrics of a service, and its probes; it needs no key."""
+    settings = handler.settings
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
     app.state.handler, app.state.sessions = handler, sessions
     app.router.redirect_slashes = False
-    app.entrance = lambda inner: RequestContextMiddleware(responses.HeadMiddleware(inner), handler.signals.errors)
+
+    def entrance(framework: ASGIApp) -> ASGIApp:
+        checked = AuthenticationMiddleware(
+            responses.HeadMiddleware(framework), KeyRing(), accepted_origins(settings), settings.max_body_bytes
+        )
+        return RequestContextMiddleware(checked, handler.signals.errors)
+
+    app.entrance = entrance
     responses.install(app)
     app.include_router(control.probes)
     app.include_router(control.metrics)

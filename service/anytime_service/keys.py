@@ -75,20 +75,17 @@ class KeyRing:
     def find(self, presented: bytes) -> Key | None:
         """Return the key that a client presented, with its widest scope; None if it is invalid.
 
-        The presented hash is compared with all hashes in constant time, so the duration reveals nothing.
+        It is looked up by its hash, of which nobody can choose a part, so the duration reveals nothing about keys.
         """
         if len(presented) > MAX_KEY_BYTES:
             return None
         digest = sha256(presented).digest()
-        found: Key | None = None
-        for key in self.current:
-            if compare_digest(key.digest, digest) and (found is None or key.scope == "admin"):
-                found = key
-        return found
+        found = self._by_digest.get(digest)
+        return found if found is not None and compare_digest(found.digest, digest) else None
 
     def contains(self, key: Key) -> bool:
         """Return whether a key that was found before is still valid, in any scope."""
-        return any(compare_digest(each.digest, key.digest) for each in self.current)
+        return key.digest in self._by_digest
 
     def read(self) -> bool:
         """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
@@ -108,7 +105,9 @@ class KeyRing:
 
     def _set_current(self, keys: tuple[Key, ...]) -> None:
         self.current = keys
-        self.several = len({key.digest for key in keys}) > 1
+        # A key with both scopes has the widest.
+        self._by_digest = {key.digest: key for key in sorted(keys, key=lambda each: each.scope == "admin")}
+        self.several = len(self._by_digest) > 1
 
 
 def read_keys(text: str) -> tuple[Key, ...]:

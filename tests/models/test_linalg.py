@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytime._linalg import conjugate_gradients, factorise
+from anytime._linalg import conjugate_gradients, factorise, factorise_into, solve_leading
 from anytime.types import Float
 
 seeds = st.integers(0, 2**32 - 1)
@@ -30,6 +30,24 @@ def test_a_definite_matrix_has_the_factor_that_numpy_finds(seed: int, d: int) ->
     np.testing.assert_allclose(factor.L, np.linalg.cholesky(A), rtol=0, atol=1e-9 * np.sqrt(A.max()))
     assert not factor.dropped.any()
     np.testing.assert_allclose(factor.backward(factor.forward(B)), np.linalg.solve(A, B), rtol=1e-6, atol=1e-8)
+
+
+@settings(max_examples=40)
+@given(seeds, st.integers(1, 30), st.sampled_from((0.0, 1e-3)))
+def test_in_place_the_factor_is_the_same_and_leading_blocks_solve_their_rows(seed: int, d: int, alpha: float) -> None:
+    X = rows(seed, d)
+    if seed % 3 == 0:
+        X[:, d // 2] = X[:, 0]
+    A = X.T @ X / len(X) + alpha * np.eye(d)
+    expected = factorise(A, np.diagonal(A))
+    found = factorise_into(np.asfortranarray(A), np.diagonal(A))
+    assert found.dropped.tolist() == expected.dropped.tolist()
+    np.testing.assert_allclose(np.tril(found.L), expected.L, rtol=1e-12, atol=1e-12 * np.sqrt(A.max()))
+    m = 1 + seed % d
+    right: Float = np.random.default_rng(seed).normal(size=(3, m))
+    solved = right.copy()
+    solve_leading(found, solved)
+    np.testing.assert_allclose(solved @ expected.L[:m, :m], right, rtol=1e-6, atol=1e-8 * np.abs(solved).max())
 
 
 MESSES: dict[str, tuple[Callable[[Float], None], list[int]]] = {

@@ -20,6 +20,7 @@ from anytime.groups import SUFFIXES, load_groups, write_groups
 from anytime.target import Target
 
 
+@options.spread
 def basis(
     data: options.Data,
     groups: options.GroupsFile,
@@ -31,10 +32,9 @@ def basis(
     ] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
     seed: options.Seed = 0,
+    *,
+    tables: options.TableFormat,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
@@ -45,7 +45,7 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    table = options.table_reader(separator, decimal, thousands)(data)
+    table = tables.open(data)
     types = options.stated_types(text, number)
     known = load_groups(groups).matched(name for name in table.columns if name not in {*(target or ()), *table.index})
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))

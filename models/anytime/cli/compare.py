@@ -12,7 +12,8 @@ from rich.table import Table
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark
-from anytime.cli.sources import ColumnOptions, open_table_source, open_test
+from anytime.cli.plan import FitPlan
+from anytime.cli.sources import open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import Comparison, MethodCurve
@@ -20,17 +21,13 @@ from anytime.evaluation.compare import compare as compare_methods
 from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS, plot_comparison
 from anytime.training.fit import fit
-from anytime.training.options import Options
 
 
+@options.spread
 def compare(
-    data: options.Data,
-    groups: options.GroupsFile,
-    target: options.TargetColumns,
-    task: options.TaskName = "auto",
+    data: options.DataOrMoments,
+    plan: FitPlan,
     test: options.TestTable = None,
-    alpha: options.Alpha = "cv",
-    folds: options.Folds = 5,
     level: Annotated[
         float | None,
         typer.Option(
@@ -38,20 +35,8 @@ def compare(
             "plateau."
         ),
     ] = None,
-    query: options.Query = None,
-    weights: options.Weights = None,
-    drop: options.Drop = None,
-    missing_target: options.MissingTarget = "drop",
-    drop_missing_target: options.DropMissing = False,
-    text: options.TextColumns = None,
-    number: options.NumberColumns = None,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (png, svg or pdf).")] = None,
     json: options.AsJson = False,
-    n_jobs: options.Jobs = None,
-    seed: options.Seed = 0,
 ) -> None:
     """Compare the selection methods on one table: explained variance against cost, and timeliness up to the plateau.
 
@@ -59,35 +44,17 @@ def compare(
 
     Example: anytime compare train.csv --groups groups.yaml --target target --test test.csv
     """
-    training = Options("omp", alpha=options.parsed_alpha(alpha))
-    training.check()
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
-    jobs, folds = options.workers(n_jobs), options.checked_folds(folds, needed=training.alpha == "cv")
     check_writable(plot, FORMATS)
-    columns = ColumnOptions(
-        groups,
-        target,
-        task,
-        "gaussian",
-        query,
-        weights,
-        drop,
-        options.drops_missing(missing_target, drop_missing_target),
-        folds,
-        seed,
-        jobs,
-        types=options.stated_types(text, number),
-        reader=options.table_reader(separator, decimal, thousands),
-    )
-    source = open_table_source(data, columns)
+    source = open_source(data, plan)
     for each in source.warnings:
         remark(each)
-    tested = None if test is None else open_test(test, source, columns.reader)
-    fitted = fit(source.moments(), source.columns.groups, training)
+    tested = None if test is None else open_test(test, source, plan)
+    fitted = fit(source.moments(), source.columns.groups, plan.training)
     held, expansion = None, fitted.expansion
     if tested is not None:
-        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=jobs)
+        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.jobs)
         held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
     compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level)
     unit = fitted.groups.cost_unit

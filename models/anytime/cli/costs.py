@@ -45,6 +45,7 @@ DRIFT = 3
 """Exit code of `--check` if the sequence should change; no failure uses it."""
 
 
+@options.spread
 def costs(
     source: Annotated[
         list[str],
@@ -71,15 +72,9 @@ def costs(
     tolerance: Annotated[
         float, typer.Option(min=0, help="Tolerate this loss of timeliness, as a share from 0 to 1.")
     ] = 0.01,
-    data: Annotated[Path | None, typer.Option(help=options.REFIT)] = None,
-    weights: options.Weights = None,
-    missing_target: options.MissingTarget = "drop",
-    drop_missing_target: options.DropMissing = False,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
-    n_jobs: options.Jobs = None,
     json: options.AsJson = False,
+    *,
+    refit: options.RefitOptions,
 ) -> None:
     """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
@@ -96,15 +91,7 @@ def costs(
     measured = _measured(source, since or (), loaded.name, keep)
     groups = _measured_groups(loaded.groups, measured, quantile, least)
     group_costs = _group_costs(loaded.groups, groups, measured, quantile, least)
-    retrained = open_retrained(
-        loaded,
-        groups,
-        data,
-        weights=weights,
-        drop_missing=options.drops_missing(missing_target, drop_missing_target),
-        jobs=options.workers(n_jobs),
-        reader=options.table_reader(separator, decimal, thousands),
-    )
+    retrained = open_retrained(loaded, groups, refit)
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]

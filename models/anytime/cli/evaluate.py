@@ -11,22 +11,7 @@ import typer
 from rich.table import Table
 
 from anytime.cli.console import blank_table, print_json, print_results
-from anytime.cli.options import (
-    AsJson,
-    Data,
-    Decimal,
-    DropMissing,
-    Jobs,
-    MissingTarget,
-    ModelFile,
-    Seed,
-    Separator,
-    Thousands,
-    Weights,
-    drops_missing,
-    table_reader,
-    workers,
-)
+from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, spread
 from anytime.cli.report import evaluation_table, ndcg_line
 from anytime.cli.sources import remark_missing
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
@@ -40,16 +25,11 @@ SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
 
 
+@spread
 def evaluate(
     model: ModelFile,
     data: Data,
     json: AsJson = False,
-    weights: Weights = None,
-    missing_target: MissingTarget = "drop",
-    drop_missing_target: DropMissing = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    thousands: Thousands = None,
     budget: Annotated[
         list[float] | None,
         typer.Option(help="Print the measures at this budget, in the model's cost unit; repeat for several."),
@@ -72,7 +52,8 @@ def evaluate(
     ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Simulate this many predictions.")] = 10_000,
     seed: Seed = 0,
-    n_jobs: Jobs = None,
+    *,
+    reading: RowOptions,
 ) -> None:
     """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness.
 
@@ -90,14 +71,9 @@ def evaluate(
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
-    dataset, found = held_out(
-        loaded,
-        table_reader(separator, decimal, thousands)(data),
-        weights=weights,
-        drop_missing=drops_missing(missing_target, drop_missing_target),
-    )
+    dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
     remark_missing(found)
-    evaluation = evaluated(loaded, dataset, n_jobs=workers(n_jobs))
+    evaluation = evaluated(loaded, dataset, n_jobs=reading.jobs)
     simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)

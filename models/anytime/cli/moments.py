@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,8 @@ from anytime._files import check_writable
 from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
-from anytime.cli.sources import Backend, ColumnOptions, open_backend, open_table_source
+from anytime.cli.plan import Plan
+from anytime.cli.sources import Backend, open_backend, open_table_source
 from anytime.cli.streams import remember_written
 from anytime.errors import TableError, TrainingError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
@@ -24,15 +26,14 @@ from anytime.training.fit import now
 from anytime.types import Label
 
 
+@options.spread
 def moments(
     data: Annotated[
         list[Path],
         typer.Argument(metavar="DATA...", help="Add these tables and moments files (*.moments).", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Write the moments to this file (*.moments).")],
-    groups: options.MaybeGroups = None,
-    target: options.MaybeTarget = None,
-    task: options.TaskName = "auto",
+    plan: Plan,
     classes: Annotated[
         str | None,
         typer.Option(help="Use these classes, separated by commas; the tables may lack some.", metavar="A,B,..."),
@@ -44,21 +45,6 @@ def moments(
     decay: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Multiply the weights of the rows of the first DATA by this factor.")
     ] = 1.0,
-    folds: options.Folds = 5,
-    query: options.Query = None,
-    weights: options.Weights = None,
-    drop: options.Drop = None,
-    basis: options.Basis = None,
-    text: options.TextColumns = None,
-    number: options.NumberColumns = None,
-    clamp: options.ClampAt = None,
-    missing_target: options.MissingTarget = "drop",
-    drop_missing_target: options.DropMissing = False,
-    separator: options.Separator = None,
-    decimal: options.Decimal = ".",
-    thousands: options.Thousands = None,
-    n_jobs: options.Jobs = None,
-    seed: options.Seed = 0,
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
@@ -69,29 +55,10 @@ def moments(
 
     Example: anytime moments train.csv --groups groups.yaml --target target --out train.moments
     """
-    folds, jobs = max(options.checked_folds(folds, needed=False), 1), options.workers(n_jobs)
     check_writable(out, (".moments",))
-    columns = ColumnOptions(
-        groups,
-        target,
-        task,
-        "gaussian",
-        query,
-        weights,
-        drop,
-        options.drops_missing(missing_target, drop_missing_target),
-        folds,
-        seed,
-        jobs,
-        basis=options.checked_basis(basis),
-        clamp=options.parsed_clamp(clamp),
-        types=options.stated_types(text, number),
-        reader=options.table_reader(separator, decimal, thousands),
-        known=_stated(classes, target, task),
-        partial=True,
-    )
+    stated = _stated(classes, plan)
     with open_backend(backend, scheduler, None) as opened:
-        first, *others = _gathered(data, columns, opened)
+        first, *others = _gathered(data, plan, stated, opened)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
     result = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
     if len(result.parts) < len(total.parts):
@@ -111,33 +78,27 @@ def moments(
     )
 
 
-def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) -> list[StoredMoments]:
+def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: Backend) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
     The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
     no others, unless it has one class only. Moments files may each lack classes of the others.
     """
     found: list[StoredMoments] = []
-    unusable = list(columns.drop or ())
+    folds = max(plan.folds, 1)
+    unusable = list(plan.drop or ())
     for path in data:
         if are_moments(path):
             found.append(StoredMoments.load(path))
             continue
-        known = columns.known or (found[0].target if found else None)
-        types = dict(columns.types)
-        if known is not None:
-            types |= dict.fromkeys(known.columns, known.type)
-        if found:
-            types |= found[0].record.groups.known_types
-        if known is not None and not known.is_consistent:
-            known = None  # of one class: others follow
-        if known is not None and columns.target and tuple(columns.target) != known.columns:
+        known = stated or (found[0].target if found else None)
+        if known is not None and plan.target and tuple(plan.target) != known.columns:
             raise TableError(
-                f"--target is {listed(columns.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
+                f"--target is {listed(plan.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
-        bases = found[0].record.groups.bases if found else None
-        options = columns._replace(known=known, bases=bases, types=types, drop=list(unusable))
-        source = open_table_source(path, options, backend)
+        learned = found[0].record.groups if found else None
+        plan = replace(plan, drop=unusable)
+        source = open_table_source(path, plan, backend, partial=True, known=known, learned=learned)
         for each in source.warnings:
             remark(each)
         unusable += source.unusable
@@ -152,22 +113,22 @@ def _gathered(data: Sequence[Path], columns: ColumnOptions, backend: Backend) ->
             query=settled.query,
             weights=settled.weights,
             groups=settled.groups,
-            folds=columns.folds,
+            folds=folds,
         )
         parts = tuple(source.moments())
         # Small tables have fewer parts than folds; pad with empty moments.
         empty = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
-        found.append(StoredMoments(record, parts + (empty,) * (columns.folds - len(parts))))
+        found.append(StoredMoments(record, parts + (empty,) * (folds - len(parts))))
     return found
 
 
-def _stated(classes: str | None, target: list[str] | None, task: str) -> Target | None:
+def _stated(classes: str | None, plan: Plan) -> Target | None:
     """Return the target that --classes states: whole numbers if all are, booleans, or text."""
     if classes is None:
         return None
     words = [word.strip() for word in classes.split(",")]
-    if target is None or len(target) != 1 or task == "regression":
-        raise TrainingError("--classes requires one --target, whose task is not regression")
+    if plan.target is None or len(plan.target) != 1 or plan.task in ("regression", "count"):
+        raise TrainingError("--classes requires one --target, whose task is classes")
     labels: list[Label] = [*words]
     if all(word.lower() in ("true", "false") for word in words):
         labels = [word.lower() == "true" for word in words]
@@ -175,4 +136,4 @@ def _stated(classes: str | None, target: list[str] | None, task: str) -> Target 
         labels = [int(word) for word in words]
     if len(set(labels)) < max(len(labels), 2) or "" in labels:
         raise TrainingError(f"--classes is {classes!r}; expected two or more different classes, separated by commas")
-    return Target.of_classes((target[0],), sorted(labels))
+    return Target.of_classes((plan.target[0],), sorted(labels))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -13,7 +15,7 @@ from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.features.bases import parsed_basis
 from anytime.features.learning import Clamp, checked_clamp
-from anytime.types import ColumnType
+from anytime.types import ColumnType, Task
 
 _BASES = ("linear", "hinge", "auto", "poly:2", "categories")
 
@@ -24,10 +26,12 @@ def _candidates(*values: str) -> Callable[[str], list[str]]:
 
 
 Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+DataOrMoments = Annotated[
+    Path, typer.Argument(metavar="DATA", help="Read rows from this table, or moments from this file (*.moments).")
+]
 ModelFile = Annotated[Path, typer.Argument(help="Read this model file (*.safetensors).")]
 Out = Annotated[Path, typer.Option(help="Write the model to this file (*.safetensors).")]
 GroupsFile = Annotated[Path, typer.Option(help="Read the feature groups from this file (JSON or YAML).")]
-TargetColumns = Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")]
 MaybeGroups = Annotated[
     Path | None,
     typer.Option(help="Read the feature groups from this file (JSON or YAML); required for a table, not for moments."),
@@ -44,10 +48,10 @@ MaybeTarget = Annotated[
     typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
 ]
 TaskName = Annotated[
-    Literal["auto", "regression", "binary", "multiclass"],
+    Literal["auto", Task],
     typer.Option(
-        help="Treat the target as numbers or classes. auto: two values are binary, text is multiclass, "
-        "others regression."
+        help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
+        "binary, text is multiclass, others regression."
     ),
 ]
 TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
@@ -125,16 +129,80 @@ CostQuantile = Annotated[
     float | None, typer.Option(help="Use this quantile of the times as cost, between 0 and 1, such as 0.9.")
 ]
 Distributions = Annotated[Path | None, typer.Option(help="Write all measured times to this file (*.json).")]
-REFIT = "Refit a likelihood on this table; least squares needs none."
-"""Help of `--data`."""
 GROUPS_OUT = "Write the groups with the measured costs, in ms, to this file (JSON or YAML)."
 """Help of `--out` for measured costs, which one command requires and another does not."""
 
 
-def table_reader(separator: str | None, decimal: str, thousands: str | None) -> Callable[[Path], Table]:
-    """Return `open_table` with the options of CSV files."""
-    separator = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
-    return partial(open_table, separator=separator, style=NumberStyle(decimal, thousands))
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """How CSV files are read."""
+
+    separator: Separator = None
+    decimal: Decimal = "."
+    thousands: Thousands = None
+
+    def open(self, path: Path) -> Table:
+        separator = {"\\t": "\t", "tab": "\t"}.get(self.separator or "", self.separator)
+        return open_table(path, separator=separator, style=NumberStyle(self.decimal, self.thousands))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(TableFormat):
+    """Which rows of a table count, how much, and how they are read."""
+
+    weights: Weights = None
+    missing_target: MissingTarget = "drop"
+    drop_missing_target: DropMissing = False
+    n_jobs: Jobs = None
+
+    @property
+    def jobs(self) -> int:
+        return workers(self.n_jobs)
+
+    @property
+    def drops_missing(self) -> bool:
+        """Return whether rows without a target are left out; otherwise they are an error."""
+        if self.drop_missing_target and self.missing_target == "error":
+            raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
+        return self.missing_target == "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefitOptions(RowOptions):
+    """The table that a likelihood is refitted on."""
+
+    data: Annotated[Path | None, typer.Option(help="Refit a likelihood on this table; least squares needs none.")] = (
+        None
+    )
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for typer: a parameter that is a dataclass becomes an option for each of its fields.
+
+    The options that say how rows are read are the last of them.
+    """
+    parameters: list[Parameter] = []
+    bundles: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+    for parameter in signature(command, eval_str=True).parameters.values():
+        bundle: Any = parameter.annotation
+        if not is_dataclass(bundle):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(bundle, include_extras=True)
+        found = sorted(fields(bundle), key=lambda field: field in fields(RowOptions))
+        parameters += [
+            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+            for field in found
+        ]
+        bundles[parameter.name] = parameter.annotation, [field.name for field in found]
+
+    @wraps(command)
+    def spread_command(**values: Any) -> None:
+        made = {key: make(**{name: values.pop(name) for name in names}) for key, (make, names) in bundles.items()}
+        command(**values, **made)
+
+    spread_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return spread_command
 
 
 def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, ColumnType]:
@@ -192,13 +260,6 @@ def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
-
-
-def drops_missing(missing: Literal["drop", "error"], drop: bool) -> bool:
-    """Return whether --missing-target and --drop-missing-target leave out rows without a target."""
-    if drop and missing == "error":
-        raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
-    return missing == "drop"
 
 
 def workers(jobs: int | None) -> int:

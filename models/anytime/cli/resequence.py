@@ -9,23 +9,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import (
-    REFIT,
-    Decimal,
-    DropMissing,
-    First,
-    Jobs,
-    MissingTarget,
-    ModelFile,
-    Out,
-    Separator,
-    Thousands,
-    Weights,
-    Without,
-    drops_missing,
-    table_reader,
-    workers,
-)
+from anytime.cli.options import First, ModelFile, Out, RefitOptions, Without, spread
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
@@ -37,6 +21,7 @@ from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
 
+@spread
 def resequence(
     model: ModelFile,
     out: Out,
@@ -58,14 +43,8 @@ def resequence(
         bool, typer.Option("--no-first", help="Select all groups, also those that the model places first.")
     ] = False,
     without: Without = None,
-    data: Annotated[Path | None, typer.Option(help=REFIT)] = None,
-    weights: Weights = None,
-    missing_target: MissingTarget = "drop",
-    drop_missing_target: DropMissing = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    thousands: Thousands = None,
-    n_jobs: Jobs = None,
+    *,
+    refit: RefitOptions,
 ) -> None:
     """Reorder the groups of a model: for other costs, by another criterion, with some first, without some.
 
@@ -86,16 +65,8 @@ def resequence(
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     kept = remaining_groups(loaded.groups, changes)
-    retrained = open_retrained(
-        loaded,
-        kept,
-        data,
-        weights=weights,
-        drop_missing=drops_missing(missing_target, drop_missing_target),
-        jobs=workers(n_jobs),
-        reader=table_reader(separator, decimal, thousands),
-    )
-    if data is not None and retrained is None:
+    retrained = open_retrained(loaded, kept, refit)
+    if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)

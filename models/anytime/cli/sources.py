@@ -6,7 +6,7 @@ folds, which `anytime.training.fit.fit` learns from, and the rows themselves for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from anytime._files import check_writable
 from anytime.cli.console import progress, remark
+from anytime.cli.options import RefitOptions, TableFormat
+from anytime.cli.plan import Plan
 from anytime.data.dataset import Dataset
-from anytime.data.formats import ReadAs, Table, open_table
+from anytime.data.formats import ReadAs
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp
 from anytime.folds import fold_count, stratified
-from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
 from anytime.moments.accumulate import check_memory
@@ -30,9 +31,9 @@ from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
-from anytime.training.resequencing import Changes, Retrained, moments_of_groups, remaining_groups
+from anytime.training.resequencing import Retrained, moments_of_groups
 from anytime.training.rows import TrainingRows
-from anytime.types import ColumnType, FamilyName, Task
+from anytime.types import FamilyName
 
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
@@ -67,45 +68,6 @@ def open_backend(
 
     with connected(scheduler) as cluster:
         yield Backend(cluster)
-
-
-Reader: TypeAlias = Callable[[Path], Table]
-
-
-class ColumnOptions(NamedTuple):
-    """The options that define the meaning of a table's columns, and how its rows are read."""
-
-    groups: Path | None
-    target: Many[str] | None
-    task: Task | Literal["auto"]
-    family: FamilyName
-    query: str | None
-    weights: str | None
-    drop: Many[str] | None
-    drop_missing: bool
-    folds: int
-    seed: int
-    jobs: int
-    known: Target | None = None
-    """The target, if it is already determined."""
-    changes: Changes = Changes()
-    """Names groups to leave out or to place first."""
-    basis: str | None = None
-    clamp: Clamp = None
-    bases: Mapping[str, ColumnBasis] | None = None
-    """Bases of the columns, if they are already learned."""
-    partial: bool = False
-    """Whether rows of other sites follow, so that one value of the target is enough."""
-    rows: int | None = None
-    """Rows of a call for which costs are stated, if other than in the groups."""
-    types: Mapping[str, ColumnType] = {}
-    """Types of columns that options state."""
-    reader: Reader = open_table
-    """Opens a table, with the options of its format."""
-
-    def changed(self, groups: FeatureGroups) -> FeatureGroups:
-        """Return the groups that remain, with costs for the calls of these options."""
-        return remaining_groups(groups if self.rows is None else groups.for_rows(self.rows), self.changes)
 
 
 class Columns(NamedTuple):
@@ -188,75 +150,92 @@ class MomentsSource:
 Source: TypeAlias = TableSource | MomentsSource
 
 
-def open_source(data: Path, options: ColumnOptions, backend: Backend = LOCAL) -> Source:
+def open_source(data: Path, plan: Plan, backend: Backend = LOCAL) -> Source:
     """Open and check a table or moments; options that the one requires do not apply to the other."""
     if not are_moments(data):
-        return open_table_source(data, options, backend)
+        return open_table_source(data, plan, backend)
     if backend != LOCAL:
         raise TrainingError(f"--backend and --checkpoint apply to reading rows; {str(data)!r} contains moments")
-    return _open_moments(data, options)
+    return _open_moments(data, plan)
 
 
-def open_table_source(data: Path, options: ColumnOptions, backend: Backend = LOCAL) -> TableSource:
-    """Open and check all that training reads; remarks report the target's meaning and excluded columns and rows."""
-    if options.groups is None:
+def open_table_source(
+    data: Path,
+    plan: Plan,
+    backend: Backend = LOCAL,
+    *,
+    partial: bool = False,
+    known: Target | None = None,
+    learned: FeatureGroups | None = None,
+) -> TableSource:
+    """Open and check all that training reads; remarks report the target's meaning and excluded columns and rows.
+
+    Parameters
+    ----------
+    partial : whether rows of other sites follow, so that one value of the target is enough.
+    known : the target, if it is stated or that of an earlier table.
+    learned : the groups of an earlier table, whose bases and types are used again.
+    """
+    if plan.groups is None:
         raise TrainingError(f"{str(data)!r} is a table; give --groups")
-    if not options.target:
+    if not plan.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
-    table = options.reader(data if backend.cluster is None else data.resolve())
-    used = {*options.target, options.query, options.weights}
-    loaded = load_groups(options.groups)
-    known = loaded.matched(name for name in table.columns if name not in used | table.index)
-    if known is not loaded and (
-        left := [name for name in table.columns if name in table.index - used - {*known.features}]
+    table = plan.open(data if backend.cluster is None else data.resolve())
+    used = {*plan.target, plan.query, plan.weights}
+    loaded = load_groups(plan.groups)
+    matched = loaded.matched(name for name in table.columns if name not in used | table.index)
+    if matched is not loaded and (
+        left := [name for name in table.columns if name in table.index - used - {*matched.features}]
     ):
         remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
-    groups = options.changed(known)
-    for feature in options.drop or ():
+    groups = plan.changed(matched)
+    for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
     complete = groups
-    groups = groups.without(options.drop) if options.drop else groups
+    groups = groups.without(plan.drop) if plan.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
-    Dataset(table, groups, Target("regression", tuple(options.target)), options.query, options.weights).check()
-    stated: dict[str, ReadAs] = {**options.types}
-    if options.known is not None:
-        stated |= dict.fromkeys(options.known.columns, options.known.type)
+    Dataset(table, groups, Target("regression", tuple(plan.target)), plan.query, plan.weights).check()
+    stated: dict[str, ReadAs] = {**plan.types}
+    if known is not None:
+        stated |= dict.fromkeys(known.columns, known.type)
+    if learned is not None:
+        stated |= learned.known_types
     groups, found = surveyed(
         table,
-        groups if options.bases is None else groups.with_bases(options.bases),
-        options.target,
-        query=options.query,
-        weights=options.weights,
+        groups if learned is None else groups.with_bases(learned.bases),
+        plan.target,
+        query=plan.query,
+        weights=plan.weights,
         stated=stated,
-        option=options.basis if options.bases is None else None,
-        clamp=options.clamp if options.bases is None else None,
-        drop_missing=options.drop_missing,
-        seed=options.seed,
+        option=plan.basis if learned is None else None,
+        clamp=plan.clamping if learned is None else None,
+        drop_missing=plan.drops_missing,
+        seed=plan.seed,
     )
-    target = options.known or settle_target(found, options.task, options.family, partial=options.partial)
-    dataset = Dataset(table, groups, target, options.query, options.weights, options.drop_missing)
+    if known is None or not known.is_consistent:  # of one class: others follow
+        known = settle_target(found, plan.task, plan.likelihood, partial=partial)
+    dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
     ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     remark_missing(found)
-    emptied = tuple(name for name in complete.names if name not in groups.positions)
-    note = _note(found, target, options.family)
-    folds = fold_count(options.folds, found.used)
+    note = _note(found, known, plan.likelihood)
+    folds = fold_count(plan.folds, found.used)
     return TableSource(
         dataset,
-        options.family,
+        plan.likelihood,
         folds,
-        options.seed,
-        options.jobs,
-        target,
-        found.used,
-        note,
-        backend,
-        emptied,
-        found.warnings,
-        tuple(found.unusable),
+        plan.seed,
+        plan.jobs,
+        known,
+        rows=found.used,
+        remark=note,
+        backend=backend,
+        emptied=tuple(name for name in complete.names if name not in groups.positions),
+        warnings=found.warnings,
+        unusable=tuple(found.unusable),
     )
 
 
@@ -271,35 +250,35 @@ def _note(found: Survey, target: Target, family: FamilyName) -> str:
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
 
 
-def _open_moments(data: Path, options: ColumnOptions) -> MomentsSource:
+def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     stored = StoredMoments.load(data)
     record = stored.record
-    if options.family != "gaussian":
+    if plan.likelihood != "gaussian":
         raise TrainingError(
-            f"family {options.family!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
+            f"family {plan.likelihood!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
         )
     table_options = {
-        "--query": options.query,
-        "--weights": options.weights,
-        "--drop": options.drop,
-        "--missing-target error": not options.drop_missing,
-        "--basis": options.basis,
-        "--clamp": options.clamp is not None,
+        "--query": plan.query,
+        "--weights": plan.weights,
+        "--drop": plan.drop,
+        "--missing-target error": not plan.drops_missing,
+        "--basis": plan.basis,
+        "--clamp": plan.clamp,
     }
     for option, value in table_options.items():
         if value:
             raise TrainingError(f"{option} requires a table; {str(data)!r} contains moments, which determine it")
-    if options.target and tuple(options.target) != record.target:
-        raise TrainingError(f"--target is {', '.join(options.target)}; the moments are of {', '.join(record.target)}")
-    if options.task not in ("auto", record.task):
-        raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
+    if plan.target and tuple(plan.target) != record.target:
+        raise TrainingError(f"--target is {', '.join(plan.target)}; the moments are of {', '.join(record.target)}")
+    if plan.task not in ("auto", record.task):
+        raise TrainingError(f"--task is {plan.task}; the moments are of task {record.task}")
     if record.classes is not None and not stored.target.is_consistent:
         raise TrainingError(
             f"{str(data)!r} contains moments of the class {record.classes[0]!r} alone; add those of other classes with "
             "'anytime moments'"
         )
-    groups = record.groups if options.groups is None else record.groups.with_costs(load_groups(options.groups))
-    return MomentsSource(stored, Columns(options.changed(groups), stored.target, record.query, record.weights))
+    groups = record.groups if plan.groups is None else record.groups.with_costs(load_groups(plan.groups))
+    return MomentsSource(stored, Columns(plan.changed(groups), stored.target, record.query, record.weights))
 
 
 def remark_missing(found: Survey) -> None:
@@ -308,14 +287,14 @@ def remark_missing(found: Survey) -> None:
         remark(f"left out: {found.missing} of {found.rows} rows of {Path(found.table).name} without a target")
 
 
-def open_test(test: Path, source: Source, reader: Reader = open_table) -> Dataset:
+def open_test(test: Path, source: Source, tables: TableFormat) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    dataset, found = checked_dataset(Dataset(reader(test), *source.columns))
+    dataset, found = checked_dataset(Dataset(tables.open(test), *source.columns))
     remark_missing(found)
     return dataset
 
 
-def open_calibration(calibrate: Path, source: Source, coverage: float, reader: Reader = open_table) -> Dataset:
+def open_calibration(calibrate: Path, source: Source, coverage: float, tables: TableFormat) -> Dataset:
     """Open a table to calibrate on, as `open_test`, and check that it has enough rows and no weights.
 
     The threshold of a weighted table depends on the weight of the row to predict (Tibshirani, Barber, Candès and Ramdas
@@ -328,28 +307,21 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, reader: R
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, found = checked_dataset(Dataset(reader(calibrate), *source.columns))
+    dataset, found = checked_dataset(Dataset(tables.open(calibrate), *source.columns))
     remark_missing(found)
     conformal_rank(found.used, coverage)
     return dataset
 
 
-def open_retrained(
-    model: Model,
-    groups: FeatureGroups,
-    data: Path | None,
-    *,
-    weights: str | None,
-    drop_missing: bool,
-    jobs: int,
-    reader: Reader = open_table,
-) -> Retrained | None:
+def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> Retrained | None:
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
-    if data is None or manifest.family == "gaussian":
+    if refit.data is None or manifest.family == "gaussian":
         return None
     target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, found = checked_dataset(Dataset(reader(data), groups, target, None, weights, drop_missing))
+    dataset, found = checked_dataset(
+        Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
+    )
     remark_missing(found)
-    source = TableSource(dataset, manifest.family, 1, 0, jobs, target, found.used)
-    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, jobs))
+    source = TableSource(dataset, manifest.family, 1, 0, refit.jobs, target, found.used)
+    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))

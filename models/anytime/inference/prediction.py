@@ -10,9 +10,12 @@ product with the first columns, whatever the order of arrival. Only received col
 from __future__ import annotations
 
 import math
+import mmap
+import os
 import reprlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
@@ -37,6 +40,9 @@ from anytime.types import Bool, Float, Index, Policy, Reason
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
+
+LONGEST_NAME = 200
+"""Maximum number of characters of an unknown name in a message."""
 
 LONGEST_NOTE = 300
 """Maximum number of characters of a note."""
@@ -229,11 +235,11 @@ class Prediction:
         """
         place = self.model.places.get(group) if isinstance(group, str) else None
         if place is None:
-            groups = self.model.groups
+            groups, shown = self.model.groups, clipped(str(group), LONGEST_NAME)
             if isinstance(group, str) and group in groups.positions:
-                raise ValuesError(f"group {group!r} has no features and therefore no values; do not send it")
+                raise ValuesError(f"group {shown!r} has no features and therefore no values; do not send it")
             raise ValuesError(
-                f"there is no group {group!r} in model {self.model.name!r}; {suggestion(str(group), groups.names)}"
+                f"there is no group {shown!r} in model {self.model.name!r}; {suggestion(shown, groups.names)}"
             )
         values, categories = plain_values(group, place.features, values), place.expansion.categories
         if not categories:
@@ -287,8 +293,7 @@ class Prediction:
         if self._rows != rows:
             self.expect_rows(rows)
         if self._X is None:
-            # Columns are contiguous, so pages of columns that never arrive are never touched.
-            self._X = np.empty((rows, len(self.model.prefixes.mean)), order="F")
+            self._X = _untouched(rows, len(self.model.prefixes.mean))
         return self._X
 
     def _count(self, group: str, place: GroupPosition, nulls: Bool | None, nbytes: int) -> None:
@@ -347,12 +352,14 @@ class Prediction:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
         if budget is None:
             return frozenset(self._received)
-        groups, selected, paid = self.model.groups, set[str](), set[int]()
+        groups, selected, paid, spent = self.model.groups, set[str](), set[int](), 0.0
         for name in self.received:
             index = groups.position(name)
-            paid.update((index, *groups.prerequisites[index]))
-            if groups.costs[list(paid)].sum() > budget * (1 + COST_TOLERANCE):
+            more = {index, *groups.prerequisites[index]} - paid
+            spent += float(groups.costs[sorted(more)].sum())
+            if spent > budget * (1 + COST_TOLERANCE):
                 break
+            paid |= more
             selected.add(name)
         return frozenset(selected)
 
@@ -560,6 +567,28 @@ def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
     except (TypeError, OverflowError, struct.error):
         return None
     return CheckedRow(layout, numbers) if dasum(numbers) <= LARGEST else None
+
+
+_MAPPED = 1 << 20
+"""Bytes from which an array gets pages of its own."""
+
+
+def _untouched(rows: int, columns: int) -> Float:
+    """Return an array (rows, columns) of contiguous columns, in which columns that are never written use no memory.
+
+    NumPy requests huge pages for large arrays: a column of 80 KB would use 2 MB. Pages of its own are also returned to
+    the system at once.
+    """
+    if 8 * rows * columns < _MAPPED:
+        return np.empty((rows, columns), order="F")
+    if os.name == "nt":
+        pages = mmap.mmap(-1, 8 * rows * columns)
+    else:
+        pages = mmap.mmap(-1, 8 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.float64).reshape((rows, columns), order="F")
 
 
 _NUMBERS = (type(None), int, float, np.integer, np.floating)

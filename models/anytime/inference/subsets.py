@@ -28,8 +28,8 @@ from anytime.model.model import Expected, Model
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
-MAX_SETS = 256
-"""Maximum number of solved sets cached per model; the least recently used is evicted first."""
+MAX_SETS, MAX_BYTES = 256, 1 << 25
+"""Maximum number and bytes of solved sets cached per model; the least recently used is evicted first."""
 
 MAX_WAITING = 16
 """Maximum number of sets per model that wait to be solved in the background."""
@@ -58,6 +58,11 @@ class ArrivedModel:
     prefix: int | None = None
     """The prefix that the set equals, if any."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, and about those of the set of names."""
+        return self.columns.nbytes + self.coef.nbytes + 100 * len(self.groups)
+
 
 class _Solved:
     """Cache of solved sets for one model; bounded and thread-safe."""
@@ -70,6 +75,7 @@ class _Solved:
         for prefix, names in enumerate(model.needed):
             self.prefixes.setdefault(names, prefix)
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
+        self.nbytes = 0
         self.lock = Lock()
         self.waiting: set[tuple[int, frozenset[str]]] = set()
         self.ms_per_cube = 3e-8
@@ -83,9 +89,11 @@ class _Solved:
 
     def store(self, found: ArrivedModel) -> ArrivedModel:
         with self.lock:
+            before = self.sets.pop(found.groups, None)
+            self.nbytes += found.nbytes - (0 if before is None else before.nbytes)
             self.sets[found.groups] = found
-            if len(self.sets) > MAX_SETS:
-                self.sets.popitem(last=False)
+            while len(self.sets) > MAX_SETS or (self.nbytes > MAX_BYTES and len(self.sets) > 1):
+                self.nbytes -= self.sets.popitem(last=False)[1].nbytes
         return found
 
 

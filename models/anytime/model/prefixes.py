@@ -12,13 +12,13 @@ J D P / 2 numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.blas import dtrsm
 
-from anytime._linalg import Factor, row_scores
+from anytime._linalg import Factor, row_scores, solve_leading
 from anytime.features.expansion import Expansion
 from anytime.glm.families import FAMILIES
 from anytime.moments.moments import Gram, HeldOutMoments
@@ -119,15 +119,13 @@ class PrefixModels:
         return replace(self, mean=mean, scale=scale, columns=places, expansion=expansion)
 
 
-def staircase(factor: Factor, z: Float, ends: Index) -> Float:
-    """Return the coefficients of every prefix of one factored C, in standard units: W (steps + 1, D, P), zero-padded.
+def staircases(factor: Factor, z: Float, ends: Index) -> Iterator[tuple[slice, Float]]:
+    """Yield the coefficients of some prefixes of one factored C at a time, in standard units: W (prefixes, P, longest).
 
     w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z truncated at the end of each
-    prefix. L^T is upper triangular, so the truncated entries stay zero.
+    prefix. L^T is upper triangular, so the truncated entries stay zero. Empty prefixes may be left out.
     """
-    D, P = z.shape
-    W = np.zeros((len(ends), P, D))  # a right-hand side is a row, as BLAS wants it
-    upper, rows = factor.L.T, z.T
+    P = z.shape[1]
     batch = max(1, BATCH // P)
     for start in range(0, len(ends), batch):
         stops = ends[start : start + batch]
@@ -135,9 +133,17 @@ def staircase(factor: Factor, z: Float, ends: Index) -> Float:
         if longest == 0:
             continue
         cut = np.arange(longest) < stops[:, np.newaxis]  # (batch, longest)
-        right = np.where(cut[:, np.newaxis], rows[:, :longest], 0.0).reshape(-1, longest)
-        solved = dtrsm(1.0, upper[:longest, :longest], right.T, overwrite_b=1).T
-        W[start : start + len(stops), :, :longest] = solved.reshape(len(stops), P, longest)
+        W = np.ascontiguousarray(np.where(cut[:, np.newaxis], z.T[:, :longest], 0.0))  # rows, as BLAS wants them
+        solve_leading(factor, W.reshape(-1, longest))
+        yield slice(start, start + len(stops)), W
+
+
+def staircase(factor: Factor, z: Float, ends: Index) -> Float:
+    """Return the coefficients of every prefix of one factored C, W (steps + 1, D, P), zero-padded."""
+    D, P = z.shape
+    W = np.zeros((len(ends), P, D))
+    for at, part in staircases(factor, z, ends):
+        W[at, :, : part.shape[2]] = part
     return W.transpose(0, 2, 1)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from scipy.linalg.blas import dgemm, dger
+from scipy.linalg.blas import dger
 
 from anytime._linalg import RANK_TOLERANCE, Factor
 from anytime.groups import FeatureGroups
@@ -162,8 +162,8 @@ class _Columns:
         self._store()
         keep = np.delete(np.arange(len(self._columns)), self._selected_rows)
         V = self._V[: self._width].take(keep, axis=1).T
-        C = self._C.take(keep, axis=0).take(keep, axis=1)
-        self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1).T
+        self._C = self._C.take(keep, axis=0).take(keep, axis=1)
+        self._C -= V @ V.T  # numpy computes half of it
         self._b, self._d, self._smallest_pivot = self._b[:, keep], self._d[keep], self._smallest_pivot[keep]
         self._costs, self._columns = self._costs[keep], self._columns[keep]
         self._V, self._width, self._selected_rows = np.empty((min(PANEL, len(keep)), len(keep))), 0, []

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.blas import dgemm, dtrsm
+from scipy.linalg.blas import dtrsm
 
 from anytime._linalg import Factor, factorise
 from anytime.moments.moments import Gram
@@ -148,7 +148,8 @@ class Sweep(SelectionState):
         keep = np.flatnonzero(~self._selected_rows)
         V = self._V[:, : self._width].T.take(keep, axis=1).T
         C = self._C.T.take(keep, axis=0).take(keep, axis=1)  # symmetric: complete rows of the transpose are faster
-        self._C = dgemm(-1.0, V, V, beta=1.0, c=C.T, trans_b=1, overwrite_c=1)
+        C -= V @ V.T  # numpy computes half of it
+        self._C = C.T
         self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
         self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
         self._width = 0

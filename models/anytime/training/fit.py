@@ -36,6 +36,7 @@ from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
 from anytime.training.model_selection import (
+    MIN_PARALLEL_COLUMNS,
     Choice,
     Errors,
     HeldBest,
@@ -259,7 +260,6 @@ def fit(
     expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
-    options.check()
     moments = Moments.merged(parts)
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
@@ -388,7 +388,8 @@ def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:
         )
 
     folds = [] if len(parts) == 1 else split(parts)
-    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups))
+    jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
+    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups), n_jobs=jobs)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

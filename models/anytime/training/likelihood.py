@@ -41,9 +41,6 @@ from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, 
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
-ORDERED = 4
-"""An order is learned at every fourth penalty of the grid."""
-
 RISEN = 3
 """Number of rises of the held-out deviance, from one penalty to the next smaller, after which the rest is skipped."""
 
@@ -98,7 +95,13 @@ class _HeldOut:
     train: Design
     weight: float
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+    def errors(
+        self,
+        columns: Index,
+        ends: Index,
+        alphas: Many[float],
+        longest: Many[int] | None = None,  # noqa: ARG002
+    ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
         errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
         return errors
@@ -228,7 +231,6 @@ def fit_likelihood(
         errors=lambda sequence, alphas: _fold_errors(
             design, folds, sequence.columns, sequence.ends, alphas, sequence.optima
         ),
-        every=ORDERED,
         horizon=options.horizon(groups),
     )
     optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)

@@ -12,21 +12,28 @@ NIPS 2009, section 4).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from anytime._linalg import factorise
+from anytime._linalg import factorise_into
 from anytime.errors import TrainingError
+from anytime.glm.row_blocks import in_threads
 from anytime.groups import COST_TOLERANCE
-from anytime.model.prefixes import PrefixModels, staircase
+from anytime.model.prefixes import PrefixModels, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import Sequence
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
+
+EVERY = 4
+"""Orders are learned, and prefixes measured, at every fourth penalty of the grid first; a power of 2."""
+
+MIN_PARALLEL_COLUMNS = 400
+"""Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
 S = TypeVar("S", bound=Sequence)
 T = TypeVar("T")
@@ -43,8 +50,11 @@ class HeldOut(Protocol[T_co]):
     @property
     def weight(self) -> float: ...
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
-        """Return the mean error of every prefix of an order on the fold, at each penalty: (alphas, steps + 1)."""
+    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
+        """Return the mean error of every prefix of an order on the fold, at each penalty: (alphas, steps + 1).
+
+        `longest` (alphas,) are the numbers of steps to measure at each penalty, all by default; others are undefined.
+        """
 
 
 @dataclass(frozen=True)
@@ -58,22 +68,25 @@ class Fold:
     def weight(self) -> float:
         return self.held.weight
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float]) -> Float:
+    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
         """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
-        return np.array([self._errors(columns, ends, alpha) for alpha in alphas])
-
-    def _errors(self, columns: Index, ends: Index, alpha: float) -> Float:
-        """Return the mean squared error of each prefix, (steps + 1,): sum_p (yy - 2 q'w + w'S w) in target units."""
-        C, q = self.train.penalised(alpha, columns)
-        factor = factorise(C, np.diagonal(C))
-        W = staircase(factor, factor.forward(q), ends)
-        S, held_q = self.held.S[np.ix_(columns, columns)], self.held.q[columns]
-        steps, D, P = W.shape
-        flat = W.transpose(1, 0, 2).reshape(D, steps * P)
-        slope = (S @ flat).reshape(D, steps, P) - 2 * held_q[:, np.newaxis, :]
-        errors = self.held.yy + np.einsum("dkp,dkp->kp", flat.reshape(D, steps, P), slope)
+        C, q = self.train.penalised(0.0, columns)
+        S = self.held.S.take(columns, axis=0).take(columns, axis=1)
+        held_q = self.held.q[columns]
+        errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
+        for alpha, steps, found in zip(alphas, longest or [len(ends) - 1] * len(alphas), errors, strict=True):
+            width = ends[steps]
+            L = C[:width, :width].copy(order="F")
+            diagonal = np.einsum("ii->i", L)
+            diagonal += alpha
+            factor = factorise_into(L, diagonal.copy())
+            found[: steps + 1] = self.held.yy
+            for at, W in staircases(factor, factor.forward(q[:width]), ends[: steps + 1]):
+                d = W.shape[2]
+                slope = (W.reshape(-1, d) @ S[:d, :d]).reshape(W.shape) - 2 * held_q[:d].T
+                found[at] += np.einsum("kpd,kpd->kp", W, slope)  # sum_p (yy - 2 q'w + w'S w)
         # A mean of squares is negative only by rounding.
-        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=1))
+        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
 
 
 class NoStepsError(TrainingError):
@@ -164,8 +177,8 @@ def cross_validated(
     options: Options,
     *,
     errors: Callable[[S, Many[float]], Errors] | None = None,
-    every: int = 1,
     horizon: float | None = None,
+    n_jobs: int | None = 1,
 ) -> Choice[S]:
     """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
 
@@ -173,7 +186,16 @@ def cross_validated(
     """
     order = orders(problem)
     if folds:
-        choice = choose(folds, options.grid, order, one_se=options.one_se, errors=errors, every=every, horizon=horizon)
+        choice = choose(
+            folds,
+            options.grid,
+            order,
+            one_se=options.one_se,
+            errors=errors,
+            every=1 if options.one_se and errors is None else EVERY,
+            horizon=horizon,
+            n_jobs=n_jobs,
+        )
     else:
         alpha = options.grid[0]
         sequence = order(alpha)
@@ -199,6 +221,7 @@ def choose(
     errors: Callable[[S, Many[float]], Errors] | None = None,
     every: int = 1,
     horizon: float | None = None,
+    n_jobs: int | None = 1,
 ) -> Choice[S]:
     """Choose the penalties from a grid (ascending); with one value, compute its errors.
 
@@ -206,47 +229,120 @@ def choose(
     ----------
     order : learns the sequence at a penalty, on all folds together.
     one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
-    errors : returns the errors of all prefixes of a sequence at some penalties; `prefix_errors` by default.
-    every : above 1, where orders are expensive, learn one at every `every`-th penalty only: at the middle one, then at
-        larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not within
-        one standard error of it.
+    errors : returns the errors of all prefixes of a sequence at some penalties; `Fold.errors` by default.
+    every : above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the
+        best. With `errors`, orders are learned at these penalties only: at the middle one, then at larger ones, then
+        at smaller ones, on either side until the newest is not the best or, with `one_se`, not within one standard
+        error of it.
     horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
         with the error of its last prefix. By default each order counts up to its end.
+    n_jobs : threads that share out orders and folds, as in joblib.
     """
-    weights = np.array([fold.weight for fold in folds])
-    known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
-
-    def errors_of(sequence: S, indices: Many[int]) -> Float:
-        """Return errors (K, indices, steps + 1) at some penalties; equal orders share theirs."""
-        # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
-        found = known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
-        new = [i for i in indices if i not in found]
-        if new:
-            alphas = [grid[i] for i in new]
-            if errors is None:
-                measured = prefix_errors(folds, sequence.columns, sequence.ends, alphas)
-            else:
-                measured = errors(sequence, alphas)
-            found.update({i: measured.folds[:, j] for j, i in enumerate(new)})
-        return np.stack([found[i] for i in indices], axis=1)
-
+    curves = _Curves(folds, grid, errors, n_jobs)
     sequences: dict[int, S] = {}
     areas: dict[int, Float] = {}
+
+    def learn(places: Iterable[int]) -> None:
+        new = [i for i in places if i not in areas]
+        sequences.update(zip(new, in_threads(lambda i: order(grid[i]), new, n_jobs), strict=True))
+        curves.measure([(sequences[i], {i: len(sequences[i].steps)}) for i in new])
+        areas.update({i: _area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
+
     places = range(0, len(grid), every)
-    middle = len(places) // 2
-    for side in (places[middle:], places[middle::-1]) if every > 1 else (places,):
-        for i in side:
-            if i not in areas:
-                sequences[i] = order(grid[i])
-                areas[i] = _area(sequences[i], errors_of(sequences[i], [i])[:, 0], horizon)
-            if every > 1 and not _within(_stacked(areas, weights), one_se)[sorted(areas).index(i)]:
-                break
+    if errors is None or every == 1:
+        learn(places)
+        for distance in _distances(every):
+            learn(_near(_stacked(areas, curves.weights), sorted(areas), len(grid), distance))
+    else:
+        middle = len(places) // 2
+        for side in (places[middle:], places[middle::-1]):
+            for i in side:
+                learn([i])
+                if not _within(_stacked(areas, curves.weights), one_se)[sorted(areas).index(i)]:
+                    break
     candidates = sorted(areas)
-    best = candidates[int(_pick(_stacked(areas, weights), one_se))]
-    all_errors = Errors(errors_of(sequences[best], range(len(grid))), weights)
+    best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
+    chosen = sequences[best]
+    steps = len(chosen.steps)
+    curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
+    for distance in _distances(1 if errors else every):
+        measured = curves.of(chosen)
+        paid = Errors(_padded(measured, steps)[..., 1:], curves.weights)  # the base rate has no penalty
+        curves.measure([(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})])
+    measured = curves.of(chosen)
+    all_errors = Errors(_padded(measured, steps), curves.weights)
     own = _pick(all_errors, one_se)
-    measured = Errors(all_errors.folds[:, own, np.arange(len(own))], weights)
-    return Choice(grid[best], sequences[best], np.asarray(grid)[own], _finite(measured.mean), measured)
+    at_own = Errors(all_errors.folds[:, own, np.arange(len(own))], curves.weights)
+    return Choice(grid[best], chosen, np.asarray(grid)[sorted(measured)][own], _finite(at_own.mean), at_own)
+
+
+class _Curves(Generic[S]):
+    """Errors of the prefixes of orders at penalties of a grid, each measured once; equal orders share theirs."""
+
+    def __init__(
+        self,
+        folds: Many[HeldOut[object]],
+        grid: Many[float],
+        errors: Callable[[S, Many[float]], Errors] | None,
+        n_jobs: int | None,
+    ) -> None:
+        self._folds, self._grid, self._errors, self._n_jobs = folds, grid, errors, n_jobs
+        self.weights = np.array([fold.weight for fold in folds])
+        self._known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
+
+    def of(self, sequence: S) -> dict[int, Float]:
+        """Return the errors (K, steps + 1) at each penalty measured, or those of the first steps only."""
+        # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
+        return self._known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
+
+    def measure(self, wanted: Many[tuple[S, dict[int, int]]]) -> None:
+        """Measure each order at some penalties, each with its number of steps."""
+        pooled: dict[int, tuple[S, dict[int, int]]] = {}
+        for sequence, steps in wanted:
+            known = self.of(sequence)
+            new = {i: last for i, last in steps.items() if i not in known or known[i].shape[1] <= last}
+            if new:
+                pooled.setdefault(id(known), (sequence, {}))[1].update(new)
+        tasks = [(fold, *each) for each in pooled.values() for fold in self._folds]
+        found = iter([] if self._errors else in_threads(self._of_fold, tasks, self._n_jobs))
+        for sequence, steps in pooled.values():
+            if self._errors is None:
+                errors = np.array([next(found) for _ in self._folds])
+            else:
+                errors = self._errors(sequence, [self._grid[i] for i in steps]).folds
+            self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
+
+    def _of_fold(self, task: tuple[HeldOut[object], S, dict[int, int]]) -> Float:
+        fold, sequence, steps = task
+        alphas = [self._grid[i] for i in steps]
+        return fold.errors(sequence.columns, sequence.ends, alphas, list(steps.values()))
+
+
+def _distances(every: int) -> list[int]:
+    """Return the distances to measure at after every `every`-th penalty, a power of 2: halves, down to 1."""
+    return [every >> k for k in range(1, every.bit_length())]
+
+
+def _near(errors: Errors, measured: list[int], count: int, distance: int) -> dict[int, int]:
+    """Return the penalties at a distance from the best of each curve, and the last of the curves that needs each.
+
+    `errors` (K, measured, ...) are those of `measured` penalties of `count`.
+    """
+    near: dict[int, int] = {}
+    centres = np.array(measured)[errors.mean.argmin(axis=0)]
+    for shifted in (centres - distance, centres + distance):
+        for curve, place in enumerate(np.atleast_1d(shifted).tolist()):
+            near[place] = max(near.get(place, 0), curve)
+    return {place: curve for place, curve in near.items() if 0 <= place < count}
+
+
+def _padded(measured: dict[int, Float], steps: int) -> Float:
+    """Return errors (K, penalties, steps + 1) in ascending order of the penalties, infinite where not measured."""
+    padded = [
+        np.pad(errors, ((0, 0), (0, steps + 1 - errors.shape[1])), constant_values=np.inf)
+        for _, errors in sorted(measured.items())
+    ]
+    return np.stack(padded, axis=1)
 
 
 def _stacked(areas: dict[int, Float], weights: Float) -> Errors:

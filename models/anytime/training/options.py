@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Options:
         (`Criterion.lengths`).
     first : groups placed before all others, in this order, each after its requirements.
     pairs : the number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
+    n_jobs : threads that share out the folds of least squares, as in joblib; the results do not depend on it.
     """
 
     method: Method = "fr"
@@ -52,6 +53,13 @@ class Options:
     epsilon: float | None = None
     first: tuple[str, ...] = ()
     pairs: int | Literal["auto"] | None = None
+    n_jobs: int | None = None
+
+    @classmethod
+    def of(cls, source: object, **others: Any) -> Options:
+        """Return the options that the attributes of an object state, apart from others."""
+        stated = {field.name: getattr(source, field.name) for field in fields(cls) if hasattr(source, field.name)}
+        return cls(**(stated | others))
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -64,7 +72,7 @@ class Options:
     def forced(self, groups: FeatureGroups) -> list[int]:
         return [groups.position(name) for name in self.first]
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
         if self.family not in FAMILIES:

@@ -88,7 +88,6 @@ def resequence(
     changes = changes or Changes()
     old = model.manifest
     options = changes.options(old)
-    options.check()
     priced = old.groups
     if groups is not None:
         why = " in the new file, which the model left out; train a new model"

@@ -10,11 +10,14 @@ from pydantic import BaseModel, Field
 from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
-from anytime_service.http.responses import check_query, not_ready
+from anytime_service.http.responses import PageRoute, check_query, not_ready
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.sessions.store import SessionStore
 
-router = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+router = APIRouter(
+    tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute
+)
+reloads = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 probes = APIRouter(tags=["health"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 metrics = APIRouter(tags=["health"], responses=problem_responses(500), dependencies=[Depends(check_query)])
 
@@ -59,7 +62,7 @@ async def plan_model(name: str, service: Service, budget: Budget = None, have: H
     return plan(model, budget, _split(model, have or []), rows)
 
 
-@router.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
+@reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
 async def reload_model(name: str, service: Service) -> ModelCard:
     """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not."""
     await service.reload(name)

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -300,14 +301,21 @@ class Infer(_InferenceEndpoint):
 
 
 class Metadata(_InferenceEndpoint):
-    """A `GET` route; `describe` returns its response."""
+    """A `GET` route; `describe` returns its response, of a `page` in the worker thread."""
 
-    def __init__(self, handler: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply]) -> None:
+    def __init__(
+        self, handler: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply], *, page: bool = False
+    ) -> None:
         super().__init__(handler)
         self._describe = describe
+        self._page = page
 
     async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        exchange.reply(self._describe(self.handler.registry, scope))
+        describe = partial(self._describe, self.handler.registry, scope)
+        if self._page:
+            exchange.reply(await self.handler.worker.page(describe, self.handler.accounts.of(scope)))
+        else:
+            exchange.reply(describe())
 
 
 def oip_routes(handler: PredictionService) -> list[Route]:
@@ -322,7 +330,7 @@ def oip_routes(handler: PredictionService) -> list[Route]:
         "/v2/models/{name}/versions/{version}": ("oip_version", "oip_version_ready", "oip_version_infer"),
     }.items():
         routes += [
-            Route(path, Metadata(handler, _model), methods=["GET"], name=model),
+            Route(path, Metadata(handler, _model, page=True), methods=["GET"], name=model),
             Route(f"{path}/ready", Metadata(handler, _model_ready), methods=["GET"], name=ready),
             Route(f"{path}/infer", Infer(handler), methods=["POST"], name=infer),
         ]

@@ -249,6 +249,7 @@ class AnytimeAPI(FastAPI):
 
     keyed = False
     """Whether keys are required; if not, the document declares them optional."""
+    _document: dict[str, Any] | None = None
     entrance: Callable[[ASGIApp], ASGIApp] | None = None
     """Wraps the complete stack, the framework's error handling included."""
 
@@ -257,6 +258,12 @@ class AnytimeAPI(FastAPI):
         return stack if self.entrance is None else self.entrance(stack)
 
     def openapi(self) -> dict[str, Any]:
+        """Return the document, which is made once."""
+        if self._document is None:
+            self._document = self._described()
+        return self._document
+
+    def _described(self) -> dict[str, Any]:
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")

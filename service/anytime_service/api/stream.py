@@ -25,6 +25,7 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import ABORT, AT_A_TIME, CHARGE, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
+from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
 from anytime_service.schemas.stream import (
@@ -40,9 +41,7 @@ from anytime_service.schemas.stream import (
 from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 from anytime_service.telemetry.records import GroupTimings
 
-MAX_OPEN = 1024  # maximum number of open predictions on one connection
-REMEMBERED = 1024  # answered ids, and refused ids, that a connection remembers to recognise late groups
-REMEMBERED_MS = 10_000.0  # time for which it remembers them; later groups belong to no prediction
+REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
 
 _log = logging.getLogger("anytime_service")
 
@@ -120,8 +119,8 @@ class _Connection:
         self.account = handler.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.open: dict[str | int, ActivePrediction] = {}
-        self.answered: TTLCache[GroupTimings] = TTLCache(REMEMBERED, REMEMBERED_MS)
-        self.refused: TTLCache[bool] = TTLCache(REMEMBERED, REMEMBERED_MS)
+        self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
+        self.refused: TTLCache[bool] = TTLCache(int(IDS), REMEMBERED_MS)
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -223,11 +222,9 @@ class _Connection:
             self._remember_refused(name)
             self._put(form, form.encode(name).join(self._refusals[form.name]))
             return
-        if len(self.open) >= MAX_OPEN:
-            raise OverloadedError(
-                f"{len(self.open)} predictions are open on this connection; expected at most {MAX_OPEN}; "
-                "wait for some answers"
-            )
+        if len(self.open) >= int(OPEN_OF_CONNECTION):
+            limit = int(OPEN_OF_CONNECTION)
+            raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
         update = partial(self._update, form, name) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
         active = self.handler.open(frame, begun, answer, fail, update=update, admitted=admitted, account=self.account)

@@ -21,6 +21,7 @@ from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
+from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.values import AT_ONCE, ListLimits
@@ -43,6 +44,7 @@ class PredictionService:
         self.signals.set_served(registry.every())
         self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
+        self.worker = Worker(self.signals.shed.labels("refused", "pages").inc)
         self.live: set[ActivePrediction] = set()
         self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
         self._long = asyncio.Lock()

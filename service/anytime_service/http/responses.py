@@ -7,7 +7,7 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -88,6 +89,31 @@ def install(app: FastAPI) -> None:
     for cls in (*KINDS, RequestValidationError, Exception):
         app.add_exception_handler(cls, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+
+
+class PageRoute(APIRoute):
+    """A route of the framework that is answered in the worker thread; its functions wait for nothing."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            service: PredictionService = request.app.state.handler
+            return await service.worker.page(lambda: _finished(handle(request)), service.accounts.of(request.scope))
+
+        return answer
+
+
+def _finished(answering: Coroutine[Any, Any, Response]) -> Response:
+    """Return the result of a coroutine that waits for nothing."""
+    try:
+        answering.send(None)
+    except StopIteration as done:
+        response: Response = done.value
+        return response
+    answering.close()
+    raise RuntimeError("a page waits for something; use a route of the event loop")
 
 
 async def check_query(request: Request) -> None:

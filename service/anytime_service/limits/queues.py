@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from anytime_service.clock import now_ms
@@ -116,23 +116,23 @@ class TTLCache(Generic[Item]):
     def __init__(self, max_items: int, ttl_ms: float) -> None:
         self._max_items = max_items
         self._ttl_ms = ttl_ms
-        self._items: OrderedDict[str | int, tuple[float, Item]] = OrderedDict()
+        self._items: OrderedDict[Hashable, tuple[float, Item]] = OrderedDict()
 
     def __contains__(self, name: object) -> bool:
         return name in self._items
 
-    def get(self, name: str | int) -> Item | None:
+    def get(self, name: Hashable) -> Item | None:
         found = self._items.get(name)
         return None if found is None else found[1]
 
-    def add(self, name: str | int, item: Item, now_ms: float) -> None:
+    def add(self, name: Hashable, item: Item, now_ms: float) -> None:
         items = self._items
         items[name] = now_ms, item
         items.move_to_end(name)
         while len(items) > self._max_items or next(iter(items.values()))[0] < now_ms - self._ttl_ms:
             items.popitem(last=False)
 
-    def forget(self, name: str | int) -> None:
+    def forget(self, name: Hashable) -> None:
         self._items.pop(name, None)
 
     def clear(self) -> None:

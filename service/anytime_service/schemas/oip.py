@@ -34,7 +34,7 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
+from anytime_service.schemas.values import MANY, VALUES_SCHEMA, Array, ListLimits, Values
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -62,11 +62,19 @@ Scalar: TypeAlias = str | bool | int | float
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
+Ignored: TypeAlias = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})]
+
+
+def _ignored() -> msgspec.Raw:
+    """Return the default of a field whose value is not decoded."""
+    return msgspec.Raw(b"null")
+
+
 class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters; MLServer's `content_type` and `headers` are accepted and ignored: the datatype is sufficient."""
 
     content_type: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: Ignored = msgspec.field(default_factory=_ignored)
 
 
 class InferInputParameters(_Parameters, frozen=True):
@@ -86,7 +94,7 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DATATYPES, TEXT]})]
     parameters: InferInputParameters | None = None
     # Decoded after the rest has been checked.
-    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=_ignored)
 
 
 class InferOutputParameters(_Parameters, frozen=True):
@@ -113,7 +121,7 @@ class InferParameters(PredictionOptions, frozen=True, kw_only=True):
     timeout: Amount | None = None
     binary_data_output: bool | None = None
     content_type: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: Ignored = msgspec.field(default_factory=_ignored)
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,12 +130,12 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The path names the model; `model_name` and `model_version` of the body are ignored.
     """
 
-    inputs: list[InferInput]
+    inputs: Annotated[list[InferInput], MANY]
     id: str | None = None
     model_name: str | None = None
     model_version: str | None = None
     parameters: InferParameters | None = None
-    outputs: list[InferOutput] | None = None
+    outputs: Annotated[list[InferOutput], MANY] | None = None
 
 
 class _Overload(msgspec.Struct, frozen=True):

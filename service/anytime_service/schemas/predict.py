@@ -11,7 +11,17 @@ from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Decoder, Form, decoders, located, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Packed, Values, count_rows, received_values
+from anytime_service.schemas.values import (
+    MANY,
+    VALUES_SCHEMA,
+    Array,
+    GroupName,
+    ListLimits,
+    Packed,
+    Values,
+    count_rows,
+    received_values,
+)
 
 Received: TypeAlias = Mapping[str, Values | Array]
 """Values of groups as a prediction accepts them, by name."""
@@ -27,7 +37,7 @@ class PredictRequest(PredictionOptions, Generic[V], frozen=True, kw_only=True):
     the query; `model` and `overload` only in the query.
     """
 
-    groups: dict[str, Annotated[V, VALUES_SCHEMA]]
+    groups: Annotated[dict[GroupName, Annotated[V, VALUES_SCHEMA]], MANY]
 
 
 class SessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +67,7 @@ class SessionTook(msgspec.Struct, frozen=True):
 class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a streamed body: one group, sent as soon as it is computed; `took_ms` is its computing time."""
 
-    group: str
+    group: GroupName
     values: Values
     took_ms: Amount | None = None
 
@@ -65,7 +75,7 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TookLine(msgspec.Struct, frozen=True):
     """The fields of a line that arrives after the answer; only the rows of its values may be counted."""
 
-    group: str
+    group: GroupName
     took_ms: Amount | None = None
     values: Any = None
 
@@ -75,9 +85,9 @@ class TookLine(msgspec.Struct, frozen=True):
 
 
 _REQUEST = decoders(PredictRequest[Values], PredictRequest[Packed | Values])
-_GROUPS = decoders(dict[str, Values], dict[str, Packed | Values])
+_GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, Packed | Values], MANY])
 _PACKED_REQUEST = msgspec.msgpack.Decoder(PredictRequest[Packed])
-_PACKED_GROUPS = msgspec.msgpack.Decoder(dict[str, Packed])
+_PACKED_GROUPS = msgspec.msgpack.Decoder(Annotated[dict[GroupName, Packed], MANY])
 _RAW_REQUEST = decoders(PredictRequest[msgspec.Raw])
 _RAW_GROUPS = decoders(dict[str, msgspec.Raw])
 _VALUES = decoders(Values, Packed | Values)

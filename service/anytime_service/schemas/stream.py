@@ -12,7 +12,7 @@ from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, ListLimits, Values
+from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
 
 SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 
@@ -37,7 +37,7 @@ class GroupFrame(msgspec.Struct, Generic[V], frozen=True, forbid_unknown_fields=
     """
 
     id: Id
-    group: str
+    group: GroupName
     values: Annotated[V, VALUES_SCHEMA]
     took_ms: Amount | None = None
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
+from anytime_service.limits.costs import FIELDS, NAME_LENGTH, NAMES
 from anytime_service.schemas.codecs import JSON, Form, too_large
 
 AT_ONCE = 16 * 1024  # maximum bytes of a message that shares a turn of the event loop with others
@@ -32,6 +33,9 @@ Text is a level of a text column. Packed values contain the index of the level i
 
 VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 """Schema of values that are decoded after the rest of their message."""
+
+GroupName: TypeAlias = Annotated[str, msgspec.Meta(max_length=int(NAME_LENGTH))]
+MANY = msgspec.Meta(max_length=int(NAMES))  # of groups, inputs or outputs in a message
 
 Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
 
@@ -65,10 +69,14 @@ class ListLimits:
             return size > self.listed
         if size > self.size:
             raise too_large(f"{what} has {size} bytes of JSON", self.size)
-        if size > self.values:  # fewer bytes than values
-            commas = content.count(",") if isinstance(content, str) else content.count(b",")
+        if size > min(self.values, int(FIELDS)):  # fewer bytes than values
+            is_text = isinstance(content, str)
+            commas = content.count("," if is_text else b",")  # type: ignore[arg-type]
             if commas >= self.values:
                 raise too_large(f"{what} has {commas + 1} values in lists of JSON", self.values)
+            colons = content.count(":" if is_text else b":")  # type: ignore[arg-type]
+            if colons > int(FIELDS):  # a field takes as long as five numbers
+                raise too_large(f"{what} has {colons} colons in JSON", int(FIELDS))
         return False
 
 

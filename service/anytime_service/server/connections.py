@@ -139,9 +139,13 @@ class Connection(asyncio.Protocol):
         self.write_paused = False
         self._writable.set()
 
-    async def drain(self) -> None:
-        """Wait until the client reads, or disconnects."""
-        await self._writable.wait()
+    async def drain(self, size: int = 0) -> None:
+        """Wait until the client reads, or disconnects; meanwhile `size` bytes to send count as stored."""
+        self.held.add(size)
+        try:
+            await self._writable.wait()
+        finally:
+            self.held.add(-size)
 
     def store(self, data: bytes | memoryview) -> None:
         """Add received bytes to those that are not parsed yet."""
@@ -295,6 +299,11 @@ class Connections:
 
     def _served(self, every: Collection[object]) -> int:
         return len(every) - len(self._excess) - len(self.closing)
+
+
+def release_head(headers: list[tuple[bytes, bytes]]) -> None:
+    """Remove the headers of a request that was answered, or is a WebSocket now; spans need the caller's."""
+    headers[:] = [header for header in headers if header[0] == b"traceparent"][:2]
 
 
 def raise_file_limit(connections: int) -> int:

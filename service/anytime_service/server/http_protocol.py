@@ -35,16 +35,17 @@ from anytime_service.errors import (
 )
 from anytime_service.http.exchange import ADMITTED, STORE_REPLY
 from anytime_service.limits.admission import Admission
+from anytime_service.limits.costs import HEADERS, PIPELINED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import Row, find
-from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding, request_key
 from anytime_service.server.stages import ConnectionState, Event, Stage
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 
-MAX_PIPELINED = 128  # largest number of requests of one connection that wait for the response to the previous one
+HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
 MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -142,7 +143,7 @@ class Cycle:
         if connection is None or self.complete:
             raise RuntimeError(f"{message['type']} after the end of the response")
         if connection.write_paused:
-            await connection.drain()
+            await connection.drain(len(message.get("body", b"")))
         if self.disconnected:
             return
         if not self.started:
@@ -160,7 +161,10 @@ class Cycle:
             self._remaining -= len(body)
             if self._remaining < 0 or (self._remaining and not more):
                 raise RuntimeError("the body of the response does not have the length that its head announced")
-        if head or body:
+        if len(body) > MAX_WAITING:
+            connection.write(head)
+            connection.write(body)
+        elif head or body:
             connection.write(head + body)
         if not more:
             self.complete = True
@@ -212,6 +216,7 @@ class HttpProtocol(Connection):
         self._pipeline: deque[Cycle] = deque()
         self._accepted = True
         self._stopped = False
+        self._heads = 0  # bytes of heads that the budget counts: one in part, and those of requests that wait
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -224,6 +229,7 @@ class HttpProtocol(Connection):
         for cycle in (self._answering, self._cycle):
             if cycle is not None:
                 cycle.abandon()
+        self._count_heads(0)
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
         self._pipeline.clear()
         self._cycle = self._running = self._parser = None
@@ -263,6 +269,8 @@ class HttpProtocol(Connection):
             else:
                 self.refuse(self._too_large())
         self._time_stage()
+        if self._heads or self._state.in_head or self._pipeline:
+            self._count_heads(self._waiting_heads())
         if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
             self.update_reading()
 
@@ -302,6 +310,19 @@ class HttpProtocol(Connection):
         if not self.transport.is_closing():
             self.transport.write(data)
 
+    def _waiting_heads(self) -> int:
+        """Return about how many bytes of memory the heads use that are not complete, or wait behind another request."""
+        heads = [self._headers] if self._state.in_head else []
+        heads += [cycle.scope["headers"] for cycle in self._pipeline]
+        return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
+
+    def _count_heads(self, size: int) -> None:
+        fits = size <= self._heads or self.held.fits(size - self._heads)
+        self.held.add(size - self._heads)
+        self._heads = size
+        if not fits:
+            self.refuse(OverloadedError("the server stores too many bytes for clients; retry in a second"))
+
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
@@ -309,14 +330,18 @@ class HttpProtocol(Connection):
         if self._state.is_last():
             return
         self._state.begin_request()
-        if len(self._pipeline) >= MAX_PIPELINED:
-            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
+        if len(self._pipeline) >= int(PIPELINED):
+            waiting = f"{int(PIPELINED)} requests wait on this connection"
+            self.refuse(OverloadedError(f"{waiting}; read the responses first"))
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if len(self._headers) < int(HEADERS):
+            self._headers.append((name.lower(), value))
+        else:
+            self.refuse(HeadTooLargeError(f"the request has more than {int(HEADERS)} headers; send fewer"))
 
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, []  # the parser appends trailers to the latter
@@ -360,6 +385,8 @@ class HttpProtocol(Connection):
             self.transport.close()
         if self.transport.is_closing():
             return
+        if self._running is not None:
+            release_head(self._running.scope["headers"])
         if self._pipeline:
             self._start(self._pipeline.popleft())
         elif self._state.stage is Stage.BUSY:

@@ -275,6 +275,7 @@ class Server(uvicorn.Server):
             await self._side.close()
         await self._sessions.close()
         self._handler.solver.close()
+        self._handler.worker.close()
         RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:

@@ -15,7 +15,9 @@ from anytime_service.http.auth import key_in
 from anytime_service.http.exchange import Reply
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.keys import KeyRing
+from anytime_service.limits.costs import BASE_RATE_BYTES, BASE_RATES
 from anytime_service.limits.memory import Account
+from anytime_service.limits.queues import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.telemetry.context import on_behalf_of
 
@@ -23,7 +25,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
 RequestKey = tuple[bytes, ...]
 
-MAX_STORED = 256  # largest number of stored base rates; at the limit all of them are removed
+BASE_RATES_MS = 60_000.0  # age at which a stored base rate is removed
 
 _RELEVANT_HEADERS = frozenset(
     b"accept authorization content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
@@ -38,7 +40,7 @@ class LoadShedding:
         self.handler = handler
         self.keys = keys
         self.admission = handler.admission
-        self._priors: dict[RequestKey, Reply] = {}
+        self._priors: TTLCache[Reply] = TTLCache(int(BASE_RATES), BASE_RATES_MS)
         self._priors_for: tuple[ModelRegistry, tuple[object, ...]] | None = None
         self._refusals: dict[int, bytes] = {}
         self._default: DefaultHeaders | None = None
@@ -77,9 +79,9 @@ class LoadShedding:
         return response(reply, default)
 
     def store_prior(self, request: RequestKey, reply: Reply) -> None:
-        if len(self._priors) >= MAX_STORED:
-            self._priors.clear()
-        self._priors[request] = reply
+        """Store a base rate, unless it is large: those of many rows differ in their options, and seldom repeat."""
+        if sum(map(len, request)) + len(reply.content) <= int(BASE_RATE_BYTES):
+            self._priors.add(request, reply, now_ms())
 
 
 def request_key(url: bytes, headers: Headers) -> RequestKey:

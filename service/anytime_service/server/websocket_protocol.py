@@ -23,7 +23,7 @@ from anytime_service.errors import HeadTooLargeError, OverloadedError
 from anytime_service.http.exchange import ABORT, CHARGE, Reply
 from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
@@ -255,6 +255,7 @@ class WebSocketProtocol(Connection):
                 headers["Sec-WebSocket-Protocol"] = message["subprotocol"]
             self._conn.send_response(self._response)
             self._opened = True
+            release_head(self._scope["headers"])
             self._flush()
             self.shared.pings.begin(self)
             if self._backlog:

@@ -463,6 +463,16 @@ def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) 
     assert "reaches 0.9 of its final" in out
 
 
+def test_compare_takes_moments_and_bases_as_train_does(desk: Path, capsys: Capture) -> None:
+    options = ["--basis", "hinge:3", "--seed", "3"]
+    output(capsys, "moments", *COMPARE[1:], *options, "--out", "m.moments")
+    table = json.loads(output(capsys, *COMPARE, *options, "--test", "test.csv", "--json"))
+    moments = json.loads(output(capsys, "compare", "m.moments", "--test", "test.csv", "--json"))
+    assert moments == table != json.loads(output(capsys, *COMPARE, "--seed", "3", "--test", "test.csv", "--json"))
+    assert main(["compare", "train.parquet", "--target", "y"]) == 2
+    assert "is a table; give --groups" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_plot_and_compare_draw_pictures(suffix: str, desk: Path, capsys: Capture) -> None:
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]

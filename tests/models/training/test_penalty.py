@@ -19,7 +19,7 @@ from anytime.moments.accumulate import Block, accumulate, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import Sequence, sequence
 from anytime.training.fit import Fit, fit
-from anytime.training.model_selection import Errors, choose, nested_errors, prefix_errors, split
+from anytime.training.model_selection import EVERY, Errors, choose, nested_errors, prefix_errors, split
 from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
@@ -131,6 +131,63 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
             )
 
     check()
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Problem:
+    """Return rows with 12 groups of 1 to 3 correlated columns, some with hinges."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes, n, count = rng.integers(1, 4, 12), draw(st.integers(60, 300)), draw(st.integers(3, 5))
+    X = rng.normal(size=(n, sizes.sum()))
+    X[:, 1:] += draw(st.sampled_from((0.0, 0.5, 3.0))) * X[:, :-1]
+    if draw(st.booleans()):
+        X[:, 1::2] = np.maximum(X[:, :-1:2][:, : X[:, 1::2].shape[1]], 0.0)
+    coef = rng.normal(size=(X.shape[1], 1)) * (rng.random((X.shape[1], 1)) < 0.4)
+    Y = X @ coef + draw(st.sampled_from((0.5, 3.0, 15.0))) * rng.normal(size=(n, 1))
+    names = [[f"g{g}_{j}" for j in range(size)] for g, size in enumerate(sizes)]
+    content = [{"name": f"g{g}", "features": each, "cost": float(rng.uniform(0.5, 5))} for g, each in enumerate(names)]
+    return Problem(X, Y, None, FoldStream(count, rng).take(n), count, load_groups({"groups": content}))
+
+
+@quick(max_examples=40)
+@given(tables())
+def test_the_bracket_is_within_a_fiftieth_of_a_standard_error_of_the_whole_grid(problem: Problem) -> None:
+    folds = split(problem.parts())
+    asked: list[float] = []
+
+    def order(alpha: float) -> Sequence:
+        asked.append(alpha)
+        return problem.order(alpha)
+
+    choice = choose(folds, GRID, order, one_se=False, every=EVERY)
+    assert len(asked) <= 9
+    whole = choose(folds, GRID, problem.order, one_se=False)
+    areas = []
+    for found in (choice, whole):
+        curve = prefix_errors(folds, found.sequence.columns, found.sequence.ends, [found.alpha]).folds[:, 0]
+        areas.append(area(found.sequence, curve))
+    weights = np.array([fold.weight for fold in folds])
+    ours, theirs = (Errors(each[:, np.newaxis], weights) for each in areas)
+    assert ours.mean[0] <= theirs.mean[0] + 0.02 * theirs.standard_error[0] * (choice.alpha != whole.alpha)
+    every = prefix_errors(folds, choice.sequence.columns, choice.sequence.ends, GRID)
+    assert choice.errors is not None
+    best = every.mean.argmin(axis=0)
+    limit = every.mean + 0.02 * every.standard_error
+    assert (choice.errors <= limit[best, np.arange(len(best))] * (1 + 1e-12)).all()
+    at = [GRID.index(alpha) for alpha in choice.alphas]
+    assert choice.errors == pytest.approx(every.mean[at, np.arange(len(best))], rel=1e-9)
+
+
+def test_threads_do_not_change_the_choice() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(200, 7))
+    problem = Problem(X, X[:, :1] + rng.normal(size=(200, 1)), None, np.arange(200) % 5, 5, GROUPS)
+    one, two = (choose(split(problem.parts()), GRID, problem.order, one_se=False, n_jobs=jobs) for jobs in (1, 2))
+    assert one.alpha == two.alpha
+    assert one.alphas.tolist() == two.alphas.tolist()
+    assert one.errors is not None
+    assert two.errors is not None
+    assert one.errors.tolist() == two.errors.tolist()
 
 
 @quick(max_examples=25)

@@ -484,7 +484,7 @@ def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
 def test_a_precision_that_is_none_is_refused(epsilon: float) -> None:
     with pytest.raises(TrainingError, match="expected a finite number above 0"):
-        Options(epsilon=epsilon).check()
+        Options(epsilon=epsilon)
 
 
 # For scikit-learn.

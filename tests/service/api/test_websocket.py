@@ -487,7 +487,7 @@ def test_what_comes_after_the_answer_is_dropped_and_counted(service: Running, fo
 
 
 def test_a_connection_remembers_only_so_many_answers(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "REMEMBERED", 2)
+    monkeypatch.setattr(websocket, "IDS", 2)
     with service.stream() as stream:
         for name in range(3):
             stream.say("begin", name, deadline_ms=0)
@@ -673,7 +673,7 @@ def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: Model, for
 def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "MAX_OPEN", 3)
+    monkeypatch.setattr(websocket, "OPEN_OF_CONNECTION", 3)
     with service.stream() as stream, service.stream() as other:
         for name in range(4):
             stream.say("begin", name)

@@ -17,10 +17,11 @@ from starlette.responses import Response
 
 from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
+from anytime_service.limits.costs import PIPELINED
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import connections
 from anytime_service.server.connections import SIDE_CONNECTIONS
-from anytime_service.server.http_protocol import MAX_PIPELINED, Cycle
+from anytime_service.server.http_protocol import Cycle
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connect, receive, replies, send_all
@@ -140,7 +141,7 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
                 assert client.response()[0] in (200, 503)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         deaf.settimeout(0.5)
-        # No further request is read before the client reads; on a fast machine more than `MAX_PIPELINED` were read at
+        # No further request is read before the client reads; on a fast machine more than `int(PIPELINED)` were read at
         # once, and the connection closes.
         with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
@@ -169,7 +170,7 @@ def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, m
         with suppress(OSError):  # the connection is closed after the refusal
             sock.sendall(flood)
         until(lambda: most > 0)
-    assert 0 < most <= 2 * MAX_PIPELINED
+    assert 0 < most <= 2 * int(PIPELINED)
 
 
 def test_a_request_that_follows_an_answered_body_at_once_is_answered_before_the_connection_closes(

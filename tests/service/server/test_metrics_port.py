@@ -101,3 +101,12 @@ def test_metrics_are_served_while_the_service_stops(tmp_path: Path) -> None:
     assert served.process.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in errors
     assert "ERROR" not in errors
+
+
+def test_the_metrics_port_checks_host_and_origin_like_the_main_port() -> None:
+    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+        for headers in ({"Host": "attacker.example"}, {"Origin": "https://attacker.example"}):
+            for path in ("/metrics", "/livez"):
+                response = service.scrape(path, **headers)
+                assert (response.status_code, response.json()["title"]) == (403, "Origin not allowed"), (path, headers)
+        assert service.scrape("/metrics", Host="localhost:9100").status_code == 200

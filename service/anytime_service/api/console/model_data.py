@@ -20,13 +20,15 @@ from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
-from anytime_service.http.responses import check_query
+from anytime_service.http.responses import PageRoute, check_query
 
 WIDEST = 1000  # maximum number of features that are drawn jointly: the factorisation costs the cube of their number
 RIDGE = 1e-6  # added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns
 DIGITS = 2  # decimals after the first digit of a feature's deviation: few enough for a person to read and type
 
-router = APIRouter(tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+router = APIRouter(
+    tags=["models"], responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute
+)
 
 
 class CurvePoint(BaseModel, frozen=True):
@@ -91,13 +93,13 @@ Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives
 
 # Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
 @router.get("/models/{name}/sample", responses=problem_responses(404, 422))
-def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
+async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(service.registry.get(name), seed)
 
 
 @router.get("/models/{name}/shape", responses=problem_responses(404, 422))
-def column_shape(
+async def column_shape(
     name: str,
     service: Service,
     column: Annotated[str, Query(description="Name of a column.")],
@@ -232,7 +234,9 @@ def sample(model: Model, seed: int) -> Sample:
     z = np.random.default_rng(seed).standard_normal(len(firsts))
     correlations = _correlations(model) if len(model.prefixes.mean) <= WIDEST else None
     if correlations is not None:
-        among = correlations[np.ix_(firsts, firsts)]
+        among = np.empty((len(firsts), len(firsts)))
+        for i, first in enumerate(firsts):  # row by row: other threads may use the interpreter in between
+            among[i] = correlations[first, firsts]
         z = np.linalg.cholesky(among + RIDGE * np.eye(len(z))) @ z
     row: list[Label | None] = [
         _drawn(model, column, start, deviate)

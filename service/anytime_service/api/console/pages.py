@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from anytime_service.api.openapi import problem_responses
-from anytime_service.http.responses import check_query, problem_response
+from anytime_service.http.responses import PageRoute, check_query, problem_response
 from anytime_service.schemas.problem import Problem
 
 STATIC = Path(__file__).with_name("static")
@@ -51,13 +54,21 @@ PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referre
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
-router = APIRouter(tags=["console"], responses=problem_responses(500), dependencies=[Depends(check_query)])
+SLICE = 65_536  # bytes
+
+router = APIRouter(
+    tags=["console"], responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute
+)
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A static file: its gzipped content, the hash of its content, from which the ETag is made, and its media type."""
+    """A static file: its content, plain and gzipped, the hash from which the ETag is made, and its media type.
 
+    All connections share the content, so it does not count as stored for one of them.
+    """
+
+    content: bytes
     packed: bytes
     digest: str
     media_type: str
@@ -66,7 +77,7 @@ class Asset:
     def read(cls, path: Path) -> Asset:
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:32]
-        return cls(gzip.compress(content, mtime=0), digest, MEDIA_TYPES[path.suffix])
+        return cls(content, gzip.compress(content, mtime=0), digest, MEDIA_TYPES[path.suffix])
 
 
 @cache
@@ -95,8 +106,19 @@ def send(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response
     if etag in known or "*" in known:
         return Response(status_code=304, headers=sent)
     if packed:
-        return Response(asset.packed, headers={"Content-Encoding": "gzip", **sent}, media_type=asset.media_type)
-    return Response(gzip.decompress(asset.packed), headers=sent, media_type=asset.media_type)
+        return SlicedResponse(asset.packed, headers={"Content-Encoding": "gzip", **sent}, media_type=asset.media_type)
+    return SlicedResponse(asset.content, headers=sent, media_type=asset.media_type)
+
+
+class SlicedResponse(Response):
+    """A response that is sent in slices as the client reads them; a connection stores one slice of shared content."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for at in range(0, max(len(self.body), 1), SLICE):
+            more = at + SLICE < len(self.body)
+            await send({"type": "http.response.body", "body": bytes(self.body[at : at + SLICE]), "more_body": more})
+            await asyncio.sleep(0)
 
 
 def _accepts_gzip(accepted: str) -> bool:
@@ -112,18 +134,25 @@ def _documented(description: str, *media_types: str) -> dict[int | str, dict[str
     return {200: {"description": description, "content": content}, 304: {"description": "The client has it already"}}
 
 
-# Not coroutines: FastAPI runs them in threads, because compressing a file would block the event loop.
-
-
 @router.get("/", response_class=Response, responses=_documented("The page", "text/html"))
-def console_page(request: Request) -> Response:
+async def console_page(request: Request) -> Response:
     """Send the console page: a model's curve, its steps, and a prediction that improves as groups arrive."""
     return send(request, page_assets()["index.html"], PAGE)
 
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
-def docs_page(request: Request) -> Response:
+async def docs_page(request: Request) -> Response:
     return send(request, page_assets()["docs.html"], PAGE)
+
+
+@router.get("/openapi.json", response_class=Response, include_in_schema=False)
+async def openapi_document(request: Request) -> Response:
+    """Send the OpenAPI document; `root_path` is its server, if the service has one."""
+    document: dict[str, Any] = request.app.openapi()
+    root: str = request.scope.get("root_path", "").rstrip("/")
+    if root:
+        document = {**document, "servers": [{"url": root}]}
+    return JSONResponse(document)
 
 
 @router.get(
@@ -131,7 +160,7 @@ def docs_page(request: Request) -> Response:
     response_class=Response,
     responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404, 422),
 )
-def console_file(request: Request, file: str) -> Response:
+async def console_file(request: Request, file: str) -> Response:
     """Send a file of the console or of `/docs`."""
     if file in LIBRARIES:
         library = library_asset(file)

@@ -1,0 +1,139 @@
+"""The plan of a fit: the options that `moments`, `compare` and `train` share, with their defaults and checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import typer
+
+from anytime.cli import options
+from anytime.features.learning import Clamp
+from anytime.groups import FeatureGroups
+from anytime.training.options import Options
+from anytime.training.resequencing import Changes, remaining_groups
+from anytime.types import ColumnType, FamilyName, Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(options.RowOptions):
+    """What the columns of a table mean, and the folds of its rows: the options of `moments`."""
+
+    groups: options.MaybeGroups = None
+    target: options.MaybeTarget = None
+    task: options.TaskName = "auto"
+    folds: options.Folds = 5
+    query: options.Query = None
+    drop: options.Drop = None
+    basis: options.Basis = None
+    text: options.TextColumns = None
+    number: options.NumberColumns = None
+    clamp: options.ClampAt = None
+    seed: options.Seed = 0
+
+    def __post_init__(self) -> None:
+        options.checked_basis(self.basis)
+        options.checked_folds(self.folds, needed=self.needs_folds)
+        _ = self.clamping, self.types, self.jobs
+
+    @property
+    def clamping(self) -> Clamp:
+        return options.parsed_clamp(self.clamp)
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        return options.stated_types(self.text, self.number)
+
+    @property
+    def needs_folds(self) -> bool:
+        return False
+
+    @property
+    def likelihood(self) -> FamilyName:
+        return "gaussian"
+
+    def changed(self, groups: FeatureGroups) -> FeatureGroups:
+        """Return the groups to train."""
+        return groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan(Plan):
+    """The plan of `compare`, which states the penalty."""
+
+    alpha: options.Alpha = "cv"
+
+    def __post_init__(self) -> None:
+        _ = self.training
+        super().__post_init__()
+
+    @property
+    def needs_folds(self) -> bool:
+        return self.training.alpha == "cv"
+
+    @cached_property
+    def training(self) -> Options:
+        """How the groups are ordered and the prefixes fitted."""
+        return Options("omp", alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan(FitPlan):
+    """The plan of `train`, which states everything."""
+
+    rows: options.RowsOfCall = None
+    family: Annotated[
+        FamilyName | None,
+        typer.Option(help="Fit this likelihood; the default is gaussian (least squares), or poisson for --task count."),
+    ] = None
+    method: Annotated[
+        Method, typer.Option(help="Select groups by this criterion; sparse: by entry on the Group Lasso path.")
+    ] = Options.method
+    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = Options.cost_blind
+    doubling: Annotated[
+        bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.")
+    ] = Options.doubling
+    first: options.First = None
+    without: options.Without = None
+    one_se: Annotated[
+        bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
+    ] = Options.one_se
+    nested: Annotated[
+        bool,
+        typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias."),
+    ] = Options.nested
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop when no remaining group has a projection of the residual longer than this number >= 0."
+        ),
+    ] = Options.epsilon
+    pairs: options.Pairs = None
+
+    @property
+    def needs_folds(self) -> bool:
+        return self.nested or super().needs_folds
+
+    @property
+    def likelihood(self) -> FamilyName:
+        return self.family or ("poisson" if self.task == "count" else "gaussian")
+
+    @cached_property
+    def training(self) -> Options:
+        return Options.of(
+            self,
+            alpha=options.parsed_alpha(self.alpha),
+            family=self.likelihood,
+            first=self.changes.first or (),
+            pairs=options.parsed_pairs(self.pairs),
+            n_jobs=self.jobs,
+        )
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(first=tuple(self.first or ()), without=tuple(self.without or ()))
+
+    def changed(self, groups: FeatureGroups) -> FeatureGroups:
+        """Return the groups that remain, with costs for calls of --rows."""
+        return remaining_groups(groups if self.rows is None else groups.for_rows(self.rows), self.changes)

@@ -1,0 +1,176 @@
+"""The table of costs: complete in the guide, and its limits hold on a server."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from hashlib import sha256
+
+import msgspec
+import numpy as np
+import pytest
+
+from anytime.errors import LONGEST_COMPARED, suggestion
+from anytime.groups import COST_TOLERANCE
+from anytime.inference import subsets
+from anytime.inference.prediction import Prediction
+from anytime.inference.subsets import arrived_model, cached_arrived_model
+from anytime_service.app import create_app
+from anytime_service.core.service import PredictionService
+from anytime_service.http.exchange import Reply
+from anytime_service.keys import Key, KeyRing
+from anytime_service.limits.costs import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server import shedding
+from anytime_service.server.shedding import LoadShedding
+from anytime_service.settings import Settings
+from guides import ROOT
+from service.serving import Running, running, small_model, trained_model
+
+SETTINGS = Settings(port=0, header_timeout_s=30.0)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with running(create_app(ModelRegistry.of([small_model()]), SETTINGS), SETTINGS) as each:
+        yield each
+
+
+def test_the_guide_has_the_table_of_costs() -> None:
+    text = (ROOT / "deploy" / "SETTINGS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Costs")[1], re.MULTILINE)
+    assert rows[1:] == [(each.element, each.shown, each.reaction, each.counted) for each in TABLE]
+
+
+def test_each_element_has_a_positive_limit() -> None:
+    assert len({each.element for each in TABLE}) == len(TABLE)
+    assert all(each.of(Settings()) > 0 for each in TABLE)
+
+
+@pytest.mark.parametrize(("count", "status"), [(int(HEADERS), b"200"), (int(HEADERS) + 1, b"431")])
+def test_a_request_has_a_bounded_number_of_headers(service: Running, count: int, status: bytes) -> None:
+    head = b"GET /livez HTTP/1.1\r\nHost: test\r\n" + b"ab:cd\r\n" * (count - 1) + b"\r\n"
+    with socket.create_connection(("127.0.0.1", service.port)) as sock:
+        sock.sendall(head)
+        assert sock.recv(4096).split()[1] == status
+
+
+def test_a_head_in_part_counts_as_stored_until_the_connection_ends(service: Running) -> None:
+    before = service.metric("anytime_held_bytes")
+    with socket.create_connection(("127.0.0.1", service.port)) as sock:
+        sock.sendall(b"GET /livez HTTP/1.1\r\nHost: test\r\n" + b"ab:cd\r\n" * 50)
+        while service.metric("anytime_held_bytes") < before + 50 * 100:
+            pass
+    while service.metric("anytime_held_bytes") > before:
+        pass
+
+
+def packed(groups: dict[str, bytes]) -> bytes:
+    return msgspec.msgpack.encode({"groups": {name: {"dtype": "f8", "values": each} for name, each in groups.items()}})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [packed({"y" * (int(NAME_LENGTH) + 1): b""}), packed({f"{i}": b"" for i in range(int(NAMES) + 1)})],
+    ids=["long", "many"],
+)
+def test_names_are_bounded_before_they_are_looked_up(service: Running, content: bytes) -> None:
+    import httpx  # noqa: PLC0415
+
+    headers = {"Content-Type": "application/msgpack", "Accept": "application/json"}
+    answer = httpx.post(f"{service.url}/predict", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert "length <= " in answer.json()["detail"]
+
+
+def test_the_fields_of_a_json_message_are_counted_before_it_is_decoded(service: Running) -> None:
+    groups: dict[str, list[float]] = {f"{i}": [] for i in range(int(FIELDS) + 1)}
+    answer = service.post({"groups": groups})
+    assert (answer.status_code, "colons" in answer.json()["detail"]) == (413, True)
+
+
+def test_an_unknown_name_is_compared_with_few_names_and_by_its_beginning() -> None:
+    known = [f"group-{i}" for i in range(20_000)]
+    assert suggestion("gruop-123", known) == "did you mean 'group-123'?"
+    assert suggestion("y" * 10_000_000, known).startswith("known: 'group-0'")
+    assert suggestion("a" * LONGEST_COMPARED + "b" * 1000, ["a" * LONGEST_COMPARED]).startswith("did you mean")
+
+
+def test_a_key_is_found_by_its_hash_with_its_widest_scope() -> None:
+    digests = [sha256(f"key {i}".encode()).digest() for i in range(50)]
+    ring = KeyRing([*map(Key, digests), Key(digests[7], "admin"), Key(digests[7])])
+    for i, digest in enumerate(digests):
+        found = ring.find(f"key {i}".encode())
+        assert found == Key(digest, "admin" if i == 7 else "predict")
+        assert ring.contains(Key(digest))
+    assert ring.find(b"key 50") is None
+    assert not ring.contains(Key(sha256(b"key 50").digest()))
+    assert ring.several
+
+
+def literal_usable(prediction: Prediction, budget: float) -> frozenset[str]:
+    """Groups in sequence order, whose joint cost is added up anew for each."""
+    groups, selected, paid = prediction.model.groups, set[str](), set[int]()
+    for name in prediction.received:
+        index = groups.position(name)
+        paid.update((index, *groups.prerequisites[index]))
+        if sum(groups.costs[i] for i in paid) > budget * (1 + COST_TOLERANCE):
+            break
+        selected.add(name)
+    return frozenset(selected)
+
+
+def test_the_groups_that_a_budget_allows_are_those_of_the_literal_sum() -> None:
+    model = trained_model()
+    names = list(model.places)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        prediction = Prediction(model)
+        for name in rng.permutation(names)[: rng.integers(len(names) + 1)]:
+            prediction.add(name, np.zeros(len(model.places[name].features)))
+        for budget in (0.0, 1.0, 3.5, 4.0, 5.0, 6.0, 8.0, 10.0):
+            assert prediction.usable(budget) == literal_usable(prediction, budget)
+
+
+def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained_model("bounded", seed=5)
+    sets = [frozenset(each) for each in (["hog"], ["lab"], ["hog", "lab"])]
+    monkeypatch.setattr(subsets, "MAX_BYTES", 1)
+    for each in sets:
+        arrived_model(model, each)
+        assert sum(len(groups) > 0 for groups in subsets._solved(model).sets) == 1
+    assert cached_arrived_model(model, sets[-1]) is not None
+    assert subsets._solved(model).nbytes == arrived_model(model, sets[-1]).nbytes
+
+
+def test_columns_that_never_arrive_use_no_memory() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+
+    model = trained_model("tall", width=40)
+    values = np.zeros((10_000, 40))
+    predictions = [Prediction(model, None) for _ in range(8)]
+    before = resident()
+    for prediction in predictions:
+        prediction.add("a", values)
+    assert resident() - before < 1.2 * sum(each.nbytes for each in predictions) + (8 << 20)
+
+
+def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(shedding, "now_ms", lambda: now[0])
+    service = PredictionService(ModelRegistry.of([small_model()]), SETTINGS)
+    stored = LoadShedding(service, KeyRing())
+    size = int(BASE_RATE_BYTES)
+    stored.store_prior((b"large",), Reply(200, "application/json", b"0" * size))
+    assert stored.prior((b"large",), []) is None
+    for i in range(2 * int(BASE_RATES)):
+        stored.prior((b"",), [])
+        stored.store_prior((b"%d" % i,), Reply(200, "application/json", b"0" * (size - 8)))
+    assert sum(stored.prior((b"%d" % i,), []) is not None for i in range(2 * int(BASE_RATES))) == int(BASE_RATES)
+    now[0] += shedding.BASE_RATES_MS + 1.0
+    stored.store_prior((b"new",), Reply(200, "application/json", b"0"))
+    assert stored.prior((b"%d" % (2 * int(BASE_RATES) - 1),), []) is None
+    assert stored.prior((b"new",), []) is not None

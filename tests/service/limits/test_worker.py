@@ -1,0 +1,95 @@
+"""The worker thread: one job at a time, answers first, memory counted while a job runs, and bounded pages."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from anytime_service.errors import OverloadedError
+from anytime_service.limits.costs import PAGES
+from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.worker import Worker
+
+
+def run(act: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
+    async def running() -> None:
+        worker = Worker()
+        try:
+            await asyncio.wait_for(act(worker), 30.0)
+        finally:
+            worker.close()
+
+    asyncio.run(running())
+
+
+def test_answers_come_before_pages_and_one_job_runs_at_a_time() -> None:
+    order: list[str] = []
+    gate = threading.Event()
+    budget = MemoryBudget(100)
+
+    async def act(worker: Worker) -> None:
+        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0), budget))
+        await asyncio.sleep(0)
+        pages = [asyncio.create_task(worker.page(lambda i=i: order.append(f"page {i}"), budget)) for i in range(3)]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        answers = [worker.answer(lambda i=i: order.append(f"answer {i}"), budget, 60) for i in range(3)]  # type: ignore[misc]
+        assert (worker.waiting, budget.bytes) == (4, 0)
+        gate.set()
+        await asyncio.gather(first, *pages, *answers)
+        assert worker.waiting == 0
+
+    run(act)
+    assert order == [*(f"answer {i}" for i in range(3)), *(f"page {i}" for i in range(3))]
+    assert budget.bytes == 0
+
+
+def test_the_memory_of_a_job_counts_while_it_runs_and_a_job_that_does_not_fit_is_refused() -> None:
+    budget = MemoryBudget(100)
+
+    async def act(worker: Worker) -> None:
+        assert await worker.answer(lambda: budget.bytes, budget, 100) == 100
+        with pytest.raises(OverloadedError, match="101 more"):
+            await worker.answer(lambda: None, budget, 101)
+        with pytest.raises(ZeroDivisionError):
+            await worker.answer(lambda: 1 // 0, budget, 50)
+        assert await worker.page(lambda: budget.bytes, budget, 70) == 70
+
+    run(act)
+    assert budget.bytes == 0
+
+
+def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made() -> None:
+    gate, made = threading.Event(), []
+    budget, refused = MemoryBudget(), []
+
+    async def act(worker: Worker) -> None:
+        worker._refused = lambda: refused.append(1)
+        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0), budget))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(worker.page(lambda: made.append(1), budget)) for _ in range(int(PAGES))]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError, match="pages are being made"):
+            await worker.page(lambda: None, budget)
+        for each in waiting[1:]:
+            each.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, waiting[0])
+
+    run(act)
+    assert (len(made), len(refused)) == (1, 1)
+
+
+def test_a_job_has_the_context_of_its_request() -> None:
+    request: ContextVar[str] = ContextVar("request")
+
+    async def act(worker: Worker) -> None:
+        request.set("7")
+        assert await worker.page(request.get, MemoryBudget()) == "7"
+
+    run(act)
