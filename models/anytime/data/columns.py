@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats import Batch
-from anytime.errors import TableError
+from anytime.errors import GroupsError, TableError
 from anytime.features.bases import Categories
 from anytime.features.learning import present
+from anytime.groups import FeatureGroups
 from anytime.target import Target
 from anytime.types import Bool, Float
 
@@ -39,6 +40,22 @@ def codes(name: str, values: NDArray[Any], basis: Categories) -> Float:
     if wrong is not None:
         raise TableError(f"column {name!r} holds {wrong!r}; expected {basis.holds} in every row, as in training")
     return basis.coded(values.tolist())
+
+
+def array_columns(count: int, groups: FeatureGroups) -> list[str]:
+    """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
+
+    Raises GroupsError if the features are not among the former, and their number differs.
+    """
+    names = [f"x{j}" for j in range(count)]
+    if set(groups.features) <= set(names):
+        return names
+    if len(groups.features) == count:
+        return list(groups.features)
+    raise GroupsError(
+        f"X has {count} columns without names and the groups have {len(groups.features)} features; "
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
+    )
 
 
 def check_finite(batch: Batch, name: str) -> None:

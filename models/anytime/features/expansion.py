@@ -321,6 +321,16 @@ class Expansion(Columns):
         """Return the number of terms of columns, which come before those of products."""
         return super().size
 
+    def columns_of(self, terms: Index) -> Index:
+        """Return the raw columns, ascending, that some terms are computed from."""
+        used = np.zeros(self.size, dtype=np.bool_)
+        used[terms] = True
+        found = {j for j, (start, stop) in enumerate(self.spans) if used[start:stop].any()}
+        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
+            if used[start:stop].any():
+                found.update(side.column for side in each.sides)
+        return np.array(sorted(found), dtype=np.intp)
+
     @cached_property
     def product_spans(self) -> tuple[tuple[int, int], ...]:
         ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)

@@ -33,9 +33,9 @@ from anytime.inference.deadline import (
 )
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
-from anytime.inference.prediction import Answer, Prediction, checked_policy
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.schedule import Failure, GroupCounts, Schedule
-from anytime.inference.subsets import ArrivedModel, arrived_model_within, prepare_sets
+from anytime.inference.subsets import ArrivedModel, arrived_model_within, checked_policy, prepare_sets
 from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Policy, Reason

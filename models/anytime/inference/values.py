@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -243,7 +244,8 @@ def _by_name(group: str, features: Sequence[str], labels: list[Any], values: Any
         hasattr(values, name) for name in ("column_names", "columns")
     )
     names = [str(label) for label in labels]
-    if sorted(names) != sorted(features):
+    counts = Counter(names)
+    if any(counts[name] != 1 for name in features):  # columns of other groups are ignored
         # Labels that pandas counts itself are no names; neither are the row numbers of a single column.
         counted = labels == list(range(len(labels))) or (is_row and len(features) == len(labels) == 1)
         if not counted or any(isinstance(label, str) for label in labels):

@@ -473,8 +473,8 @@ def test_compare_takes_moments_and_bases_as_train_does(desk: Path, capsys: Captu
     table = json.loads(output(capsys, *COMPARE, *options, "--test", "test.csv", "--json"))
     moments = json.loads(output(capsys, "compare", "m.moments", "--test", "test.csv", "--json"))
     assert moments == table != json.loads(output(capsys, *COMPARE, "--seed", "3", "--test", "test.csv", "--json"))
-    assert main(["compare", "train.parquet", "--target", "y"]) == 2
-    assert "is a table; give --groups" in capsys.readouterr().err
+    assert main(["compare", "train.parquet", "--groups", "groups.json"]) == 2
+    assert "is a table; give --target" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

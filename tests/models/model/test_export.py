@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit
 
@@ -23,7 +24,7 @@ from anytime.features.bases import BASES, Categories
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, LoadedModel, Prediction
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
@@ -144,6 +145,31 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
         assert [int(prefix) for prefix, *_ in answers] == [answer.prefix for answer in expected]
         for (_, *outputs), answer in zip(answers, expected, strict=True):
             np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("lost", [(), ("speed",), ("map", "hog")])
+def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost: tuple[str, ...]) -> None:
+    loaded, places = LoadedModel.of(model), list(model.places)
+    X = table(4)
+    X[1, 2] = math.nan
+    names = {name: place.features for name, place in model.places.items() if name not in lost}
+    row = dict(zip(model.groups.features, X.T, strict=True))
+    frame = pd.DataFrame({column: row[column] for columns in names.values() for column in columns})
+    ask, exported = compiled(model, tmp_path, "ask.c"), document(model)
+    for budget in (0.7, 3.5, 6.5, math.inf):
+        if not any(name in names for name in model.computed[1]):
+            continue
+        answer = loaded.answer(frame, budget=budget)
+        expected = np.reshape(answer.prediction if answer.probabilities is None else answer.probabilities, (4, -1))
+        for i, cells in enumerate(frame.to_dict("records")):
+            events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
+            events.append(Event(budget=budget))
+            lines = [f"add {places.index(each.group)} {' '.join(map(repr, each.values))}" for each in events[:-1]]
+            (told,) = (line for line in printed(ask, ["begin", *lines, f"answer {budget!r}"]) if " " in line)
+            ((prefix, outputs),) = read(exported, events)
+            assert prefix == answer.prefix == int(told.split()[0])
+            for found in (outputs, list(map(float, told.split()[1:]))):
+                np.testing.assert_allclose(found, expected[i], rtol=1e-9, atol=1e-9)
 
 
 def terms_of(feature: dict[str, Any], value: Any) -> list[float]:

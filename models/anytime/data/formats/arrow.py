@@ -299,6 +299,10 @@ class ParquetTable(ArrowTable):
     def starts(self) -> tuple[int, ...]:
         return self._starts
 
+    @property
+    def known_rows(self) -> int:
+        return sum(group.rows for group in self._groups)
+
     def _open(self) -> dict[str, pa.DataType]:
         paths = [self.path]
         if self.path.is_dir():

@@ -119,6 +119,11 @@ class Table(ABC):
         return frozenset(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
 
     @property
+    def known_rows(self) -> int | None:
+        """Return the number of rows if it is known without reading them."""
+        return None
+
+    @property
     def factors(self) -> frozenset[str]:
         """Return the columns that the file encodes by a dictionary of levels."""
         return frozenset()
