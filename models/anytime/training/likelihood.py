@@ -264,7 +264,8 @@ def _check(design: Design, target: Target) -> None:
 def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
     """Hold out each fold in turn; skip folds without weight.
 
-    Rows of a class that no other fold has are held out with none: without them the class would have no probability.
+    Rows of a class that no other fold has are not held out: without them the class would have no probability. Nor is a
+    fold that has all counts above 0.
     """
     full = with_rows(parts)
     folds = []
@@ -273,10 +274,8 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         responses = slice(held.features, held.features + held.responses)
         gram = Gram.of(rest)
         if target.classes is None:
-            if not (gram.y_mean > 0).all():
-                raise TrainingError(
-                    "every count but 0 is in one fold only; use fewer folds, more such rows, or a fixed alpha"
-                )
+            if not (gram.y_mean > 0).all():  # without the fold, every count is 0
+                continue
             folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
             continue
         counted, own = class_shares(gram.y_mean), held.weight * class_shares(held.mean[responses])
@@ -291,7 +290,8 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         train = design.without(f, gram, weight, tuple(np.flatnonzero(lacking).tolist()))
         folds.append(_HeldOut(train, held.weight - float(kept.sum())))
     if len(folds) < 2:
-        raise TrainingError("the classes share no fold; use more rows of each class, or a fixed alpha")
+        what = "counts above 0" if target.classes is None else "each class"
+        raise TrainingError(f"fewer than two folds can be held out; use more rows of {what}, or a fixed alpha")
     return folds
 
 

@@ -5,27 +5,44 @@ They are printed by `train` and `show`, stored in the manifest, and issued as `A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from anytime.errors import listed
-from anytime.target import class_shares
+from anytime.features.expansion import Expansion
+from anytime.moments.moments import Moments
+from anytime.selection import Sequence
+from anytime.target import Target, class_shares
+from anytime.training.model_selection import Errors
 
-if TYPE_CHECKING:
-    from anytime.target import Target
-    from anytime.training.fit import Fit
+
+class Fitted(Protocol):
+    """What the warnings are about, as `anytime.training.fit.Fit` has it."""
+
+    @property
+    def expansion(self) -> Expansion: ...
+
+    @property
+    def moments(self) -> Moments: ...
+
+    @property
+    def sequence(self) -> Sequence: ...
+
+    @property
+    def measured(self) -> Errors | None: ...
+
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
 """A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
 
 
-def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
+def warnings_of(fitted: Fitted, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
     return (*_worse_prefixes(fitted), *_single_rows(fitted, target))
 
 
-def _worse_prefixes(fitted: Fit) -> list[str]:
+def _worse_prefixes(fitted: Fitted) -> list[str]:
     """Warn if the last prefixes have a larger error than a shorter one, beyond the noise of the folds."""
     measured = fitted.measured
     if measured is None:
@@ -49,7 +66,7 @@ def _worse_prefixes(fitted: Fit) -> list[str]:
     ]
 
 
-def _single_rows(fitted: Fit, target: Target) -> list[str]:
+def _single_rows(fitted: Fitted, target: Target) -> list[str]:
     """Warn about classes of one row, whose probability is little more than a guess."""
     moments = fitted.moments
     if target.classes is None or moments.weight != moments.rows:  # with weights, shares do not count rows
