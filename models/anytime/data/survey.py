@@ -7,12 +7,12 @@ what is found here is stored with the groups, so that every other table is read 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -23,10 +23,9 @@ from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError, clipped, suggestion
-from anytime.errors import unusable as unusable_type
-from anytime.features.bases import MIN_ROWS, Kind
-from anytime.features.learning import Clamp, Sample, learned_groups, needs_sample, present, rare_levels, sample_of
-from anytime.groups import FeatureGroups
+from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
+from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
+from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.types import FamilyName, Label, Task
 
@@ -106,6 +105,10 @@ def survey(
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
     names = [*features, *target, *([] if weights is None else [weights])]
     found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
+    for name in target:
+        if found.types[name] == "date":
+            what = f"target {name!r} is {table.described(name)}; expected numbers or text"
+            raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
     samples = found.samples(features, names)
     sample = sample_of(samples, seed=seed) if features else None
     if sample is None:
@@ -118,14 +121,14 @@ class _Found:
     """What a pass has found so far."""
 
     def __init__(self, table: Table, target: tuple[str, ...], weights: str | None, types: Mapping[str, ReadAs]) -> None:
-        self._table, self._target, self._weights, self._types = table, target, weights, types
+        self._table, self._target, self._weights, self.types = table, target, weights, types
         self._values: list[set[Any]] = [set() for _ in target]
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
     def samples(self, features: Many[str], names: Many[str]) -> Iterator[Sample]:
         """Read the table; yield the features of the rows to learn from."""
-        for batch in self._table.batches(names, types=self._types):
+        for batch in self._table.batches(names, types=self.types):
             try:
                 kept, weights = self._add(batch)
             except TableError as error:
@@ -160,7 +163,7 @@ class _Found:
             raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
         values = tuple(map(frozenset, self._values))
         counts = self._rows, self._missing, self._unweighted
-        return Survey(name, self._target, *counts, self._types, values, sample, self._table.layout)
+        return Survey(name, self._target, *counts, self.types, values, sample, self._table.layout)
 
 
 def settle_target(
@@ -254,14 +257,14 @@ def surveyed(
     Parameters
     ----------
     query, weights : columns that are read as such.
-    stated : types that the user states besides those of the groups; other text must not look like numbers or dates.
+    stated : types that the user states besides those of the groups; other text must not look like numbers.
     option, clamp, complete : as in `learned_groups`.
     drop_missing, seed : as in `survey`.
 
     Raises
     ------
     TableError
-        As `survey`; or every column holds dates, or text that is mostly numbers, or has another unusable type.
+        As `survey`; or every column holds text that is mostly numbers, or dates and other text, or is of another type.
     GroupsError
         A basis does not fit its column.
     """
@@ -274,40 +277,42 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types, unusable = _types(table, names, groups.features, used)
-    for name in groups.features:
-        if name not in unusable and types[name] == "date":
-            kind = "stated as a date" if name in used else table.described(name)
-            unusable[name] = TableError(f"{table.name}: {unusable_type(repr(name), kind)}")
     groups = _without(groups, unusable, table)
-    kinds: list[Kind] = ["factor" if f in table.factors else types[f] for f in groups.features]  # type: ignore[misc]
+    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
-    if found.sample is not None:
-        for name in groups.features:
-            if types[name] == "text" and name not in known and name not in groups.bases and name not in table.factors:
-                with _collected(unusable, name):
-                    _check_levels(table, name, found.sample)
-        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
-    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool")}
-    groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
+    sample = found.sample
     remarks: tuple[str, ...] = ()
-    if found.sample is not None:
+    if sample is not None:
+        free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
+        dates: dict[str, Any] = {}
+        for name in free:
+            given = groups.bases.get(name, ColumnBasis())
+            if given.basis is not None and parsed_basis(given.basis)[0].by_level:
+                continue
+            with _collected(unusable, name):
+                if _are_dates(sample.column(name).values.tolist()):
+                    dates[name] = DATES.coded(sample.columns[name].tolist())
+                elif name not in groups.bases:
+                    _check_levels(table, name, sample)
+        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
+        shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
+        sample = replace(sample, columns={**sample.columns, **dates})
+    groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+    if sample is not None:
         stated_bases = set(groups.bases)
         try:
-            groups = learned_groups(groups, found.sample, option, clamp, factors=table.factors, complete=complete)
+            groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         except TableError as error:
             raise TableError(f"{table.name}: {error}") from None
-        learned = [name for name in groups.features if name not in stated_bases]
-        lost, rare = rare_levels(groups, found.sample, learned)
+        lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
-            unusable |= {
-                name: TableError(f"column {name!r} {what}; expected levels of more rows") for name, what in lost
-            }
-            groups = _without(groups, {name: unusable[name] for name, _ in lost}, table)
+            reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
+            groups, unusable = _without(groups, reasons, table), unusable | reasons
         remarks = (rare,) if rare else ()
-    reasons = {name: _reason(error) for name, error in unusable.items()}
-    return groups, replace(found, unusable=reasons, remarks=remarks)
+    return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
 
 
 def _types(
@@ -354,9 +359,13 @@ def _reason(error: TableError) -> str:
 
 
 UNUSABLE_REMEDY = (
-    "expected numbers or text: convert or fix such columns (a date to days since a fixed date, for example), or state "
+    "expected numbers, text or dates: convert or fix such columns (a duration to seconds, for example), or state "
     "their type by --text, --number or `types` in the groups file"
 )
+
+
+def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
+    return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
 def _check_levels(table: Table, name: str, sample: Sample) -> None:
@@ -365,9 +374,10 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     if not values:
         return
     if 2 * sum(map(_is_date, values)) >= len(values):
+        other = next(value for value in values if not _is_date(value))
         raise TableError(
-            f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
-            f"fixed date, for example, leave it out, or state `types: {{{name}: text}}` in the groups file"
+            f"column {name!r} holds dates, and {clipped(other, 40)!r}, which is no date in ISO form; expected dates "
+            f"such as 2024-05-17 or 2024-05-17T09:30:00Z: fix it, or state `types: {{{name}: text}}` in the groups file"
         )
     cell = foreign_number(values)
     if cell is not None:
@@ -387,15 +397,16 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
     _, counts = sample.column(name).counts()
-    return bool(2 * counts[counts >= MIN_ROWS].sum() >= counts.sum())
+    return bool(2 * counts[counts >= MIN_LEVEL_ROWS].sum() >= counts.sum())
 
 
 def _is_date(value: str) -> bool:
-    try:
-        datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return not value.isdigit()
+    return not math.isnan(DATES.coded([value])[0])
+
+
+def _are_dates(values: list[str]) -> bool:
+    """Return whether all of some texts are dates; the first decides of most columns."""
+    return len(values) > 0 and _is_date(values[0]) and all(map(_is_date, set(values)))
 
 
 def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
