@@ -158,7 +158,8 @@ class Manifest(_Record):
     squares, mean deviances in other families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the
     training rows. `calibration` has a threshold for each prefix, the base rate first, if the model is calibrated.
     `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
-    chose from. `first` names the groups that the user placed before all others.
+    chose from. `first` names the groups that the user placed before all others. `warnings` of training are sentences
+    for the reader, each with a remedy.
     """
 
     format: int = FORMAT
@@ -185,6 +186,7 @@ class Manifest(_Record):
     calibration: Calibration | None = None
     stopped: Stopped | None = None
     certificate: Certificate | None = None
+    warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
 
     @field_validator("family")
