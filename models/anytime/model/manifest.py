@@ -9,10 +9,12 @@ import operator
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
 
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
-from anytime.types import FamilyName, Label, Link, Method, Task
+from anytime.target import Target
+from anytime.types import FamilyName, Label, Method, Task
 
 FORMAT = 1
 """Format number that this library writes and reads."""
@@ -156,7 +158,7 @@ class Manifest(_Record):
     version: str = ""
     task: Task
     family: FamilyName = "gaussian"
-    link: Link = "identity"
+    link: str = "identity"
     target: tuple[str, ...] = Field(min_length=1)
     query: str | None = None
     responses: tuple[str, ...] = Field(min_length=1)
@@ -176,6 +178,16 @@ class Manifest(_Record):
     stopped: Stopped | None = None
     certificate: Certificate | None = None
     provenance: Provenance
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, family: FamilyName) -> FamilyName:
+        return family_of(family).label
+
+    @property
+    def learned(self) -> Target:
+        """Return the target that the model learned from."""
+        return Target(self.task, self.target, self.classes, self.family)
 
 
 def steps_with_products(manifest: Manifest, terms: FeatureGroups) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
+from anytime.families import family_of
 from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
@@ -263,7 +264,7 @@ class Model:
         found = self._row_layouts.get(groups)
         if found is None:
             places = {name: self.places[name] for name in groups if name in self.places}
-            if not groups or len(places) < len(groups) or any(each.expansion.categories for each in places.values()):
+            if not groups or len(places) < len(groups) or any(each.expansion.readers for each in places.values()):
                 return None
             widths = [len(place.features) for place in places.values()]
             ends = zip(groups, widths, accumulate(widths), strict=True)
@@ -349,8 +350,8 @@ class Model:
     @property
     def fallback_reason(self) -> str:
         """Return why the model does not support the policy "arrived", if it does not."""
-        if self.manifest.family == "multinomial":
-            return "multinomial models have optima of prefixes only; the prefix policy answered"
+        if not family_of(self.manifest.family).least_squares:
+            return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
     def order(self, groups: Iterable[str]) -> tuple[str, ...]:

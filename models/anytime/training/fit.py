@@ -20,10 +20,9 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
-from anytime.features.bases import Octiles
+from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -178,7 +177,7 @@ class Fit:
             name=name,
             task=target.task,
             family=self.options.family,
-            link=FAMILIES[self.options.family].link,
+            link=family_of(self.options.family).link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -274,7 +273,7 @@ def fit(
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
-        if options.family == "gaussian":
+        if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)
@@ -333,13 +332,13 @@ def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
 
 
 def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
+    """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for size in Octiles.choices if whole.needs_size else (7,):
-        _, columns = whole.plain.with_hinges(size)
+    for size in whole.sizes:
+        _, columns = whole.plain.with_size(size)
         all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
-        expansion = with_indicators(whole.with_hinges(size)[0], all_rows)
+        expansion = with_indicators(whole.with_size(size)[0], all_rows)
         all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
         yield _Terms(expansion, own, all_rows)
 

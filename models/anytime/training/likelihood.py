@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from anytime.errors import TrainingError
+from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
-from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, in_threads, row_blocks_of
 from anytime.glm.search import (
@@ -205,7 +205,7 @@ def fit_likelihood(
     """
     weight = sum(part.weight for part in parts)
     groups = expansion.terms
-    design = observed.design(gram, FAMILIES[options.family], weight, expansion)
+    design = observed.design(gram, family_of(options.family), weight, expansion)
     _check(design, observed.target)
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     compared = len(folds) > 0 and len(options.grid) > 1
@@ -245,8 +245,10 @@ def _check(design: Design, target: Target) -> None:
     """Raise for responses without a base rate."""
     mean = design.gram.y_mean
     if target.classes is None:
-        if not mean[0] > 0:
-            raise TrainingError("every count with weight is 0; expected at least one larger count")
+        family = design.family
+        if not family.has_base_rate(mean):
+            what = f"every {family.noun} with weight is {mean[0]:g}"
+            raise TrainingError(f"{what}; expected at least one larger {family.noun}")
         return
     rows, counts = design.totals.rows, design.totals.responses
     counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
@@ -271,9 +273,10 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         rest = Moments.merged([parts[g] for g in full if g != f])
         gram = Gram.of(rest)
         mean = gram.y_mean
-        shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
-        if not (shares > 0).all():
-            what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
+        if not design.family.has_base_rate(mean):
+            shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
+            rare = f"every {design.family.noun} but {mean[0]:g}"
+            what = rare if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
             raise TrainingError(f"{what} is in one fold only; use fewer folds, more such rows, or a fixed alpha")
         folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
     return folds

@@ -10,12 +10,11 @@ import numpy as np
 from pydantic import BaseModel
 
 from anytime.errors import suggestion
-from anytime.features.bases import Categories
 from anytime.features.expansion import Column
 from anytime.groups import FeatureGroup
 from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.types import FamilyName, Float, Label, Link, Task
+from anytime.types import FamilyName, Float, Label, Task
 from anytime_service.errors import FieldError
 
 
@@ -40,10 +39,23 @@ class ModelColumn(BaseModel, frozen=True):
 
     name: str
     group: str
-    type: Literal["number", "bool", "text"]
+    type: Literal["number", "bool", "text", "date"]
     levels: tuple[Label, ...] | None
     other: bool
     range: tuple[float, float] | None
+
+
+class Measures(BaseModel, frozen=True):
+    """What the numbers of a model are called, by its family; they are as the fields of `ModelSummary` describe.
+
+    `explained` is the name of `r2`, and `error` that of `cv_error`. `score` is the number to which contributions add
+    up. `least_squares` is false for a likelihood.
+    """
+
+    explained: str
+    error: str
+    score: str
+    least_squares: bool
 
 
 class ModelSummary(BaseModel, frozen=True):
@@ -59,7 +71,8 @@ class ModelSummary(BaseModel, frozen=True):
     versions: tuple[str, ...]
     task: Task
     family: FamilyName
-    link: Link
+    link: str
+    measures: Measures
     method: str
     target: tuple[str, ...]
     responses: tuple[str, ...]
@@ -162,6 +175,10 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields: dict[str, Any] = {
         name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
     }
+    law = manifest.learned.law
+    fields["measures"] = Measures(
+        explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
+    )
     fields["versions"] = tuple(versions)
     fields["cost_unit"] = model.groups.cost_unit
     fields["rows"] = model.groups.rows_per_call
@@ -176,14 +193,14 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 
 
 def _column(group: str, column: Column) -> ModelColumn:
-    basis = column.basis if isinstance(column.basis, Categories) else None
-    kinds: dict[str, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    kinds: dict[str | None, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    holds = None if column.reader is None else column.reader.holds
     return ModelColumn(
         name=column.name,
         group=group,
-        type="number" if basis is None else kinds.get(basis.holds, "number"),
-        levels=None if basis is None else basis.levels,
-        other=basis is not None and basis.other,
+        type="date" if column.type == "date" else kinds.get(holds, "number"),
+        levels=column.basis.labels if column.basis.by_level else None,
+        other=column.basis.has_other,
         range=column.range,
     )
 
