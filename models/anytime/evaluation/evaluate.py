@@ -100,6 +100,9 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = None if null is None else 1.0 - deviance / null
+    accuracy = None
+    if manifest.classes is not None:
+        accuracy, mse = _of_probabilities(model, dataset)
     ndcg, queries = (None, None) if query is None or manifest.classes is not None else _ndcg(model, dataset)
     calibration = manifest.calibration
     coverage, size = (None, None) if calibration is None else measured(model, dataset, calibration.thresholds)
@@ -115,7 +118,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         r2=r2,
         mse=mse,
         deviance=deviance,
-        accuracy=None if manifest.classes is None else _accuracy(model, dataset),
+        accuracy=accuracy,
         ndcg=ndcg,
         ndcg_queries=queries,
         coverage=coverage,
@@ -199,15 +202,21 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
         )
 
 
-def _accuracy(model: Model, dataset: Dataset) -> Float:
-    right, total = np.zeros(model.steps + 1), 0.0
+def _of_probabilities(model: Model, dataset: Dataset) -> tuple[Float, Float]:
+    """Return accuracy and mean squared error of the probabilities of each prefix, (steps + 1,).
+
+    The error is the mean over the responses: over all classes, or for two classes of the second.
+    """
+    right, squares, total = np.zeros(model.steps + 1), np.zeros(model.steps + 1), 0.0
     for rows in dataset.rows_for(model.prefixes.scores):
-        truth = class_codes(rows.Y)
-        total += rows.row_weights.sum()
-        for prefix, scores in enumerate(model.prefixes.predict_all(rows.X)):
-            likely = model_outputs(model, scores).argmax(axis=1)
-            right[prefix] += rows.row_weights @ (likely == truth)
-    return right / total
+        used = rows.row_weights > 0
+        w, Y, truth = rows.row_weights[used], rows.Y[used], class_codes(rows.Y[used])
+        total += w.sum()
+        for prefix, scores in enumerate(model.prefixes.predict_all(rows.X[used])):
+            likely = model_outputs(model, scores)
+            right[prefix] += w @ (likely.argmax(axis=1) == truth)
+            squares[prefix] += w @ np.square(likely[:, -Y.shape[1] :] - Y).mean(axis=1)
+    return right / total, squares / total
 
 
 def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:
