@@ -31,8 +31,9 @@ from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is
 from anytime.data.survey import surveyed
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, TrainingError, ValuesError, listed
 from anytime.families import family_names, family_of
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, sample_size
+from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
@@ -400,13 +401,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
-        check_kind("X", X)
+        if getattr(getattr(X, "dtype", None), "kind", "f") != "M":  # dates are features, and no target or weight
+            check_kind("X", X)
         with _one_kind_of_error():
             X = X if hasattr(X, "dtype") or hasattr(X, "iloc") else np.asarray(X)
             X = check_array(
                 X,
                 accept_sparse="csr",
-                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUST" else "numeric",
+                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUSTM" else "numeric",
                 ensure_all_finite=False,  # the moments find infinities in the same pass
                 ensure_min_samples=least,
                 estimator=self,
@@ -618,7 +620,7 @@ def check_kind(name: str, values: Any) -> None:
     dtype = getattr(values, "dtype", None)
     match getattr(dtype, "kind", "f"):
         case "m" | "M":
-            remedy = "numbers: convert dates to days since a fixed date, for example"
+            remedy = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
         case "c":
             remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
         case "V":

@@ -168,10 +168,12 @@ class ColumnBasis(BaseModel):
     values with an indicator; `other` states whether other categories share an indicator. `centre` and `scale`
     standardise a polynomial. Values outside `range` move to its nearest end. `missing` states whether missing values
     have an indicator. `quantiles` of sampled rows, at equal steps from the least value to the largest, are for plots:
-    they do not change the terms. A field that is present is not learned, even if it is null.
+    they do not change the terms. A field that is present is not learned, even if it is null. A basis may have other
+    fields of its own, which it checks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, tuple[Label, ...] | Label | None] = Field(init=False)
 
     basis: str | None = None
     knots: tuple[float, ...] | None = None

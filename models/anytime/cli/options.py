@@ -14,11 +14,9 @@ import typer
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES, default_family, family_of
-from anytime.features.bases import parsed_basis
-from anytime.features.learning import Clamp, checked_clamp
+from anytime.features.bases import BASES, Clamp, parsed_basis
+from anytime.features.learning import checked_clamp
 from anytime.types import ColumnType, FamilyName, Task
-
-_BASES = ("linear", "hinge", "auto", "poly:2", "categories")
 
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
@@ -84,7 +82,7 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
-        autocompletion=_candidates(*_BASES),
+        autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
     ),
 ]
 ClampAt = Annotated[

@@ -69,6 +69,10 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] 
         "test mse": evaluation.mse if evaluation.deviance is None else None,
         "test deviance": evaluation.deviance,
         "accuracy": evaluation.accuracy,
+        "balanced": None if evaluation.classes is None else evaluation.classes.balanced_accuracy,
+        "AUC": None if evaluation.classes is None else evaluation.classes.auc,
+        "log loss": None if evaluation.classes is None else evaluation.classes.log_loss,
+        "Brier": None if evaluation.classes is None else evaluation.classes.brier,
         "NDCG@5": evaluation.ndcg,
         "coverage": evaluation.coverage,
         _size(model): evaluation.size,
@@ -78,8 +82,14 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] 
     return _table(model, columns, budgets)
 
 
-def ndcg_line(evaluation: Evaluation) -> list[str]:
-    """Return a line on the queries that NDCG@5 averages; no line if it was not measured."""
+def measure_lines(evaluation: Evaluation) -> list[str]:
+    """Return lines on the queries that NDCG@5 averages, and on an accuracy that says nothing; none by default."""
+    classes = evaluation.classes
+    if classes is not None and classes.is_majority:
+        return [
+            f"accuracy is at most {classes.majority:.4g}, the share of the most frequent class, at every prefix; "
+            "AUC, log loss and balanced accuracy show what the model has learned"
+        ]
     if evaluation.ndcg_queries is None:
         return []
     queries, without = evaluation.ndcg_queries

@@ -11,13 +11,12 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.errors import TableError
 from anytime.evaluation.calibrate import held_out, measured
+from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.families import family_of
-from anytime.inference.conformal import model_outputs
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
-from anytime.target import class_codes
 from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
@@ -42,7 +41,7 @@ class Evaluation:
         null deviance is 0.
     mse : (steps + 1,) mean squared error in target units, averaged over the responses; for classes, of probabilities.
     deviance : (steps + 1,) mean deviance if a likelihood was fitted, else None.
-    accuracy : (steps + 1,) for classification, else None.
+    classes : accuracy, balanced accuracy, AUC, log loss and Brier score for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it
         ignores weights of rows. `ndcg_queries` has the number of these queries, and of those among them without a
         relevant row, which count as 0.
@@ -60,7 +59,7 @@ class Evaluation:
     r2: Float | None
     mse: Float
     deviance: Float | None
-    accuracy: Float | None
+    classes: ClassMeasures | None
     ndcg: Float | None
     ndcg_queries: tuple[int, int] | None
     coverage: Float | None
@@ -68,6 +67,26 @@ class Evaluation:
     stop: float
     timeliness: float
     timeliness_step: float
+
+    @property
+    def accuracy(self) -> Float | None:
+        """Return the accuracy of each prefix (steps + 1,) for classification, else None."""
+        return None if self.classes is None else self.classes.accuracy
+
+    @property
+    def measures(self) -> dict[str, Float]:
+        """Return the measures of each prefix (steps + 1,) by name: those that the task and the model have."""
+        of_classes = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
+        found = {
+            "r2": self.r2,
+            "mse": self.mse,
+            "deviance": self.deviance,
+            **{name: getattr(self.classes, name, None) for name in of_classes},
+            "ndcg@5": self.ndcg,
+            "coverage": self.coverage,
+            "size": self.size,
+        }
+        return {name: values for name, values in found.items() if values is not None}
 
 
 def evaluate(
@@ -100,9 +119,9 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = None if null is None else 1.0 - deviance / null
-    accuracy = None
-    if manifest.classes is not None:
-        accuracy, mse = _of_probabilities(model, dataset)
+    classes = None if manifest.classes is None else class_measures(model, dataset)
+    if classes is not None:
+        mse = classes.brier / len(manifest.responses)
     ndcg, queries = (None, None) if query is None or manifest.classes is not None else _ndcg(model, dataset)
     calibration = manifest.calibration
     coverage, size = (None, None) if calibration is None else measured(model, dataset, calibration.thresholds)
@@ -118,7 +137,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         r2=r2,
         mse=mse,
         deviance=deviance,
-        accuracy=accuracy,
+        classes=classes,
         ndcg=ndcg,
         ndcg_queries=queries,
         coverage=coverage,
@@ -200,23 +219,6 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
         raise TableError(
             f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
         )
-
-
-def _of_probabilities(model: Model, dataset: Dataset) -> tuple[Float, Float]:
-    """Return accuracy and mean squared error of the probabilities of each prefix, (steps + 1,).
-
-    The error is the mean over the responses: over all classes, or for two classes of the second.
-    """
-    right, squares, total = np.zeros(model.steps + 1), np.zeros(model.steps + 1), 0.0
-    for rows in dataset.rows_for(model.prefixes.scores):
-        used = rows.row_weights > 0
-        w, Y, truth = rows.row_weights[used], rows.Y[used], class_codes(rows.Y[used])
-        total += w.sum()
-        for prefix, scores in enumerate(model.prefixes.predict_all(rows.X[used])):
-            likely = model_outputs(model, scores)
-            right[prefix] += w @ (likely.argmax(axis=1) == truth)
-            squares[prefix] += w @ np.square(likely[:, -Y.shape[1] :] - Y).mean(axis=1)
-    return right / total, squares / total
 
 
 def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:

@@ -27,7 +27,7 @@ from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion, summary
-from anytime.features.bases import Categories
+from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
@@ -255,20 +255,16 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {shown!r} in model {self.model.name!r}; {suggestion(shown, groups.names)}"
             )
-        values, categories = plain_values(group, place.features, values), place.expansion.categories
-        if not categories:
+        values, readers = plain_values(group, place.features, values), place.expansion.readers
+        if not readers:
             return _checked(group, place.features, self._rows, values)
         if not coded:
             return coded_values(group, place, values, self._rows)
         codes = _checked(group, place.features, self._rows, values)
-        for j, basis in categories.items():
-            code = codes[:, j]
-            wrong = code[~((code == np.trunc(code)) & (code >= -1) & (code < len(basis.levels)) | np.isnan(code))]
-            if len(wrong):
-                raise ValuesError(
-                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected the index of "
-                    f"a level, 0 to {len(basis.levels) - 1}, or -1 for another level"
-                )
+        for j, reader in readers.items():
+            if (wrong := reader.invalid(codes[:, j])) is not None:
+                what = f"column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
+                raise ValuesError(f"values of group {group!r}: {what}")
         return codes
 
     def add_all(self, values: Mapping[str, Float]) -> None:
@@ -674,7 +670,7 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
 
 
 def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None = None) -> Float:
-    """Return the values (rows, features) of a group with columns of categories as numbers, levels as their index.
+    """Return the values (rows, features) of a group with readers as numbers: levels as their index, dates as seconds.
 
     Without `rows`, any number of rows is valid.
 
@@ -683,32 +679,32 @@ def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None
     ValuesError
         The shape is wrong, or a value is not of its column's type; the message names the column.
     """
-    features, categories = place.features, place.expansion.categories
+    features, readers = place.features, place.expansion.readers
     table = _table(group, features, rows, values)
     numbers = np.empty(table.shape)
-    for j, basis in categories.items():
-        numbers[:, j] = coded_column(group, features[j], basis, table[:, j].tolist())
-    others = [j for j in range(len(features)) if j not in categories]
+    for j, reader in readers.items():
+        numbers[:, j] = coded_column(group, features[j], reader, table[:, j].tolist())
+    others = [j for j in range(len(features)) if j not in readers]
     if others:
         numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
     return numbers
 
 
-def coded_column(group: str, column: str, basis: Categories, values: list[Any]) -> Float:
-    """Return the values of one column of categories as the index of their level.
+def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> Float:
+    """Return the values of one column as raw numbers.
 
     Raises
     ------
     ValuesError
-        A value is neither missing nor of the type of the levels.
+        A value is neither missing nor of the column's type.
     """
     for value in values:
-        if not basis.accepts(value):
+        if not reader.accepts(value):
             shown = reprlib.repr(value)
             raise ValuesError(
-                f"values of group {group!r}: column {column!r} has {shown}; expected {basis.holds}, or null"
+                f"values of group {group!r}: column {column!r} has {shown}; expected {reader.holds}, or null"
             )
-    return basis.coded(values)
+    return reader.coded(values)
 
 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:

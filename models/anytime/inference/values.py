@@ -203,7 +203,9 @@ def _as_array(values: Any) -> NDArray[Any]:
         return np.asarray(values.filled(np.nan))
     if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
         return np.asarray(np.from_dlpack(values))
-    return np.asarray(values)
+    found = np.asarray(values)
+    # Dates become those of Python, None where missing: NumPy's own become whole numbers of any unit among objects.
+    return found.astype("M8[us]").astype(object) if found.dtype.kind == "M" else found
 
 
 def _unmasked(values: NDArray[Any]) -> NDArray[Any]:

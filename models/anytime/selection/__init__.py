@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anytime.selection.greedy import Candidates, Sequence, Step, greedy, oracle_order
-from anytime.selection.least_squares import FactoredSequence, given_sequence, sequence, sequencer
+from anytime.selection.least_squares import FactoredSequence, factored, given_sequence, sequence, sequencer
 from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Sequence",
     "Step",
     "check_sparse",
+    "factored",
     "given_sequence",
     "greedy",
     "oracle_order",

@@ -119,6 +119,12 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...
     return FactoredSequence.with_factor(Sequence.of(steps, groups), factor, z)
 
 
+def factored(gram: Gram, groups: FeatureGroups, found: Sequence, alpha: float) -> FactoredSequence:
+    """Return a sequence with the factor of its order, as `given_sequence`."""
+    given = given_sequence(gram, groups, [step.adds for step in found.steps], alpha)
+    return replace(given, doubling_until=found.doubling_until, longest=found.longest)
+
+
 def _put_first(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
     """Return the steps of an order with some groups before all others, each after its unpaid prerequisites."""
     steps: list[tuple[int, ...]] = []

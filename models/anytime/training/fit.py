@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.features.bases import Octiles
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.search import LikelihoodSequence
@@ -30,8 +30,9 @@ from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, S
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredSequence, Sequence, Step, given_sequence, sequencer
+from anytime.selection import FactoredSequence, Sequence, Step, factored, given_sequence, sequencer
 from anytime.selection.greedy import TIE
+from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
@@ -40,6 +41,7 @@ from anytime.training.model_selection import (
     Choice,
     HeldBest,
     HoldOut,
+    KernelFold,
     NoStepsError,
     cross_validated,
     shortened,
@@ -47,6 +49,9 @@ from anytime.training.model_selection import (
 )
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
+
+REFINED = 0.02
+"""Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,13 +332,13 @@ def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
 
 
 def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
+    """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for size in Octiles.choices if whole.needs_size else (7,):
-        _, columns = whole.plain.with_hinges(size)
+    for size in whole.sizes:
+        _, columns = whole.plain.with_size(size)
         all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
-        expansion = with_indicators(whole.with_hinges(size)[0], all_rows)
+        expansion = with_indicators(whole.with_size(size)[0], all_rows)
         all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
         yield _Terms(expansion, own, all_rows)
 
@@ -341,23 +346,45 @@ def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Ite
 def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
-    The error of all groups decides a tie, then the number of terms: the curve up to their cost does not contain it.
+    Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
+    groups decides a tie, then the number of terms: the curve up to their cost does not contain it.
     """
-    best: tuple[list[float], _Terms, Choice[FactoredSequence]] | None = None
-    refused = TrainingError("no terms")
+    terms = list(candidates)
+    if len(terms) > 1 and options.alpha == "cv" and not options.one_se:
+        rough = _tried(terms, replace(options, nested=False), refine=False)
+        limit = (1 + REFINED) * min(each.errors[0] for each in rough)
+        terms = [each.terms for each in rough if each.errors[0] <= limit]
+    best, *others = _tried(terms, options)
+    for other in others:
+        if _is_less(other.errors, best.errors):
+            best = other
+    return best.terms, best.choice
+
+
+class _Tried(NamedTuple):
+    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups."""
+
+    errors: list[float]
+    terms: _Terms
+    choice: Choice[FactoredSequence]
+
+
+def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
+    """Return the terms with a sequence; raise NoStepsError if there are none."""
+    tried: list[_Tried] = []
+    refused: NoStepsError | None = None
     for terms in candidates:
         try:
-            choice = _least_squares(terms, options)
+            choice = _least_squares(terms, options, refine=refine)
         except NoStepsError as error:
             refused = error
             continue
         errors = [choice.mean_error(options.horizon(terms.expansion.groups))]
         errors += [] if choice.errors is None else [float(choice.errors[-1])]
-        if best is None or _is_less(errors, best[0]):
-            best = errors, terms, choice
-    if best is None:
-        raise refused
-    return best[1:]
+        tried.append(_Tried(errors, terms, choice))
+    if not tried:
+        raise refused or TrainingError("no terms")
+    return tried
 
 
 def _is_less(errors: Many[float], than: Many[float]) -> bool:
@@ -368,23 +395,35 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
     return False
 
 
-def _least_squares(terms: _Terms, options: Options) -> Choice[FactoredSequence]:
-    groups, parts = terms.expansion.terms, terms.parts
+def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
+    groups, parts, gram = terms.expansion.terms, terms.parts, terms.gram
+    rules: Any = {
+        "cost_blind": options.cost_blind,
+        "doubling": options.doubling,
+        "epsilon": options.epsilon,
+        "first": options.forced(groups),
+    }
+    grown = options.horizon(groups)
+    jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
+    kernels = options.method == "fr" and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
+    if kernels and options.alpha == "cv":
+        choice = cross_validated(
+            gram,
+            split(parts, KernelFold),
+            lambda gram: kernel_sequencer(gram, groups, **rules),
+            options,
+            horizon=grown,
+            n_jobs=jobs,
+            refine=refine,
+        )
+        sequence = factored(gram, groups, choice.sequence, choice.alpha)
+        return Choice(choice.alpha, sequence, choice.alphas, choice.errors)
 
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(
-            gram,
-            groups,
-            options.method,
-            cost_blind=options.cost_blind,
-            doubling=options.doubling,
-            epsilon=options.epsilon,
-            first=options.forced(groups),
-        )
+        return sequencer(gram, groups, options.method, **rules)
 
     folds = [] if len(parts) == 1 else split(parts)
-    jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
-    return cross_validated(terms.gram, folds, orders, options, horizon=options.horizon(groups), n_jobs=jobs)
+    return cross_validated(gram, folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +28,7 @@ from anytime.groups import COST_TOLERANCE
 from anytime.model.prefixes import PrefixModels, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import Sequence
+from anytime.selection.kernels import Kernels, rotated_rows
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
 
@@ -89,6 +92,35 @@ class Fold:
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
 
 
+class KernelFold(Fold):
+    """A held-out fold with fewer rows than columns: one Cholesky factorisation of a kernel per penalty and prefix."""
+
+    @cached_property
+    def _rows(self) -> tuple[Kernels, Float]:
+        return Kernels.of(self.train), rotated_rows(self.held.S)[0]
+
+    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
+        """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9."""
+        kernels, held = self._rows
+        A, B, q = kernels.A[:, columns], held[:, columns], self.held.q[columns]
+        last = np.array(longest or [len(ends) - 1] * len(alphas))
+        errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
+        errors[:, 0] = self.held.yy
+        K = np.zeros((len(A), len(A)))
+        for prefix, (start, end) in enumerate(pairwise(ends.tolist()), start=1):
+            if start < end:
+                K += kernels.of_columns(columns[start:end])
+            for i in np.flatnonzero(last >= prefix).tolist():
+                if start == end:
+                    errors[i, prefix] = errors[i, prefix - 1]
+                    continue
+                w = np.dot(A[:, :end].T, kernels.factor(K, alphas[i]).solve(kernels.y))
+                errors[i, prefix] = (
+                    self.held.yy + np.sum((B[:, :end] @ w) ** 2, axis=0) - 2 * np.sum(q[:end] * w, axis=0)
+                )
+        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
+
+
 class NoStepsError(TrainingError):
     """No group's projection of the responses is longer than epsilon."""
 
@@ -126,13 +158,13 @@ def with_rows(parts: Many[Moments]) -> list[int]:
     return full
 
 
-def split(parts: Many[Moments]) -> list[Fold]:
+def split(parts: Many[Moments], kind: type[Fold] = Fold) -> list[Fold]:
     """Hold out each of the parts in turn; skip parts without rows."""
     full = [parts[f] for f in with_rows(parts)]
     folds = []
     for f, part in enumerate(full):
         train = Gram.of(Moments.merged(full[:f] + full[f + 1 :]))
-        folds.append(Fold(train, train.held_out_moments(part)))
+        folds.append(kind(train, train.held_out_moments(part)))
     return folds
 
 
@@ -172,6 +204,7 @@ def cross_validated(
     errors: Callable[[S, Many[float]], Errors] | None = None,
     horizon: float | None = None,
     n_jobs: int | None = 1,
+    refine: bool = True,
 ) -> Choice[S]:
     """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
 
@@ -188,6 +221,7 @@ def cross_validated(
             every=1 if options.one_se and errors is None else EVERY,
             horizon=horizon,
             n_jobs=n_jobs,
+            refine=refine,
         )
     else:
         alpha = options.grid[0]
@@ -215,6 +249,7 @@ def choose(
     every: int = 1,
     horizon: float | None = None,
     n_jobs: int | None = 1,
+    refine: bool = True,
 ) -> Choice[S]:
     """Choose the penalties from a grid (ascending); with one value, compute its errors.
 
@@ -230,7 +265,9 @@ def choose(
     horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
         with the error of its last prefix. By default each order counts up to its end.
     n_jobs : threads that share out orders and folds, as in joblib.
+    refine : without, measure at every `every`-th penalty only.
     """
+    distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
     curves = _Curves(folds, grid, errors, n_jobs)
     sequences: dict[int, S] = {}
     areas: dict[int, Float] = {}
@@ -244,7 +281,7 @@ def choose(
     places = range(0, len(grid), every)
     if errors is None or every == 1:
         learn(places)
-        for distance in _distances(every):
+        for distance in distances:
             learn(_near(_stacked(areas, curves.weights), sorted(areas), len(grid), distance))
     else:
         middle = len(places) // 2
@@ -258,7 +295,7 @@ def choose(
     chosen = sequences[best]
     steps = len(chosen.steps)
     curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
-    for distance in _distances(1 if errors else every):
+    for distance in distances:
         measured = curves.of(chosen)
         paid = Errors(_padded(measured, steps)[..., 1:], curves.weights)  # the base rate has no penalty
         curves.measure([(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})])
@@ -309,11 +346,6 @@ class _Curves(Generic[S]):
         fold, sequence, steps = task
         alphas = [self._grid[i] for i in steps]
         return fold.errors(sequence.columns, sequence.ends, alphas, list(steps.values()))
-
-
-def _distances(every: int) -> list[int]:
-    """Return the distances to measure at after every `every`-th penalty, a power of 2: halves, down to 1."""
-    return [every >> k for k in range(1, every.bit_length())]
 
 
 def _near(errors: Errors, measured: list[int], count: int, distance: int) -> dict[int, int]:

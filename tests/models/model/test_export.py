@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,14 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 t = ((value - term["centre"]) / term["scale"]) ** term["power"]
             case "level":
                 t = float(value == term["level"])
+            case "sine" | "cosine" as wave:
+                angle = 2 * math.pi * value / term["period"]
+                t = math.sin(angle) if wave == "sine" else math.cos(angle)
+            case "month" | "weekday" | "hour" as part:
+                moment = datetime(1970, 1, 1) + timedelta(seconds=value)
+                t = float(
+                    {"month": moment.month, "weekday": moment.weekday(), "hour": moment.hour}[part] == term["level"]
+                )
             case "other":
                 t = float(not known)
         found.append(t - term["mean"])
@@ -330,6 +339,9 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
         "deck": rng.choice(cities[:3], rows),
         "floor": rng.integers(1, 4, rows),
         "sunny": rng.random(rows) < 0.3,
+        "angle": rng.uniform(-400.0, 400.0, rows),
+        "when": rng.uniform(-6e10, 2.5e11, rows),
+        "day": 86_400.0 * rng.integers(0, 20_000, rows),
     }
     bases: dict[str, Any] = {
         "bounded": {"basis": "linear", "range": [-1.0, 1.5]},
@@ -339,6 +351,7 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
         "deck": {"basis": "categories", "levels": ["Oslo", 'a "b" \\'], "other": False},
         "floor": {"basis": "categories"},
         "sunny": {"basis": str(rng.choice(["categories", "linear"]))},
+        "angle": {"basis": "cyclic:360"},
     }
     for name, values in raw.items():
         if name not in ("floor", "sunny") and rng.random() < 0.7:
@@ -348,7 +361,8 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     cuts = [0, *sorted(rng.choice(np.arange(1, len(names)), 3, replace=False).tolist()), len(names)]
     parts = [{"name": f"g{i}", "features": names[a:b], "cost": 1.0 + i} for i, (a, b) in enumerate(pairwise(cuts))]
     parts[2]["requires"] = ["visit"]
-    given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases}
+    types = {"when": "date", "day": "date"}
+    given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases, "types": types}
     groups = learned_groups(load_groups(given), Sample(raw))
     if seed % 2:
         groups = groups.with_pairs(random_pairs(groups, rng))
@@ -411,7 +425,7 @@ def test_c_refuses_an_index_that_no_level_has(tmp_path: Path) -> None:
     model, _ = mixed(0)
     ask = compiled(model.save(tmp_path / "m.safetensors"), tmp_path, "ask.c", "-DANYTIME_REAL=float")
     ((group, j, levels),) = [
-        (number, place.features.index("deck"), place.expansion.categories[place.features.index("deck")].levels)
+        (number, place.features.index("deck"), place.expansion.categories[place.features.index("deck")].labels)
         for number, place in enumerate(model.places.values())
         if "deck" in place.features
     ]

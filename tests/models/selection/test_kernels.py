@@ -1,0 +1,130 @@
+"""Where rows are fewer than columns, kernels of the rows give the orders and the errors of the columns' moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytime.groups import FeatureGroups, load_groups
+from anytime.moments.accumulate import fold_moments_of
+from anytime.moments.moments import Gram, Moments
+from anytime.selection import factored, sequence
+from anytime.selection.kernels import kernel_sequencer, rotated_rows, rows_are_fewer
+from anytime.training.fit import fit
+from anytime.training.model_selection import KernelFold, split
+from anytime.training.options import GRID, Options
+from anytime.types import Float
+from models.properties import quick
+
+
+@dataclass(frozen=True, eq=False)
+class Wide:
+    """Fewer rows than columns, some of them missing, constant or copies."""
+
+    parts: list[Moments] = field(repr=False)
+    groups: FeatureGroups
+
+    @property
+    def gram(self) -> Gram:
+        return Gram.of(Moments.merged(self.parts))
+
+
+def wide(seed: int, *, size: int = 20, requires: bool = False, rows: int = 24, noise: float = 1.0) -> Wide:
+    rng = np.random.default_rng(seed)
+    count, D = 5, 5 * size
+    X: Float = rng.normal(size=(rows, D))
+    X[:, 1:] += 0.7 * X[:, :-1]
+    Y = X[:, ::9] @ rng.normal(size=(len(range(0, D, 9)), 2)) + noise * rng.normal(size=(rows, 2))
+    X[:, 3] = 1.0
+    X[:, 7] = X[:, 30]
+    X[rng.random(X.shape) < 0.02] = np.nan
+    content: list[dict[str, object]] = [
+        {"name": f"g{g}", "features": [f"x{g * size + j}" for j in range(size)], "cost": float(rng.uniform(1, 5))}
+        for g in range(5)
+    ]
+    content.append({"name": "none", "features": [], "cost": 1.0})
+    if requires:
+        content[1]["requires"] = ["none"]
+        content[2]["requires"] = ["g3"]
+    weights = rng.uniform(0.5, 2.0, rows)
+    parts = fold_moments_of(X, Y, weights, np.arange(rows) % count, count)
+    return Wide(parts, load_groups({"groups": content}))
+
+
+@quick(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_rotated_rows_have_the_second_moments(seed: int) -> None:
+    S = wide(seed).gram.S
+    A, pivots = rotated_rows(S)
+    assert len(A) == np.linalg.matrix_rank(S, tol=1e-9)
+    np.testing.assert_allclose(A.T @ A, S, atol=1e-10)
+    np.testing.assert_allclose(np.tril(A[:, pivots], -1), 0.0)
+
+
+@quick(max_examples=30)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((1e-7, 1e-3, 0.5)),
+    st.sampled_from((None, 0.4)),
+)
+def test_orders_are_those_of_the_sweep(
+    seed: int, requires: bool, doubling: bool, blind: bool, alpha: float, epsilon: float | None
+) -> None:
+    problem = wide(seed, requires=requires)
+    gram, groups = problem.gram, problem.groups
+    expected = sequence(
+        gram, groups, "fr", alpha, cost_blind=blind, doubling=doubling, epsilon=epsilon, first=[4] * requires
+    )
+    found = kernel_sequencer(gram, groups, cost_blind=blind, doubling=doubling, epsilon=epsilon, first=[4] * requires)(
+        alpha
+    )
+    assert [step.adds for step in found.steps] == [step.adds for step in expected.steps]
+    assert found.doubling_until == expected.doubling_until
+    np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-6, atol=1e-9)
+    assert found.longest == (None if expected.longest is None else pytest.approx(expected.longest, rel=1e-4, abs=1e-6))
+    whole = factored(gram, groups, found, alpha)
+    np.testing.assert_allclose(whole.z, expected.z, rtol=1e-6, atol=1e-8)
+    assert (whole.longest, whole.doubling_until) == (found.longest, found.doubling_until)
+
+
+@quick(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_errors_are_those_of_the_moments(seed: int) -> None:
+    problem = wide(seed)
+    order = sequence(problem.gram, problem.groups, "fr", 1e-3)
+    alphas, longest = [1e-7, 1e-3, 0.5], [6, 3, 6]
+    for literal, fold in zip(split(problem.parts), split(problem.parts, KernelFold), strict=True):
+        expected = literal.errors(order.columns, order.ends, alphas, longest)
+        found = fold.errors(order.columns, order.ends, alphas, longest)
+        assert (np.isinf(found) == np.isinf(expected)).all()
+        measured = np.isfinite(expected)
+        np.testing.assert_allclose(found[measured], expected[measured], rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_fit_makes_the_same_choices_by_kernels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide(seed, size=40, noise=15.0)
+    assert rows_are_fewer(24, 200, 6)
+    options = Options(alpha="cv", nested=seed % 2 == 0)
+    by_rows = fit(problem.parts, problem.groups, options)
+    monkeypatch.setattr("anytime.training.fit.rows_are_fewer", lambda *_: False)
+    by_columns = fit(problem.parts, problem.groups, options)
+    assert by_rows.alpha == by_columns.alpha
+    assert by_rows.alphas.tolist() == by_columns.alphas.tolist()
+    assert [step.adds for step in by_rows.sequence.steps] == [step.adds for step in by_columns.sequence.steps]
+    assert by_rows.errors == pytest.approx(by_columns.errors, rel=1e-6)
+    np.testing.assert_allclose(by_rows.prefixes.packed, by_columns.prefixes.packed, rtol=1e-5, atol=1e-9)
+    assert set(by_rows.alphas[1:]) <= set(GRID)
+
+
+def test_kernels_are_for_few_rows_and_groups() -> None:
+    assert not rows_are_fewer(1000, 900, 6)
+    assert not rows_are_fewer(100, 1000, 500)
+    assert rows_are_fewer(1280, 5000, 6)
