@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
@@ -29,7 +30,16 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
-from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.errors import (
+    AnytimeError,
+    AnytimeWarning,
+    ArtifactError,
+    GroupsError,
+    TableError,
+    TrainingError,
+    ValuesError,
+    listed,
+)
 from anytime.families import family_names, family_of
 from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
@@ -48,6 +58,7 @@ from anytime.training.fit import Fit, fit, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
+from anytime.training.warnings import warnings_of
 from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Task
 
 
@@ -86,6 +97,8 @@ class _Restored:
             model.costs,
             np.array([each.explained_variance for each in expected]),
             None if None in errors else np.array(errors, dtype=np.float64),
+            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
+            tuple(self.chosen),
         )
 
 
@@ -117,7 +130,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         method: Method = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
-        alpha: float | Literal["cv"] = 1e-5,
+        alpha: float | Literal["cv"] = "cv",
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
@@ -302,7 +315,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return changed if keep_moments else replace(changed, moments=None, curvatures=None)
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
         origin = provenance(known, "memory", folds=self._fold_count, seed=seed)
-        return known.model(name, self._target, origin, keep_moments=keep_moments)
+        return known.model(
+            name, self._target, origin, keep_moments=keep_moments, left_out=self._emptied, remarks=self._remarks
+        )
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
@@ -370,6 +385,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
             self.fit_ = fit(stream.moments, self._groups, options)
         self._stream = stream
+        for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
+            warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -474,6 +491,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             clamp=self.clamp,
             seed=_seed(self.random_state),
         )
+        self._remarks = found.warnings
+        self._emptied = tuple(name for name in groups.names if name not in self._groups.positions)
+        groups = self._groups
         self._learns = found.sample is not None
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)

@@ -75,6 +75,11 @@ def check_family(family: FamilyName, target: Target) -> None:
         raise TrainingError(f"family {family} fits one target, and {len(columns)} are given; name one")
 
 
+def class_shares(means: Float) -> Float:
+    """Return the share of each class (classes,), given the means (P,) of the responses."""
+    return np.array([1 - means[0], means[0]]) if len(means) == 1 else means
+
+
 def class_codes(Y: Float) -> Index:
     """Return the class index (rows,) that indicators Y (rows, P) encode; a single response marks the second of two."""
     if Y.shape[1] == 1:

@@ -122,7 +122,13 @@ Costs = Annotated[
 ]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
-DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+MissingTarget = Annotated[
+    Literal["drop", "error"],
+    typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them."),
+]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
+]
 Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -156,12 +162,20 @@ class RowOptions(TableFormat):
     """Which rows of a table count, how much, and how they are read."""
 
     weights: Weights = None
+    missing_target: MissingTarget = "drop"
     drop_missing_target: DropMissing = False
     n_jobs: Jobs = None
 
     @property
     def jobs(self) -> int:
         return workers(self.n_jobs)
+
+    @property
+    def drops_missing(self) -> bool:
+        """Return whether rows without a target are left out; otherwise they are an error."""
+        if self.drop_missing_target and self.missing_target == "error":
+            raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
+        return self.missing_target == "drop"
 
 
 @dataclass(frozen=True, kw_only=True)

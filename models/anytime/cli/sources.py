@@ -89,6 +89,12 @@ class TableSource(TrainingRows):
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
+    emptied: tuple[str, ...] = ()
+    """Groups that have no usable column."""
+    warnings: tuple[str, ...] = ()
+    """What users should know of the columns."""
+    unusable: tuple[str, ...] = ()
+    """Columns that are left out."""
 
     @property
     def name(self) -> str:
@@ -122,6 +128,8 @@ class MomentsSource:
 
     stored: StoredMoments
     columns: Columns
+    emptied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -196,6 +204,7 @@ def open_table_source(
     for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
+    complete = groups
     groups = groups.without(plan.drop) if plan.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
@@ -214,20 +223,31 @@ def open_table_source(
         stated=stated,
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
-        drop_missing=plan.drop_missing_target,
+        drop_missing=plan.drops_missing,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, plan.task, plan.likelihood, partial=partial)
-    dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drop_missing_target)
-    ignored = [name for name in dataset.check() if name not in table.index]
+    dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
+    ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
-    if found.missing:
-        remark(f"left out: {found.missing} of {found.rows} rows without a target")
+    remark_missing(found)
     note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
-    return TableSource(dataset, folds, plan.seed, plan.jobs, known, found.used, note, backend)
+    return TableSource(
+        dataset,
+        folds,
+        plan.seed,
+        plan.jobs,
+        known,
+        rows=found.used,
+        remark=note,
+        backend=backend,
+        emptied=tuple(name for name in complete.names if name not in groups.positions),
+        warnings=found.warnings,
+        unusable=tuple(found.unusable),
+    )
 
 
 def _note(found: Survey, target: Target) -> str:
@@ -252,7 +272,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--query": plan.query,
         "--weights": plan.weights,
         "--drop": plan.drop,
-        "--drop-missing-target": plan.drop_missing_target,
+        "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
     }
@@ -272,9 +292,17 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     return MomentsSource(stored, Columns(plan.changed(groups), stored.target, record.query, record.weights))
 
 
+def remark_missing(found: Survey) -> None:
+    """Print how many rows of a table without a target are left out, if there are some."""
+    if found.missing:
+        remark(f"left out: {found.missing} of {found.rows} rows of {Path(found.table).name} without a target")
+
+
 def open_test(test: Path, source: Source, tables: TableFormat) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(Dataset(tables.open(test), *source.columns))[0]
+    dataset, found = checked_dataset(Dataset(tables.open(test), *source.columns))
+    remark_missing(found)
+    return dataset
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float, tables: TableFormat) -> Dataset:
@@ -290,8 +318,9 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, tables: T
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(Dataset(tables.open(calibrate), *source.columns))
-    conformal_rank(rows, coverage)
+    dataset, found = checked_dataset(Dataset(tables.open(calibrate), *source.columns))
+    remark_missing(found)
+    conformal_rank(found.used, coverage)
     return dataset
 
 
@@ -301,8 +330,9 @@ def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> 
     target = manifest.learned
     if refit.data is None or target.law.least_squares:
         return None
-    dataset, rows = checked_dataset(
-        Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drop_missing_target)
+    dataset, found = checked_dataset(
+        Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
-    source = TableSource(dataset, 1, 0, refit.jobs, target, rows)
+    remark_missing(found)
+    source = TableSource(dataset, 1, 0, refit.jobs, target, found.used)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))

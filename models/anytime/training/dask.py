@@ -243,7 +243,8 @@ class ClusterDesign(Design):
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         gram = light(self.gram)
-        design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, self.dtype, n_jobs=1)
+        kept = self.held, self.retained, self.centre, self.dtype
+        design = BlockDesign(gram, self.family, self.weight, self.ridge, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             found: list[Any] = self.client.gather(futures)

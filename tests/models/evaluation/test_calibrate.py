@@ -328,8 +328,8 @@ def test_calibrating_changes_nothing_else_and_not_the_model_given(tmp_path: Path
 
 def test_a_checked_dataset_calibrates_as_its_table(tmp_path: Path) -> None:
     given = PROBLEMS["count"]
-    dataset, rows = held_out(given.model, given.table(tmp_path, HELD))
-    assert rows == 130
+    dataset, found = held_out(given.model, given.table(tmp_path, HELD))
+    assert found.used == 130
     assert calibrated(given.model, dataset).manifest == given.calibrated(tmp_path, HELD).manifest
 
 
