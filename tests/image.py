@@ -13,9 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tests.guides import ROOT, Shell, blocks_of
+from guides import ROOT, Shell, blocks_of
 
 __all__ = ["main", "section", "shown"]
 

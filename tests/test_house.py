@@ -104,7 +104,7 @@ def test_every_command_is_documented_and_has_its_module() -> None:
     commands = {*COMMANDS, *installed}
     assert not {name for name in commands if f"anytime {name}" not in text_of()}
     for name, (module, _) in COMMANDS.items():
-        assert callable(getattr(importlib.import_module(f"anytime.cli.{module}"), name))
+        assert callable(getattr(importlib.import_module(f"anytime.cli.{module}"), name.replace("-", "_")))
 
 
 def limits(field: FieldInfo) -> str:

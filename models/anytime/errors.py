@@ -108,8 +108,8 @@ def summary(error: BaseException) -> str:
 
 
 def unusable(column: str, kind: object) -> str:
-    """Return the message for a column, quoted, of a type that is neither number nor text."""
+    """Return the message for a column, quoted, of a type that is neither number, text nor date."""
     return (
-        f"column {column} is {kind}; expected numbers or text: convert it (a date to days since a fixed date, for "
+        f"column {column} is {kind}; expected numbers, text or dates: convert it (a duration to seconds, for "
         "example), or leave the column out"
     )

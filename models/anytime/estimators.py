@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
@@ -23,18 +24,19 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.columns import WEIGHTS, check_finite, feature_matrix, valid_weights
+from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
-from anytime.errors import AnytimeError, GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Clamp, sample_size
+from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
-from anytime.groups import FeatureGroups, load_groups, singletons
+from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.prediction import LoadedModel
+from anytime.inference.prediction import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
@@ -68,6 +70,25 @@ class _Stream(NamedTuple):
     moments: list[Moments]
 
 
+class _Restored:
+    """What an estimator learned, as a model file records it: the attributes of a `Fit` that predictions need."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        manifest = model.manifest
+        expected = [model.expected(prefix) for prefix in range(model.steps + 1)]
+        errors = [each.cv_error for each in expected]
+        self.of = model
+        self.prefixes, self.expansion, self.guarantee = model.prefixes, model.expansion, manifest.guarantee
+        self.alpha = manifest.alpha
+        self.alphas: Float = np.array([manifest.alpha, *(step.alpha for step in manifest.steps)])
+        self.chosen = [step.group for step in manifest.steps]
+        self.curve = Curve(
+            model.costs,
+            np.array([each.explained_variance for each in expected]),
+            None if None in errors else np.array(errors, dtype=np.float64),
+        )
+
+
 def _learns_from_streams(estimator: Estimator) -> bool:
     """Return true if the fit needs only the moments of the rows, else raise, as `available_if` expects."""
     if estimator.family != "gaussian" and not (estimator.family == "auto" and is_regressor(estimator)):
@@ -77,8 +98,8 @@ def _learns_from_streams(estimator: Estimator) -> bool:
     return True
 
 
-GivenGroups: TypeAlias = str | Path | dict[str, Any] | FeatureGroups | None
-"""Groups as an estimator accepts them: the path of a file, its content, or None for each column at cost 1."""
+GivenGroups: TypeAlias = GroupsSource | None
+"""Groups as an estimator accepts them; None is each column at cost 1."""
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -130,15 +151,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return tags
 
     @property
+    def _known(self) -> Fit | _Restored:
+        """Return what was learned, here or by the trainer of a model file."""
+        restored: _Restored | None = getattr(self, "_restored", None)
+        return restored or self.fit_
+
+    @property
     def sequence_(self) -> list[str]:
         """The chosen group of each step, in order."""
-        return [self.fit_.groups.names[self.fit_.raw(step)[-1]] for step in self.fit_.sequence.steps]
+        check_is_fitted(self)
+        return list(self._known.chosen)
 
     @property
     def coef_(self) -> Float:
         """Coefficients of the whole sequence, one for each term of each column: (terms,) or (terms, P)."""
         check_is_fitted(self)
-        prefixes = self.fit_.prefixes
+        prefixes = self._known.prefixes
         padded = np.zeros((len(prefixes.mean) + 1, len(prefixes.intercept)))  # the last for columns in no group
         padded[prefixes.columns[: prefixes.ends[-1]]] = prefixes.coef(prefixes.steps)
         coef = padded[np.concatenate(self._terms_of_columns)]
@@ -147,7 +175,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _terms_of_columns(self) -> list[list[int]]:
         """The terms of each column of X, in its order; [-1] for a column in no group. Last those of pairs."""
-        expansion = self.fit_.expansion
+        expansion = self._known.expansion
         columns = [[-1] for _ in range(self.n_features_in_)]
         for j, (start, stop) in zip(self._columns.tolist(), expansion.spans, strict=True):
             columns[j] = list(range(start, stop))
@@ -158,7 +186,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
         check_is_fitted(self)
-        names, terms = self._input_names(input_features), self.fit_.groups.features
+        names, terms = self._input_names(input_features), self._known.expansion.terms.features
         columns = zip((*names, ""), self._terms_of_columns, strict=False)  # without a column: pairs, if there are some
         return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
 
@@ -179,7 +207,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def intercept_(self) -> float | Float:
         """Intercept of the whole sequence for raw features: the score where every feature is 0; a number, or (P,)."""
         check_is_fitted(self)
-        prefixes = self.fit_.prefixes
+        prefixes = self._known.prefixes
         used = prefixes.columns[: prefixes.ends[-1]]
         intercept = prefixes.intercept_of(prefixes.steps) - prefixes.mean[used] @ prefixes.coef(prefixes.steps)
         return float(intercept[0]) if self._is_single else intercept
@@ -187,52 +215,93 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _is_single(self) -> bool:
         """Whether there is one response, and it is not a matrix of one column."""
-        return len(self.fit_.prefixes.intercept) == 1 and getattr(self, "_flat", True)
+        return len(self._known.prefixes.intercept) == 1 and getattr(self, "_flat", True)
 
     @property
     def alpha_(self) -> float:
         """The penalty that ordered the groups."""
-        return float(self.fit_.alpha)
+        return float(self._known.alpha)
 
     @property
     def alphas_(self) -> Float:
         """The penalty of each prefix, (steps + 1,); element 0 belongs to the base rate, which has no coefficients."""
-        return self.fit_.alphas
+        return self._known.alphas
 
     @property
     def costs_(self) -> Float:
         """The cumulative cost of each prefix, (steps + 1,)."""
-        return self.fit_.sequence.costs
+        return self._known.curve.costs
 
     @property
     def curve_(self) -> Curve:
         """Cost, explained variance and error of every prefix."""
-        return self.fit_.curve
+        return self._known.curve
 
     @property
     def guarantee_(self) -> Guarantee:
         """The theoretical guarantee of the sequence."""
-        return self.fit_.guarantee
+        return self._known.guarantee
 
     @property
     def model_(self) -> LoadedModel:
         """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
+        known = self._known
+        if isinstance(known, _Restored):
+            return known.of
         built: tuple[Fit, LoadedModel] | None = getattr(self, "_built", None)
-        if built is None or built[0] is not self.fit_:
+        if built is None or built[0] is not known:
             model = self._model("model", keep_moments=True)
-            self._built = built = (self.fit_, LoadedModel.of(model))
+            self._built = built = (known, LoadedModel.of(model))
         return built[1]
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
         """Write the model file; the model is named after the file unless `name` is given."""
         return self._model(name or Path(path).stem, keep_moments=keep_moments).save(path)
 
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Return a model file as a fitted estimator; its parameters are the options that the file records.
+
+        Raises ArtifactError if the file is not a model, or one of another kind of target.
+        """
+        model = load(path)
+        manifest = model.manifest
+        if (manifest.classes is None) != issubclass(cls, RegressorMixin):
+            what = "classes" if manifest.classes is not None else "numbers"
+            other = "AnytimeClassifier" if manifest.classes is not None else "AnytimeRegressor"
+            raise ArtifactError(f"{str(path)!r} is a model of {what}; load it by {other}.load")
+        estimator = cls(
+            model.groups,
+            family=manifest.family,
+            method=manifest.method,
+            cost_blind=manifest.cost_blind,
+            doubling=manifest.doubling,
+            alpha=manifest.alpha,
+        )
+        estimator._restored = _Restored(model)
+        estimator._given_groups = estimator._groups = model.groups
+        estimator._names = list(model.groups.features)
+        estimator._columns = np.arange(len(estimator._names))
+        estimator._target = Target(manifest.task, manifest.target, manifest.classes)
+        estimator._flat = len(manifest.target) == 1
+        estimator.n_features_in_ = len(estimator._names)
+        if estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
+            estimator.feature_names_in_ = np.array(estimator._names, dtype=object)
+        if manifest.classes is not None:
+            estimator.classes_ = np.array(manifest.classes)
+        return estimator
+
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
+        known = self._known
+        if isinstance(known, _Restored):
+            model = known.of
+            changed = replace(model, manifest=model.manifest.model_copy(update={"name": name}))
+            return changed if keep_moments else replace(changed, moments=None, curvatures=None)
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
-        origin = provenance(self.fit_, "memory", folds=self._fold_count, seed=seed)
-        return self.fit_.model(name, self._target, origin, keep_moments=keep_moments)
+        origin = provenance(known, "memory", folds=self._fold_count, seed=seed)
+        return known.model(name, self._target, origin, keep_moments=keep_moments)
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
@@ -258,6 +327,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
         before = self.__dict__.copy()
         try:
+            self._restored: _Restored | None = None
             self._learn_rows(X, y, sample_weight, query, classes, decay)
         except BaseException:
             self.__dict__.clear()
@@ -300,20 +370,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self.fit_ = fit(stream.moments, self._groups, options)
         self._stream = stream
 
-    def _table(self, X: Any, *, first: bool, least: int = 1) -> MemoryTable:
-        """Return valid rows as a table; the first determine the columns."""
+    def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
+        """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
         if not is_frame(X):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
         table = table_of("X", X)
+        if not first and not all(map(table.has, self.feature_names_in_)) and all(map(table.has, needed)):
+            return table
         if self._given_groups is not None:
             if first:
                 self._given_groups = self._given_groups.matched(table.columns)
             features = list(self._given_groups.features)
             lacking = [name for name in features if not table.has(name)]
             if lacking:
-                what = f"the table has no column {listed(lacking)}, which the groups name"
-                raise GroupsError(f"{what}; expected every feature")
+                what = f"X has no column {listed(lacking)}, which the groups name"
+                if first:
+                    raise GroupsError(f"{what}; expected every feature")
+                lacking = [name for name in needed if not table.has(name)]
+                what = f"X has no column {listed(lacking)}; expected the columns of every group in the prefix"
+                raise GroupsError(f"{what}: a smaller budget uses fewer, and `model_.predict` goes without a group")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
             raise TableError(f"X has {table.rows} rows; expected at least {least}")
@@ -324,13 +400,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
-        check_kind("X", X)
+        if getattr(getattr(X, "dtype", None), "kind", "f") != "M":  # dates are features, and no target or weight
+            check_kind("X", X)
         with _one_kind_of_error():
             X = X if hasattr(X, "dtype") or hasattr(X, "iloc") else np.asarray(X)
             X = check_array(
                 X,
                 accept_sparse="csr",
-                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUST" else "numeric",
+                dtype=None if getattr(getattr(X, "dtype", None), "kind", "O") in "OUSTM" else "numeric",
                 ensure_all_finite=False,  # the moments find infinities in the same pass
                 ensure_min_samples=least,
                 estimator=self,
@@ -341,7 +418,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             names = [f"x{j}" for j in range(X.shape[1])]
             if self._given_groups is not None:
                 self._given_groups = self._given_groups.matched(names)
-                names = _array_names(names, self._given_groups)
+                names = array_columns(X.shape[1], self._given_groups)
             self._names = names
         return table_of("X", X, self._names)
 
@@ -438,33 +515,43 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
         return 5 if needed else None
 
-    def _checked(self, X: Any) -> Float:
-        """Return the validated rows to predict (n, columns), NaN where missing."""
-        check_is_fitted(self)
-        table, groups = self._table(X, first=False), self._groups
-        (batch,) = table.batches(groups.features, table.rows, types=groups.column_types)
+    def _checked(self, X: Any, prefix: int) -> Float:
+        """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
+        groups, fitted = self._groups, self._known
+        used = fitted.expansion.columns_of(fitted.prefixes.columns[: fitted.prefixes.ends[prefix]]).tolist()
+        needed = [groups.features[j] for j in used]
+        table = self._table(X, first=False, needed=needed)
+        found = np.full((table.rows, len(groups.features)), np.nan, order="F")
+        if not needed:
+            return found
+        (batch,) = table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed})
+        levels = {used.index(j): basis for j, basis in fitted.expansion.categories.items() if j in used}
         try:
-            checked = feature_matrix(batch, groups.features, self.fit_.expansion.categories)
+            checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
         except TableError as error:
             raise TableError(f"X: {error}") from None
-        found: Float = np.asarray(dense(checked), dtype=np.float64)
-        infinite = np.isinf(found).any(axis=0)
+        infinite = np.isinf(checked).any(axis=0)
         if infinite.any():
-            check_finite(batch, groups.features[int(infinite.argmax())])
+            check_finite(batch, needed[int(infinite.argmax())])
+        if len(needed) == found.shape[1]:
+            return checked
+        found[:, used] = checked
         return found
 
     def _scores(self, X: Any, budget: float | None) -> Float:
         """Return the scores (n, P) of the longest prefix within a budget."""
-        checked = self._checked(X)
-        return self.fit_.prefixes.predict(checked, self._affordable(budget))
+        check_is_fitted(self)
+        prefix = self._affordable(budget)
+        return self._known.prefixes.predict(self._checked(X, prefix), prefix)
 
     def _affordable(self, budget: float | None) -> int:
-        return affordable(self.fit_.sequence.costs, checked_budget(budget, self._groups.cost_unit))
+        return affordable(self._known.curve.costs, checked_budget(budget, self._groups.cost_unit))
 
     def _contributions(self, X: Any, budget: float | None) -> Contributions:
         """Return the contributions of the longest prefix within a budget: arrays (n,) or (n, P) for each name."""
-        checked, prefix = self._checked(X), self._affordable(budget)
-        prefixes, single = self.fit_.prefixes, self._is_single
+        prefix = self._affordable(budget)
+        checked = self._checked(X, prefix)
+        prefixes, single = self._known.prefixes, self._is_single
         intercept, names = prefixes.intercept_of(prefix), self.model_.computed[prefix]
 
         def shaped(values: Float) -> Float:
@@ -475,9 +562,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return contributions(self.model_, names, terms, coef, base, shaped)
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
-        checked = self._checked(X)
-        for prefix in range(len(self.fit_.sequence.steps) + 1):
-            yield self.fit_.prefixes.predict(checked, prefix)
+        check_is_fitted(self)
+        checked = self._checked(X, self._known.prefixes.steps)
+        for prefix in range(self._known.prefixes.steps + 1):
+            yield self._known.prefixes.predict(checked, prefix)
 
 
 def _free(table: Table, name: str) -> str:
@@ -526,27 +614,12 @@ def _column(name: str, values: Any) -> NDArray[Any]:
     return array if hasattr(values, "dtype") or array.dtype.kind != "f" else np.asarray(values, dtype=object)
 
 
-def _array_names(names: list[str], groups: FeatureGroups) -> list[str]:
-    """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
-
-    Raises GroupsError if the features are not among the former, and their number differs.
-    """
-    if set(groups.features) <= set(names):
-        return names
-    if len(groups.features) == len(names):
-        return list(groups.features)
-    raise GroupsError(
-        f"X has {len(names)} columns without names and the groups have {len(groups.features)} features; "
-        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
-    )
-
-
 def check_kind(name: str, values: Any) -> None:
     """Raise TableError if values have a dtype that is neither numbers nor text."""
     dtype = getattr(values, "dtype", None)
     match getattr(dtype, "kind", "f"):
         case "m" | "M":
-            remedy = "numbers: convert dates to days since a fixed date, for example"
+            remedy = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
         case "c":
             remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
         case "V":
@@ -602,8 +675,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     Parameters
     ----------
-    groups : the feature groups: path of a groups file, the same structure as a dict, or None for each column at cost 1.
-        A DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
+    groups : the feature groups: path of a groups file, the same structure as a dict, a short form such as
+        `{"a": ["age", "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A
+        DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; or "poisson", for counts.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.

@@ -6,6 +6,8 @@ A groups file is JSON or YAML::
     ["resize"]}]}
 
 A cost is a number, for each row, or `{"fixed": 2.0, "per_row": 0.5}`, for a call that computes several rows together.
+Short forms are `{"hog": ["hog_0", "hog_1"], "lidar": {"features": ["l0"], "cost": 5}}` and a list of lists of features,
+where a cost that is not stated is 1.
 Every feature belongs to exactly one group; `body_*` stands for columns of a table that no group names. The order of the
 file is the order of the columns everywhere in this library. A group may require others, whose cost is paid once, and
 may have no features of its own (a blood draw).
@@ -33,7 +35,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from anytime._files import read_text, write_atomically
-from anytime.errors import GroupsError, file_error, listed, suggestion
+from anytime.errors import GroupsError, clipped, file_error, listed, suggestion
 from anytime.types import Bool, ColumnType, Float, Index, Label
 
 COST_TOLERANCE = 1e-9
@@ -166,10 +168,12 @@ class ColumnBasis(BaseModel):
     values with an indicator; `other` states whether other categories share an indicator. `centre` and `scale`
     standardise a polynomial. Values outside `range` move to its nearest end. `missing` states whether missing values
     have an indicator. `quantiles` of sampled rows, at equal steps from the least value to the largest, are for plots:
-    they do not change the terms. A field that is present is not learned, even if it is null.
+    they do not change the terms. A field that is present is not learned, even if it is null. A basis may have other
+    fields of its own, which it checks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, tuple[Label, ...] | Label | None] = Field(init=False)
 
     basis: str | None = None
     knots: tuple[float, ...] | None = None
@@ -440,6 +444,24 @@ class FeatureGroups(BaseModel):
         )
         return self._of(groups, cost_unit=cost_unit)
 
+    def with_stated_costs(self, costs: Mapping[str, float | str]) -> FeatureGroups:
+        """Return the groups with other costs by name, numbers in their unit or texts such as "5ms".
+
+        Raises GroupsError if a group is unknown, or a cost is invalid or in another unit.
+        """
+        for name in costs:
+            self.position(name)
+        content = {"cost_unit": self.cost_unit, "groups": [{"name": name, "cost": costs[name]} for name in costs]}
+        units = _with_unit(content, "costs")["groups"]
+        wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
+        if wrong is not None:
+            what = f"the cost of group {wrong['name']!r} is {wrong['cost']!r}"
+            raise GroupsError(f"{what}; expected a number, such as 2.5, or one with its unit, such as 5ms")
+        priced = {each["name"]: float(each["cost"]) for each in units}
+        for name, cost in priced.items():
+            _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
+        return self.with_prices(priced, self.cost_unit)
+
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
         return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})
@@ -563,8 +585,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> FeatureGroups:
-    """Read and check a groups file, or the same structure as a dict.
+GroupsSource: TypeAlias = str | Path | Mapping[str, Any] | Many[Any] | FeatureGroups
+"""Groups as callers have them: the path of a file, its content, or a short form of it."""
+
+
+def load_groups(source: GroupsSource) -> FeatureGroups:
+    """Read and check a groups file, or the same structure as a dict, or a short form (the head of this module).
 
     Raises
     ------
@@ -574,8 +600,10 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
     """
     if isinstance(source, FeatureGroups):
         return source
-    if isinstance(source, Mapping):
-        return _checked(dict(source), "groups")
+    if isinstance(source, Mapping | list | tuple):
+        return _checked(_expanded(source, "groups"), "groups")
+    if not isinstance(source, str | Path):
+        raise GroupsError(f"groups is {reprlib.repr(source)}; expected a path, a dict or a list of lists")
     path = Path(source)
     text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
@@ -586,9 +614,100 @@ def load_groups(source: str | Path | Mapping[str, Any] | FeatureGroups) -> Featu
         raise GroupsError(f"{str(path)!r}: {error}") from None
     except _UNREADABLE as error:
         raise GroupsError(f"{str(path)!r} is not {kind}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | list) or not content:
         raise GroupsError(f"{str(path)!r} has no groups; expected an object with a list under 'groups'")
-    return _checked(content, repr(str(path)))
+    return _checked(_expanded(content, repr(str(path))), repr(str(path)))
+
+
+_SETTINGS = ("cost_unit", "rows", "types", "bases", "pairs")
+"""Keys of a groups file besides `groups`."""
+
+
+def _expanded(given: Mapping[str, Any] | Many[Any], source: str) -> dict[str, Any]:
+    """Return a short form of groups as the complete form; what is invalid stays as it is."""
+    content = dict(given) if isinstance(given, Mapping) else {"groups": list(given)}
+    if "groups" not in content and not {*content} <= {*_SETTINGS}:
+        settings = {key: content.pop(key) for key in _SETTINGS if key in content and not _is_group(content[key])}
+        content = settings | {"groups": content}
+    groups = content.get("groups")
+    if isinstance(groups, Mapping):
+        content["groups"] = [_named(name, group, source) for name, group in groups.items()]
+    elif isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
+        content["groups"] = [{"name": name, "features": list(of), "cost": 1.0} for name, of in _names_of(groups)]
+    elif not isinstance(given, Mapping) and any(isinstance(group, str) for group in given):
+        shown = _json([[name] if isinstance(name, str) else name for name in given][:2])
+        what = f"{source} is a list of names; expected a list for each group, such as {shown}"
+        raise GroupsError(f'{what}, or {{"a": {_json(list(given)[:2])}}} for one group named a')
+    return _with_unit(content, source)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "features" in value)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+def _named(name: str, group: Any, source: str) -> Any:
+    """Return a group of the form {name: features} or {name: {features, cost, requires}}."""
+    if _is_names(group):
+        return {"name": name, "features": list(group), "cost": 1.0}
+    if isinstance(group, Mapping) and "name" not in group:
+        return {"name": name, "features": [], "cost": 1.0} | dict(group)
+    form = f'{{{_json(str(name))}: ["column", ...]}} or {{{_json(str(name))}: {{"features": ["column"], "cost": 1}}}}'
+    raise GroupsError(f"{source}, group {name!r} is {reprlib.repr(group)}; expected groups such as {form}")
+
+
+def _names_of(groups: Many[Many[str]]) -> list[tuple[str, Many[str]]]:
+    """Return lists of features with names: the feature of one, otherwise the first and the number of the others."""
+    found: dict[str, Many[str]] = {}
+    for number, features in enumerate(groups, start=1):
+        name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
+        found[f"{name} (group {number})" if name in found else name] = features
+    return list(found.items())
+
+
+_AMOUNT = re.compile(r"(-?(?:\d+\.?\d*|\.\d+))\s*([^\W\d_]+)")
+"""A cost with its unit, such as 5ms or 2.5 dollars."""
+
+
+def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return groups whose costs are numbers, in the unit that they or `cost_unit` name."""
+    groups = content.get("groups")
+    if not isinstance(groups, list):
+        return content
+    amounts: list[tuple[dict[str, Any], str, float, str]] = []
+    copied = [dict(group) if isinstance(group, Mapping) else group for group in groups]
+    for group in copied:
+        if not isinstance(group, dict):
+            continue
+        if isinstance(group.get("cost"), Mapping):
+            group["cost"] = dict(group["cost"])
+        parts = [(group["cost"], key) for key in ("fixed", "per_row")] if isinstance(group.get("cost"), dict) else []
+        for holder, key in [(group, "cost"), *parts]:
+            found = _AMOUNT.fullmatch(holder[key].strip()) if isinstance(holder.get(key), str) else None
+            if found is not None:
+                amounts.append((holder, key, float(found[1]), found[2]))
+    units = dict.fromkeys(unit for *_, unit in amounts)
+    if not units:
+        return content
+    times = all(milliseconds(unit) is not None for unit in units)
+    unit = content.get("cost_unit") or (next(iter(units)) if len(units) == 1 else "ms" if times else None)
+    factors = {name: 1.0 if name == unit else _ratio(name, unit) for name in units}
+    if None in factors.values():
+        named = listed([*units, *([content["cost_unit"]] if "cost_unit" in content else [])])
+        raise GroupsError(f"{source}: the costs are in {named}; expected one unit, or units of time")
+    for holder, key, number, name in amounts:
+        holder[key] = number * (factors[name] or 0.0)
+    return content | {"cost_unit": unit, "groups": copied}
+
+
+def _ratio(unit: str, other: Any) -> float | None:
+    """Return the number of other units in a unit of time; None if either is not one."""
+    one = milliseconds(unit)
+    base = milliseconds(other) if isinstance(other, str) else None
+    return None if one is None or base is None else one / base
 
 
 def singletons(features: Iterable[str]) -> FeatureGroups:
@@ -638,7 +757,28 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
             if inner[:1] == ["cost"] and len(inner) > 1:  # after it, the kind of cost that was assumed
                 del where[2]
     got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
-    return f"{', '.join(where)}: {first['msg'].lower()}{got}"
+    return f"{', '.join(where)}: {first['msg'].lower()}{got}{_form(first['loc'], content)}"
+
+
+def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
+    """Return the complete form of the group at a place, with what is stated of it; nothing for another place."""
+    if where[:1] != ("groups",) or len(where) < 2 or not isinstance(where[1], int):
+        return ""
+    group = content["groups"][where[1]]
+    given = group if isinstance(group, Mapping) else {"features": group}
+    features = given.get("features", "column")
+    names = (
+        [features]
+        if isinstance(features, str)
+        else [f for f in features if isinstance(f, str)]
+        if isinstance(features, list | tuple)
+        else ["column"]
+    )
+    name, cost = given.get("name") or "a", given.get("cost", 1)
+    number = cost if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) else 1
+    shown = names[:2] + ["..."] * (len(names) > 2)
+    form = {"name": clipped(str(name)), "features": list(map(clipped, shown)), "cost": number}
+    return f"; expected {_json(form)}"
 
 
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -657,9 +797,9 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
         text = f'{{{head}"groups": [\n{lines}\n]{end}}}\n'
     else:
         text = yaml.dump(_head(groups), Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:\n"
-        text += "".join(f"  - {_flow(group)}\n" for group in entries)
-        text += f"types: {_flow(groups.types)}\n" if groups.types else ""
-        text += "bases:\n" * bool(bases) + "".join(f"  {_flow({name: bases[name]})[1:-1]}\n" for name in bases)
+        text += "".join(f"  - {flow(group)}\n" for group in entries)
+        text += f"types: {flow(groups.types)}\n" if groups.types else ""
+        text += "bases:\n" * bool(bases) + "".join(f"  {flow({name: bases[name]})[1:-1]}\n" for name in bases)
     write_text(text, path)
 
 
@@ -671,7 +811,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     flow: str = yaml.dump(
         value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9
     )

@@ -83,18 +83,28 @@ ROUTES = (
 )
 
 _FIXED = {str(row): row for row in ROUTES if "{" not in row.path}
-_OPEN_ENDED = tuple(row for row in ROUTES if "{" in row.path)
-_PATTERN = re.compile("|".join(f"({re.sub(r'{[a-z]+}', '[^/]+', str(row))})" for row in _OPEN_ENDED))
+
+
+def _shape(method: str, path: str) -> tuple[str, int, str]:
+    """Return what two routes with a name in braces have in common if their paths may match the same."""
+    return method, path.count("/"), path[:4]
+
+
+_OPEN_ENDED: dict[tuple[str, int, str], list[tuple[re.Pattern[str], Row]]] = {}
+for _row in ROUTES:
+    if "{" in _row.path:
+        _pattern = re.compile(re.sub(r"{[a-z]+}", "[^/]+", _row.path))
+        _OPEN_ENDED.setdefault(_shape(_row.method, _row.path), []).append((_pattern, _row))
 
 
 def find(method: str, path: str) -> Row | None:
     """Return the row of a request, None without one; the method of a WebSocket is GET."""
-    route = f"{'GET' if method == 'HEAD' else method} {path}"
-    fixed = _FIXED.get(route)
+    method = "GET" if method == "HEAD" else method
+    fixed = _FIXED.get(f"{method} {path}")
     if fixed is not None:
         return fixed
-    found = _PATTERN.fullmatch(route)
-    return None if found is None or found.lastindex is None else _OPEN_ENDED[found.lastindex - 1]
+    candidates = _OPEN_ENDED.get(_shape(method, path), ())
+    return next((row for pattern, row in candidates if pattern.fullmatch(path)), None)
 
 
 def required_scope(method: str, path: str) -> RequiredScope:

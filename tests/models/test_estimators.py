@@ -700,13 +700,10 @@ DAYS = pd.date_range("2024-01-01", periods=80)
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (DAYS, "column 'x2' is timestamp["),
         (DAYS - DAYS[0], "column 'x2' is duration["),
-        (DAYS.tz_localize("UTC"), "column 'x2' is timestamp["),
-        (DAYS.date, "column 'x2' is date32["),
         (["1.5", "two", "3", "4"] * 20, "column 'x2' holds text, as 'two' in row 1"),
     ],
-    ids=["dates", "durations", "zoned", "objects", "text"],
+    ids=["durations", "text"],
 )
 @pytest.mark.parametrize("groups", [None, {"groups": [{"name": "g", "features": ["x0", "x2"], "cost": 1}]}])
 def test_a_column_of_a_dataframe_without_numbers_is_named_with_what_to_do(values: Any, said: str, groups: Any) -> None:
@@ -718,16 +715,19 @@ def test_a_column_of_a_dataframe_without_numbers_is_named_with_what_to_do(values
     message = str(caught.value)
     assert message.startswith(f"X: {said}")
     assert "expected numbers" in message
-    assert (": convert it (a date to days since a fixed date" in message) == (values[1] != "two")
+    assert (": convert it (a duration to seconds" in message) == (values[1] != "two")
     assert ("state `types: {x2: text}`" in message) == (values[1] == "two")
     with pytest.raises(TableError, match="expected numbers"):
         AnytimeRegressor(groups).fit(frame, y).predict(dated)
 
 
-def test_an_array_or_a_target_of_dates_is_refused_in_one_line() -> None:
+def test_an_array_of_dates_has_the_terms_of_a_frame_and_a_target_of_dates_is_one_line() -> None:
     X, y = table()
-    with pytest.raises(TableError, match=r"X is datetime64\[.*\]; expected numbers: convert dates"):
-        AnytimeClassifier().fit(np.column_stack([DAYS, DAYS]), y > 0)
+    dates = np.column_stack([DAYS, DAYS[::-1]])
+    array = AnytimeRegressor().fit(dates, y)
+    frame = AnytimeRegressor().fit(pd.DataFrame(dates, columns=["x0", "x1"]), y)
+    assert list(array.get_feature_names_out()) == list(frame.get_feature_names_out())
+    np.testing.assert_array_equal(array.predict(dates), frame.predict(pd.DataFrame(dates, columns=["x0", "x1"])))
     with pytest.raises(TableError, match=r"y is datetime64\[.*\]; expected numbers: convert dates"):
         AnytimeRegressor().fit(X, pd.Series(DAYS))
 

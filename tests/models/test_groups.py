@@ -509,3 +509,56 @@ def test_any_name_is_read_as_it_was_written(suffix: str, tmp_path: Path) -> None
     content = {"groups": [{"name": "a", "features": names, "cost": 1}], "types": {"012": "text", "~": "bool"}}
     write_groups(load_groups(content), tmp_path / f"g{suffix}")
     assert load_groups(tmp_path / f"g{suffix}") == load_groups(content)
+
+
+SHORT: list[tuple[Any, list[tuple[str, list[str], float]], str]] = [
+    ({"a": ["age", "city"], "b": ["iron"]}, [("a", ["age", "city"], 1.0), ("b", ["iron"], 1.0)], "units"),
+    ([["age", "city"], ["iron"]], [("age+1", ["age", "city"], 1.0), ("iron", ["iron"], 1.0)], "units"),
+    ((("age",), ("iron",)), [("age", ["age"], 1.0), ("iron", ["iron"], 1.0)], "units"),
+    ({"a": {"features": ["age"], "cost": 5}, "b": ["iron"]}, [("a", ["age"], 5.0), ("b", ["iron"], 1.0)], "units"),
+    ({"groups": {"a": ["age"]}, "cost_unit": "ms"}, [("a", ["age"], 1.0)], "ms"),
+    ({"groups": [["age"], ["iron"]]}, [("age", ["age"], 1.0), ("iron", ["iron"], 1.0)], "units"),
+    ({"a": ["age"], "cost_unit": "dollars"}, [("a", ["age"], 1.0)], "dollars"),
+    ({"b": ["iron"], "types": ["age"]}, [("b", ["iron"], 1.0), ("types", ["age"], 1.0)], "units"),
+    ({"a": {"features": ["age"], "cost": "5ms"}, "b": {"features": ["iron"], "cost": "2 s"}},
+     [("a", ["age"], 5.0), ("b", ["iron"], 2000.0)], "ms"),
+    ({"groups": [group("a", ["age"], "0.5 s")], "cost_unit": "ms"}, [("a", ["age"], 500.0)], "ms"),
+    ({"groups": [group("a", ["age"], "3 dollars")]}, [("a", ["age"], 3.0)], "dollars"),
+    ([group("a", ["age"], 2)], [("a", ["age"], 2.0)], "units"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("short", "expected", "unit"), SHORT, ids=[str(short)[:60] for short, *_ in SHORT])
+def test_short_forms_are_the_groups_that_they_say(
+    short: Any, expected: list[tuple[str, list[str], float]], unit: str, tmp_path: Path
+) -> None:
+    for source in (short, as_json(tmp_path, short), as_yaml(tmp_path, json.loads(json.dumps(short)))):
+        groups = load_groups(source)
+        assert [(each.name, list(each.features), each.cost) for each in groups.groups] == expected
+        assert groups.cost_unit == unit
+
+
+@pytest.mark.parametrize(
+    ("given_groups", "words"),
+    [
+        (["age", "city"], ["a list of names", '["age"]', '{"a": ["age", "city"]}']),
+        ({"a": 5}, ["group 'a' is 5", '{"a": ["column", ...]}']),
+        ({"a": "age"}, ["group 'a' is 'age'", '{"a": ["column", ...]}']),
+        ({"groups": [{"name": "a", "features": ["x"]}]}, ["cost", '{"name": "a", "features": ["x"], "cost": 1}']),
+        ({"groups": [group("a", ["x"], "5ms"), group("b", ["y"], "2 dollars")]}, ["'ms', 'dollars'", "one unit"]),
+        ({"groups": [group("a", ["x"], "5ms")], "cost_unit": "dollars"}, ["'ms', 'dollars'", "one unit"]),
+        (5, ["groups is 5", "a list of lists"]),
+        ([["age"], ["age"]], ["'age'", "each feature in one group"]),
+    ],
+)
+def test_what_is_no_form_of_groups_shows_the_form_that_was_meant(given_groups: Any, words: list[str]) -> None:
+    message = refusal(given_groups)
+    for word in words:
+        assert word in message
+
+
+def test_an_estimator_takes_the_short_forms() -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=["age", "city", "iron"])
+    fitted = AnytimeRegressor({"a": ["age", "city"], "b": {"features": ["iron"], "cost": "5ms"}}).fit(X, X["iron"])
+    assert fitted.sequence_ == ["b", "a"] or fitted.costs_.tolist() == [0, 1, 6]
+    assert fitted.model_.groups.cost_unit == "ms"

@@ -11,20 +11,21 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
+from anytime.cli.sources import open_groups
 from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
-from anytime.groups import SUFFIXES, load_groups, write_groups
+from anytime.groups import SUFFIXES, write_groups
 from anytime.target import Target
 
 
 @options.spread
 def basis(
     data: options.Data,
-    groups: options.GroupsFile,
     out: Annotated[Path, typer.Option(help="Write the groups with their bases to this file (JSON or YAML).")],
+    groups: options.MaybeGroups = None,
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
     target: Annotated[
@@ -47,7 +48,7 @@ def basis(
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
     table = tables.open(data)
     types = options.stated_types(text, number)
-    known = load_groups(groups).matched(name for name in table.columns if name not in {*(target or ()), *table.index})
+    known = open_groups(table, groups, target or ())
     dataset = Dataset(table, known, Target("regression", tuple(target or ())))
     ignored = dataset.check()
     if ignored:

@@ -78,8 +78,11 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then."""
+def progress(what: str, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then.
+
+    `total` is the number of all units, or None if it is unknown.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _PlainProgress(what, total, unit).advance
@@ -102,7 +105,7 @@ class _PlainProgress:
     The rate counts from the end of the first call on, whose units an earlier run may have completed.
     """
 
-    def __init__(self, what: str, total: int, unit: str) -> None:
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
         self._what, self._total, self._unit = what, total, unit
         self._done = self._first = 0
         self._begun = self._printed = time.monotonic()
@@ -114,11 +117,13 @@ class _PlainProgress:
         self._done += just
         if now - self._printed > 5.0:
             self._printed = now
-            line = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
+            of = "" if self._total is None else f" of {self._total:,}"
+            line = f"{self._what}: {self._done:,}{of} {self._unit}"
             if self._done > self._first and now > self._begun:
                 rate = (self._done - self._first) / (now - self._begun)
-                remaining = timedelta(seconds=round((self._total - self._done) / rate))
-                line += f", {rate:,.0f} a second, {remaining} remaining"
+                line += f", {rate:,.0f} a second"
+                if self._total is not None:
+                    line += f", {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
             remark(line)
 
 

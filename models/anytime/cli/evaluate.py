@@ -12,7 +12,7 @@ from rich.table import Table
 
 from anytime.cli.console import blank_table, print_json, print_results
 from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, spread
-from anytime.cli.report import evaluation_table, ndcg_line
+from anytime.cli.report import evaluation_table, measure_lines
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
 from anytime.evaluation.evaluate import Evaluation
@@ -54,7 +54,7 @@ def evaluate(
     *,
     reading: RowOptions,
 ) -> None:
-    """Measure every prefix of a model on a table: r2, squared error, accuracy or NDCG@5, coverage, timeliness.
+    """Measure every prefix of a model on a table: r2, squared error, measures of classes, NDCG@5, coverage, timeliness.
 
     Example: anytime evaluate model.safetensors test.csv
     """
@@ -89,7 +89,7 @@ def evaluate(
         evaluation_table(loaded, evaluation, budgets),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
-        *ndcg_line(evaluation),
+        *measure_lines(evaluation),
     )
     if simulation is not None:
         line = _simulation_line(simulation["draws"], called, simulation["timeliness_r2"])
@@ -98,19 +98,14 @@ def evaluate(
 
 def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
     steps = len(evaluation.costs)
-    arrays = {
-        "prefix": np.arange(steps),
-        "cost": evaluation.costs,
-        "explained_variance": evaluation.explained_variance,
-        "r2": np.full(steps, None) if evaluation.r2 is None else evaluation.r2,
-        "mse": evaluation.mse,
-        "deviance": evaluation.deviance,
-        "accuracy": evaluation.accuracy,
-        "ndcg@5": evaluation.ndcg,
-        "coverage": evaluation.coverage,
-        "size": evaluation.size,
+    measures = {name: values.tolist() for name, values in evaluation.measures.items()}
+    columns = {
+        "prefix": list(range(steps)),
+        "cost": evaluation.costs.tolist(),
+        "explained_variance": evaluation.explained_variance.tolist(),
+        "r2": [None] * steps,
+        **measures,
     }
-    columns = {name: array.tolist() for name, array in arrays.items() if array is not None}
     queries = evaluation.ndcg_queries
     return {
         "rows": evaluation.rows,
@@ -126,17 +121,11 @@ def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[
     """Return the simulated timeliness, and the expected measures at each deadline (ms) with standard errors."""
     mean_total = float(times.times[:, -1].mean())
     deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
-    measures = {
-        "r2": evaluation.r2,
-        "mse": evaluation.mse if evaluation.deviance is None else None,
-        "deviance": evaluation.deviance,
-        "accuracy": evaluation.accuracy,
-        "ndcg@5": evaluation.ndcg,
-    }
+    left = ("coverage", "size", "mse" if evaluation.deviance is not None else "")
+    measures = {name: values for name, values in evaluation.measures.items() if name not in left}
     columns = {"deadline_ms": deadlines, "prefix": times.prefixes(deadlines).mean}
     for name, values in measures.items():
-        if values is not None:
-            columns[name], columns[f"{name}_error"] = times.expected(values, deadlines)
+        columns[name], columns[f"{name}_error"] = times.expected(values, deadlines)
     rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
     return {"draws": len(times.times), "timeliness_r2": _timeliness(evaluation, times), "deadlines": rows}
 

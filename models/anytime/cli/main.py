@@ -34,12 +34,15 @@ INTERRUPTED = 130
 WIDTH = {"max_content_width": 120}
 
 COMMANDS = {
+    "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
     "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
+    "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
     "compare": ("compare", "Compare the selection methods on one table."),
+    "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
     "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
@@ -56,7 +59,7 @@ EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a comma
 def _function(name: str) -> Any:
     """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
     if name in COMMANDS:
-        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name)
+        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
     return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
 
 

@@ -15,7 +15,7 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.report import certificate_line, shapes_table, steps_table, summary
+from anytime.cli.report import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
@@ -31,6 +31,10 @@ def show(
     model: ModelFile,
     shapes: Annotated[bool, typer.Option("--shapes", help="Show each column's contribution to the score.")] = False,
     prefix: Prefix = None,
+    budget: Annotated[
+        list[float] | None,
+        typer.Option(help="Show the groups to compute within this budget, and the next; repeat for several."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Print the steps of a model: the groups, cost and explained variance of each; or the shapes of its columns.
@@ -58,14 +62,32 @@ def show(
             print_results(shapes_table(columns))
         return
     if json:
-        values = {
+        values: dict[str, Any] = {
             "cost_unit": loaded.groups.cost_unit,
             "features": len(loaded.groups.features),
             "moments": loaded.moments is not None,
         }
+        if budget:
+            values["budgets"] = [_at_budget(loaded, each) for each in budget]
         print_json(loaded.manifest.model_dump(mode="json") | values)
         return
+    if budget:
+        print_results(*(line for each in budget for line in budget_lines(loaded, each)))
+        return
     print_results(steps_table(loaded), summary(loaded))
+
+
+def _at_budget(model: Model, budget: float) -> dict[str, Any]:
+    prefix = model.affordable(budget)
+    following = model.manifest.steps[prefix : prefix + 1]
+    return {
+        "budget": budget,
+        "prefix": prefix,
+        "groups": model.computed[prefix],
+        "cost": float(model.costs[prefix]),
+        "r2": model.expected(prefix).r2,
+        "next": [name for step in following for name in step.adds],
+    }
 
 
 def plot(

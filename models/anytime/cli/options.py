@@ -13,11 +13,9 @@ import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
-from anytime.features.bases import parsed_basis
-from anytime.features.learning import Clamp, checked_clamp
+from anytime.features.bases import BASES, Clamp, parsed_basis
+from anytime.features.learning import checked_clamp
 from anytime.types import ColumnType, Task
-
-_BASES = ("linear", "hinge", "auto", "poly:2", "categories")
 
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
@@ -31,10 +29,10 @@ DataOrMoments = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(help="Read this model file (*.safetensors).")]
 Out = Annotated[Path, typer.Option(help="Write the model to this file (*.safetensors).")]
-GroupsFile = Annotated[Path, typer.Option(help="Read the feature groups from this file (JSON or YAML).")]
+TargetColumns = Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")]
 MaybeGroups = Annotated[
     Path | None,
-    typer.Option(help="Read the feature groups from this file (JSON or YAML); required for a table, not for moments."),
+    typer.Option(help="Read the feature groups from this file (JSON or YAML); by default each column costs 1."),
 ]
 RowsOfCall = Annotated[
     int | None,
@@ -75,7 +73,7 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
-        autocompletion=_candidates(*_BASES),
+        autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
     ),
 ]
 ClampAt = Annotated[
@@ -109,6 +107,10 @@ NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
 ]
 Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
+Costs = Annotated[
+    list[str] | None,
+    typer.Option(help="Set the cost of this group, such as hog=2.5 or hog=5ms; repeat for several.", metavar="NAME=C"),
+]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
@@ -197,6 +199,22 @@ def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, 
     if both:
         raise GroupsError(f"--text and --number both name {listed(sorted(both))}; expected one type for each column")
     return {**dict.fromkeys(text or (), "text"), **dict.fromkeys(number or (), "number")}
+
+
+def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:
+    """Return the costs that --cost states, by group; those with a unit as text. Raise GroupsError for another form."""
+    found: dict[str, float | str] = {}
+    for each in costs or ():
+        name, mark, cost = each.rpartition("=")
+        if not mark or not name or not cost:
+            raise GroupsError(f"--cost is {each!r}; expected GROUP=COST, such as hog=2.5 or hog=5ms")
+        if name in found:
+            raise GroupsError(f"--cost names the group {name!r} twice; expected one cost for each group")
+        try:
+            found[name] = float(cost)
+        except ValueError:
+            found[name] = cost
+    return found
 
 
 def parsed_alpha(alpha: str) -> float | Literal["cv"]:

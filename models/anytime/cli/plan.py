@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from anytime.cli import options
-from anytime.features.learning import Clamp
+from anytime.features.bases import Clamp
 from anytime.groups import FeatureGroups
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, remaining_groups

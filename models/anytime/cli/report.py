@@ -29,10 +29,27 @@ def steps_table(model: Model) -> Table:
     if model.manifest.certificate is not None:
         columns["of best"] = [_of_best(model, prefix) for prefix in range(model.steps + 1)]
     if calibration is not None:
-        columns[_size(model)] = _numbers(calibration.sizes)
+        columns[_size(model)] = numbers(calibration.sizes)
         if calibration.reliability is not None:
-            columns["ECE"] = _numbers(calibration.reliability)
+            columns["ECE"] = numbers(calibration.reliability)
     return _table(model, columns)
+
+
+def budget_lines(model: Model, budget: float) -> list[str]:
+    """Return lines on the prefix that answers within a budget: its groups, its quality, and what the next step adds."""
+    unit, prefix = model.groups.cost_unit, model.affordable(budget)
+    groups, r2, full = model.computed[prefix], model.expected(prefix).r2, model.expected(model.steps).r2
+    part = "" if not full or r2 is None else f", {share(r2 / full)} of {full:.4g} with all groups"
+    lines = [
+        f"budget {budget:g} {unit}: {listed(groups, 20) or 'no group (the base rate)'}",
+        f"cost {model.costs[prefix]:g} {unit}, r2 {numbers([r2])[0]} on the training rows{part}",
+    ]
+    if prefix == model.steps:
+        return [*lines, "these are all steps"]
+    step, after = model.manifest.steps[prefix], model.expected(prefix + 1).r2
+    gain = "" if r2 is None or after is None else f" and adds {after - r2:.2g} to r2"
+    missing = model.costs[prefix + 1] - budget
+    return [*lines, f"next: {' + '.join(step.adds)} costs {step.cost:g} {unit}{gain}; {missing:g} {unit} are missing"]
 
 
 def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
@@ -52,17 +69,27 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] 
         "test mse": evaluation.mse if evaluation.deviance is None else None,
         "test deviance": evaluation.deviance,
         "accuracy": evaluation.accuracy,
+        "balanced": None if evaluation.classes is None else evaluation.classes.balanced_accuracy,
+        "AUC": None if evaluation.classes is None else evaluation.classes.auc,
+        "log loss": None if evaluation.classes is None else evaluation.classes.log_loss,
+        "Brier": None if evaluation.classes is None else evaluation.classes.brier,
         "NDCG@5": evaluation.ndcg,
         "coverage": evaluation.coverage,
         _size(model): evaluation.size,
     }
-    columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else _numbers(evaluation.r2)
-    columns |= {name: _numbers(values) for name, values in measures.items() if values is not None}
+    columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else numbers(evaluation.r2)
+    columns |= {name: numbers(values) for name, values in measures.items() if values is not None}
     return _table(model, columns, budgets)
 
 
-def ndcg_line(evaluation: Evaluation) -> list[str]:
-    """Return a line on the queries that NDCG@5 averages; no line if it was not measured."""
+def measure_lines(evaluation: Evaluation) -> list[str]:
+    """Return lines on the queries that NDCG@5 averages, and on an accuracy that says nothing; none by default."""
+    classes = evaluation.classes
+    if classes is not None and classes.is_majority:
+        return [
+            f"accuracy is at most {classes.majority:.4g}, the share of the most frequent class, at every prefix; "
+            "AUC, log loss and balanced accuracy show what the model has learned"
+        ]
     if evaluation.ndcg_queries is None:
         return []
     queries, without = evaluation.ndcg_queries
@@ -74,18 +101,24 @@ def _own_columns(model: Model) -> dict[str, list[str]]:
     manifest, steps = model.manifest, model.manifest.steps
     return {
         "step": [str(k) for k in range(model.steps + 1)],
-        "cost": ["0", *_numbers(step.cost for step in steps)],
-        "total": _numbers(model.costs),
+        "cost": ["0", *numbers(step.cost for step in steps)],
+        "total": numbers(model.costs),
         "r2": [
             "-" if model.expected(0).r2 is None else "0",
             *("-" if step.r2 is None else f"{step.r2:.4f}" for step in steps),
         ],
-        "cv error": _numbers([manifest.prior_error, *(step.cv_error for step in steps)]),
+        "cv error": numbers([manifest.prior_error, *(step.cv_error for step in steps)]),
         "alpha": ["", *(f"{step.alpha:.2g}" for step in steps)],
     }
 
 
-def _numbers(values: Iterable[float | None]) -> list[str]:
+def share(value: float | None) -> str:
+    """Return a share as a percentage."""
+    return "-" if value is None else f"{100 * value:.3g} %"
+
+
+def numbers(values: Iterable[float | None]) -> list[str]:
+    """Return numbers as cells, with four digits."""
     return ["-" if value is None else f"{value:.4g}" for value in values]
 
 
@@ -176,7 +209,7 @@ def _stop(stopped: Stopped) -> str:
         )
     if stopped.rule == "validation" and stopped.errors is not None:
         chosen = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
-        best, last = _numbers([stopped.errors[stopped.steps], stopped.errors[-1]])
+        best, last = numbers([stopped.errors[stopped.steps], stopped.errors[-1]])
         return f"stopped by {stopped.validation}: {chosen}, {best} ({last} with all); {excluded}"
     rules = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
     return f"not stopped by {' or '.join(rules)}; {excluded}" if rules else excluded

@@ -9,7 +9,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import First, ModelFile, Out, RefitOptions, Without, spread
+from anytime.cli.options import Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
@@ -26,6 +26,7 @@ def resequence(
     model: ModelFile,
     out: Out,
     costs: Annotated[Path | None, typer.Option(help="Read the new costs from this groups file (JSON or YAML).")] = None,
+    cost: Costs = None,
     method: Annotated[Method | None, typer.Option(help="Select by this criterion.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Set the penalty of all prefixes: a number >= 0.")] = None,
     cost_blind: Annotated[
@@ -57,13 +58,19 @@ def resequence(
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
     changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
-    if costs is None and changes == Changes():
-        raise TrainingError("no change requested; give --costs, --method, --alpha, --first, --without or others")
+    stated = parsed_costs(cost)
+    if costs is None and not stated and changes == Changes():
+        raise TrainingError(
+            "no change requested; give --cost, --costs, --method, --alpha, --first, --without or others"
+        )
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
     ignored = [] if groups is None else left_out(loaded, groups)
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
+    if stated:
+        priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
+        groups = priced.with_stated_costs(stated)
     kept = remaining_groups(loaded.groups, changes)
     retrained = open_retrained(loaded, kept, refit)
     if refit.data is not None and retrained is None:

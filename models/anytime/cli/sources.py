@@ -18,7 +18,8 @@ from anytime.cli.console import progress, remark
 from anytime.cli.options import RefitOptions, TableFormat
 from anytime.cli.plan import Plan
 from anytime.data.dataset import Dataset
-from anytime.data.formats import ReadAs
+from anytime.data.draft import default_groups
+from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
@@ -151,6 +152,25 @@ def open_source(data: Path, plan: Plan, backend: Backend = LOCAL) -> Source:
     return _open_moments(data, plan)
 
 
+def open_groups(table: Table, path: Path | None, used: Many[str]) -> FeatureGroups:
+    """Return the groups of a file, or each column at cost 1; a remark names the index and the dates if left out.
+
+    `used` are columns with another use, which no pattern matches.
+    """
+    if path is None:
+        known = default_groups(table, used)
+        remark(f"no --groups: each of {len(known)} columns is a group at cost 1 (`anytime groups` drafts a file)")
+    else:
+        loaded = load_groups(path)
+        known = loaded.matched(name for name in table.columns if name not in {*used} | table.index)
+        if known is loaded:
+            return known
+    left = [name for name in table.columns if name in table.index - {*used, *known.features}]
+    if left:
+        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
+    return known
+
+
 def open_table_source(
     data: Path,
     plan: Plan,
@@ -168,19 +188,11 @@ def open_table_source(
     known : the target, if it is stated or that of an earlier table.
     learned : the groups of an earlier table, whose bases and types are used again.
     """
-    if plan.groups is None:
-        raise TrainingError(f"{str(data)!r} is a table; give --groups")
     if not plan.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
     table = plan.open(data if backend.cluster is None else data.resolve())
-    used = {*plan.target, plan.query, plan.weights}
-    loaded = load_groups(plan.groups)
-    matched = loaded.matched(name for name in table.columns if name not in used | table.index)
-    if matched is not loaded and (
-        left := [name for name in table.columns if name in table.index - used - {*matched.features}]
-    ):
-        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
-    groups = plan.changed(matched)
+    used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
+    groups = plan.changed(open_groups(table, plan.groups, used))
     for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")

@@ -13,7 +13,7 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.plan import TrainPlan
-from anytime.cli.report import evaluation_table, ndcg_line, steps_table, summary
+from anytime.cli.report import evaluation_table, measure_lines, steps_table, summary
 from anytime.cli.sources import TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
@@ -104,7 +104,7 @@ def train(
     if opened.checkpoint is not None:
         opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
-    queries = [] if evaluation is None else ndcg_line(evaluation)
+    queries = [] if evaluation is None else measure_lines(evaluation)
     print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats import Batch
-from anytime.errors import TableError
-from anytime.features.bases import Categories
+from anytime.errors import GroupsError, TableError
+from anytime.features.bases import Basis, Reader
 from anytime.features.learning import present
+from anytime.groups import FeatureGroups
 from anytime.target import Target
 from anytime.types import Bool, Float
 
@@ -20,7 +21,7 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
 WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
-def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Categories] | None = None) -> Any:
+def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Basis] | None = None) -> Any:
     """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a sparse table is sparse.
 
     Columns of categories, by their index, contain the indices of levels.
@@ -29,16 +30,33 @@ def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[in
         return batch.matrix(features)
     X = np.empty((batch.rows, len(features)), order="F")
     for j, name in enumerate(features):
-        X[:, j] = codes(name, batch.column(name), categories[j]) if j in categories else batch.column(name)
+        reader = categories[j].reader if j in categories else None
+        X[:, j] = batch.column(name) if reader is None else codes(name, batch.column(name), reader)
     return X
 
 
-def codes(name: str, values: NDArray[Any], basis: Categories) -> Float:
-    """Return the indices of levels (rows,); raise TableError if the column is not of the type of the levels."""
-    wrong = next((value for value in set(values[present(values)].tolist()) if not basis.accepts(value)), None)
+def codes(name: str, values: NDArray[Any], reader: Reader) -> Float:
+    """Return the raw numbers (rows,) of a column; raise TableError if a value has another type than in training."""
+    wrong = next((value for value in set(values[present(values)].tolist()) if not reader.accepts(value)), None)
     if wrong is not None:
-        raise TableError(f"column {name!r} holds {wrong!r}; expected {basis.holds} in every row, as in training")
-    return basis.coded(values.tolist())
+        raise TableError(f"column {name!r} holds {wrong!r}; expected {reader.holds} in every row, as in training")
+    return reader.coded(values.tolist())
+
+
+def array_columns(count: int, groups: FeatureGroups) -> list[str]:
+    """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
+
+    Raises GroupsError if the features are not among the former, and their number differs.
+    """
+    names = [f"x{j}" for j in range(count)]
+    if set(groups.features) <= set(names):
+        return names
+    if len(groups.features) == count:
+        return list(groups.features)
+    raise GroupsError(
+        f"X has {count} columns without names and the groups have {len(groups.features)} features; "
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
+    )
 
 
 def check_finite(batch: Batch, name: str) -> None:

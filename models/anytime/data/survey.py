@@ -7,10 +7,10 @@ what is found here is stored with the groups, so that every other table is read 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +20,10 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, clipped, suggestion, unusable
-from anytime.features.bases import MIN_ROWS, Kind
-from anytime.features.learning import Clamp, Sample, learned_groups, needs_sample, present, sample_of
-from anytime.groups import FeatureGroups
+from anytime.errors import TableError, clipped, suggestion
+from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
+from anytime.features.learning import Sample, learned_groups, needs_sample, present, sample_of
+from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.target import FAMILY_TASKS, Target, check_family
 from anytime.types import FamilyName, Label, Task
 
@@ -90,6 +90,10 @@ def survey(
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
     names = [*features, *target, *([] if weights is None else [weights])]
     found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
+    for name in target:
+        if found.types[name] == "date":
+            what = f"target {name!r} is {table.described(name)}; expected numbers or text"
+            raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
     samples = found.samples(features, names)
     sample = sample_of(samples, seed=seed) if features else None
     if sample is None:
@@ -102,14 +106,14 @@ class _Found:
     """What a pass has found so far."""
 
     def __init__(self, table: Table, target: tuple[str, ...], weights: str | None, types: Mapping[str, ReadAs]) -> None:
-        self._table, self._target, self._weights, self._types = table, target, weights, types
+        self._table, self._target, self._weights, self.types = table, target, weights, types
         self._values: list[set[Any]] = [set() for _ in target]
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
     def samples(self, features: Many[str], names: Many[str]) -> Iterator[Sample]:
         """Read the table; yield the features of the rows to learn from."""
-        for batch in self._table.batches(names, types=self._types):
+        for batch in self._table.batches(names, types=self.types):
             try:
                 kept, weights = self._add(batch)
             except TableError as error:
@@ -144,7 +148,7 @@ class _Found:
             raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
         values = tuple(map(frozenset, self._values))
         counts = self._rows, self._missing, self._unweighted
-        return Survey(name, self._target, *counts, self._types, values, sample, self._table.layout)
+        return Survey(name, self._target, *counts, self.types, values, sample, self._table.layout)
 
 
 def settle_target(
@@ -236,14 +240,14 @@ def surveyed(
     Parameters
     ----------
     query, weights : columns that are read as such.
-    stated : types that the user states besides those of the groups; other text must not look like numbers or dates.
+    stated : types that the user states besides those of the groups; other text must not look like numbers.
     option, clamp, complete : as in `learned_groups`.
     drop_missing, seed : as in `survey`.
 
     Raises
     ------
     TableError
-        As `survey`; or a column holds dates, or text that is mostly numbers.
+        As `survey`; or a column holds text that is mostly numbers, or dates and other text.
     GroupsError
         A basis does not fit its column.
     """
@@ -256,25 +260,36 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types = table.types(names, used)
-    for name in groups.features:
-        if types[name] == "date":
-            kind = "stated as a date" if name in used else table.described(name)
-            raise TableError(f"{table.name}: {unusable(repr(name), kind)}")
-    kinds: list[Kind] = ["factor" if f in table.factors else types[f] for f in groups.features]  # type: ignore[misc]
+    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
-    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool")}
-    typed = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
-    if found.sample is None:
-        return typed, found
-    for name, kind in shown.items():
-        if kind == "text" and name not in known and name not in groups.bases and name not in table.factors:
-            _check_levels(table, name, found.sample)
+    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
+    sample = found.sample
+    if sample is None:
+        return groups.with_types({**shown, **groups.types}), found  # type: ignore[dict-item]  # no feature is a "key"
+    free = [name for name, kind in shown.items() if kind == "text" and name not in known and name not in table.factors]
+    dates: dict[str, Any] = {}
+    for name in free:
+        given = groups.bases.get(name, ColumnBasis())
+        if given.basis is not None and parsed_basis(given.basis)[0].by_level:
+            continue
+        values = sample.columns[name]
+        if _are_dates(sample.column(name).values.tolist()):
+            dates[name] = DATES.coded(values.tolist())
+        elif name not in groups.bases:
+            _check_levels(table, name, sample)
+    shown |= dict.fromkeys(dates, "date")
+    sample = replace(sample, columns={**sample.columns, **dates})
+    typed = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]
     try:
-        return learned_groups(typed, found.sample, option, clamp, factors=table.factors, complete=complete), found
+        return learned_groups(typed, sample, option, clamp, factors=table.factors, complete=complete), found
     except TableError as error:
         raise TableError(f"{table.name}: {error}") from None
+
+
+def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
+    return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
 def _check_levels(table: Table, name: str, sample: Sample) -> None:
@@ -283,9 +298,10 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     if not values:
         return
     if 2 * sum(map(_is_date, values)) >= len(values):
+        other = next(value for value in values if not _is_date(value))
         raise TableError(
-            f"column {name!r} holds dates, as {values[0]!r}; expected numbers or text: convert it to days since a "
-            f"fixed date, for example, leave it out, or state `types: {{{name}: text}}` in the groups file"
+            f"column {name!r} holds dates, and {clipped(other, 40)!r}, which is no date in ISO form; expected dates "
+            f"such as 2024-05-17 or 2024-05-17T09:30:00Z: fix it, or state `types: {{{name}: text}}` in the groups file"
         )
     cell = foreign_number(values)
     if cell is not None:
@@ -305,15 +321,16 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
     _, counts = sample.column(name).counts()
-    return bool(2 * counts[counts >= MIN_ROWS].sum() >= counts.sum())
+    return bool(2 * counts[counts >= MIN_LEVEL_ROWS].sum() >= counts.sum())
 
 
 def _is_date(value: str) -> bool:
-    try:
-        datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return not value.isdigit()
+    return not math.isnan(DATES.coded([value])[0])
+
+
+def _are_dates(values: list[str]) -> bool:
+    """Return whether all of some texts are dates; the first decides of most columns."""
+    return len(values) > 0 and _is_date(values[0]) and all(map(_is_date, set(values)))
 
 
 def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:

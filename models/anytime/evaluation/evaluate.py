@@ -11,12 +11,12 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.errors import TableError
 from anytime.evaluation.calibrate import held_out, measured
+from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.glm.families import FAMILIES, deviances
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
-from anytime.model.prefixes import PrefixModels, class_probabilities, explained_variances
+from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
-from anytime.target import class_codes
 from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
@@ -41,7 +41,7 @@ class Evaluation:
         null deviance is 0.
     mse : (steps + 1,) mean squared error in target units, averaged over the responses; for classes, of probabilities.
     deviance : (steps + 1,) mean deviance if a likelihood was fitted, else None.
-    accuracy : (steps + 1,) for classification, else None.
+    classes : accuracy, balanced accuracy, AUC, log loss and Brier score for classification, else None.
     ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it
         ignores weights of rows. `ndcg_queries` has the number of these queries, and of those among them without a
         relevant row, which count as 0.
@@ -59,7 +59,7 @@ class Evaluation:
     r2: Float | None
     mse: Float
     deviance: Float | None
-    accuracy: Float | None
+    classes: ClassMeasures | None
     ndcg: Float | None
     ndcg_queries: tuple[int, int] | None
     coverage: Float | None
@@ -67,6 +67,26 @@ class Evaluation:
     stop: float
     timeliness: float
     timeliness_step: float
+
+    @property
+    def accuracy(self) -> Float | None:
+        """Return the accuracy of each prefix (steps + 1,) for classification, else None."""
+        return None if self.classes is None else self.classes.accuracy
+
+    @property
+    def measures(self) -> dict[str, Float]:
+        """Return the measures of each prefix (steps + 1,) by name: those that the task and the model have."""
+        of_classes = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
+        found = {
+            "r2": self.r2,
+            "mse": self.mse,
+            "deviance": self.deviance,
+            **{name: getattr(self.classes, name, None) for name in of_classes},
+            "ndcg@5": self.ndcg,
+            "coverage": self.coverage,
+            "size": self.size,
+        }
+        return {name: values for name, values in found.items() if values is not None}
 
 
 def evaluate(
@@ -114,7 +134,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         r2=r2,
         mse=mse,
         deviance=deviance,
-        accuracy=None if manifest.classes is None else _accuracy(model, dataset),
+        classes=None if manifest.classes is None else class_measures(model, dataset),
         ndcg=ndcg,
         ndcg_queries=queries,
         coverage=coverage,
@@ -196,17 +216,6 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
         raise TableError(
             f"{dataset.table.name}: every weight in column {dataset.weights!r} is 0; expected some above 0"
         )
-
-
-def _accuracy(model: Model, dataset: Dataset) -> Float:
-    right, total = np.zeros(model.steps + 1), 0.0
-    for rows in dataset.rows_for(model.prefixes.scores):
-        truth = class_codes(rows.Y)
-        total += rows.row_weights.sum()
-        for prefix, scores in enumerate(model.prefixes.predict_all(rows.X)):
-            likely = class_probabilities(scores, model.manifest.family).argmax(axis=1)
-            right[prefix] += rows.row_weights @ (likely == truth)
-    return right / total
 
 
 def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:

@@ -6,14 +6,14 @@ Pairs of columns are left out, because their contribution depends on two values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from anytime.errors import ValuesError, suggestion
-from anytime.features.bases import Categories, Hinge, Polynomial
+from anytime.features.bases import ShapeLevel
 from anytime.features.expansion import Column, Columns
 from anytime.model.model import Model
 from anytime.types import Float, Index, Label
@@ -21,8 +21,10 @@ from anytime.types import Float, Index, Label
 GRID = 200
 """Number of equally likely values that stand for the distribution of a column."""
 
-CURVE = 41
-"""Number of points of a curve."""
+TYPICAL = np.linspace(0.02, 0.98, 25)
+"""Probabilities of the values that stand for a column without stored quantiles."""
+
+ALL, NONE = slice(None), slice(0)
 
 
 @dataclass(frozen=True)
@@ -145,28 +147,26 @@ class _Terms:
     def shape(self, group: str, strength: Float) -> ColumnShape:
         levels, other, missing = self._levels()
         basis = self.column.basis
-        all_common = isinstance(basis, Hinge) and sum(level.share for level in levels) > 1 - 1e-9
-        has_levels_only = all_common or self._is_binary or isinstance(basis, Categories)
         return ColumnShape(
             name=self.column.name,
             group=group,
             basis=basis.described().basis or basis.name,
             strength=_by_score(strength),
-            points=() if has_levels_only else self._points(),
+            points=self._points(),
             levels=levels,
             other=other,
             missing=missing,
             quantiles=self.quantiles,
         )
 
-    def contributions(self, x: Float, *, on_line: bool = False) -> Float:
-        """Return the contributions (n, P) of raw values x (n,); `on_line`, without the indicators of common values."""
-        terms = Columns((self.column,)).expand(x[:, np.newaxis]) - self.mean
-        if on_line and isinstance(self.column.basis, Hinge):
-            at = 1 + len(self.column.basis.knots)
-            common = slice(at, at + len(self.column.basis.levels))
-            terms[:, common] = -self.mean[common]
+    def contributions(self, x: Float, *, zero: slice = NONE, own: slice = ALL) -> Float:
+        """Return the contributions (n, P) of raw values x (n,): of their `own` terms, those of `zero` being 0."""
+        terms = Columns((self.column,)).expand(x[:, np.newaxis])
+        terms[:, zero] = 0.0
+        terms -= self.mean
         terms[np.isnan(terms)] = 0.0
+        if own != ALL:
+            return np.asarray(terms[:, own] @ self.coef[own])
         found: Float = terms @ self.coef
         return found
 
@@ -174,66 +174,60 @@ class _Terms:
     def _is_binary(self) -> bool:
         """Return whether the column is 0 or 1 and its own only term, but for an indicator."""
         m = float(self.mean[0])
-        alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.name == "linear"
+        alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.is_identity
         return alone and 0 < m < 1 and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
 
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
-        basis, other = self.column.basis, None
-        if isinstance(basis, Categories):
-            labels: tuple[Label, ...] = basis.levels
-            shares, codes = self.mean[: len(labels)], np.arange(len(labels), dtype=np.float64)
-            if basis.other:
-                other = Level(None, float(self.mean[len(labels)]), self._one(-1.0))
-        elif isinstance(basis, Hinge):
-            labels, codes = basis.levels, np.array(basis.levels)
-            shares = self.mean[1 + len(basis.knots) :][: len(labels)]
-        elif self._is_binary:
-            labels, codes, shares = (0.0, 1.0), np.array([0.0, 1.0]), np.array([1 - self.mean[0], self.mean[0]])
-        else:
-            labels, codes, shares = (), np.empty(0), np.empty(0)
-        values = [_by_score(each) for each in self.contributions(codes)]
-        levels = tuple(Level(*each) for each in zip(labels, shares.tolist(), values, strict=True))
+        found = self.column.basis.shape_levels()
+        if self._is_binary:
+            found = [ShapeLevel(0.0, 0, 0.0), ShapeLevel(1.0, 0, 1.0)]
+        levels = [
+            Level(each.label, float(self.mean[each.term]), self._one(each.x, ALL if each.own is None else each.own))
+            for each in found
+        ]
+        if self._is_binary:
+            levels[0] = replace(levels[0], share=1.0 - levels[1].share)
+        other = next((level for level in levels if level.level is None), None)
         missing = Level(None, float(self.mean[-1]), self._one(np.nan)) if self.column.indicator else None
-        return levels, other, missing
+        return tuple(level for level in levels if level is not other), other, missing
 
-    def _one(self, x: float) -> Any:
-        return _by_score(self.contributions(np.array([x]))[0])
+    def _one(self, x: float, own: slice = ALL) -> Any:
+        return _by_score(self.contributions(np.array([x]), own=own)[0])
+
+    @cached_property
+    def _corners(self) -> Float | None:
+        """Return the values between which a line is drawn; None if every value is a level."""
+        if self._is_binary:
+            return None
+        low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
+        x = self.column.basis.line(low, high, self.mean)
+        return None if x is None else np.unique(x)
 
     def _points(self) -> tuple[Point, ...]:
-        basis, ends = self.column.basis, self.column.range
-        low, high = self._quantile_function()[[0, -1]].tolist() if ends is None else ends
-        x = np.array([low, high])
-        if isinstance(basis, Hinge):
-            x = np.array([low, *(knot for knot in basis.knots if low < knot < high), high])
-        elif isinstance(basis, Polynomial):
-            x = np.linspace(low, high, CURVE)
-        x = np.unique(x)
-        values = [_by_score(each) for each in self.contributions(x, on_line=True)]
-        return tuple(map(Point, x.tolist(), values))
+        if self._corners is None:
+            return ()
+        values = [_by_score(each) for each in self.contributions(self._corners, zero=self.column.basis.off_line)]
+        return tuple(map(Point, self._corners.tolist(), values))
 
-    def _quantile_function(self) -> Float:
-        """Return values at equal steps of probability: the stored quantiles, or what the terms tell of them."""
-        basis, ends = self.column.basis, self.column.range
+    @cached_property
+    def _drawn(self) -> Float:
+        """Return equally likely values, ascending: from the stored quantiles, or what the terms tell of them."""
         if self.quantiles is not None:
             return np.array(self.quantiles)
-        if isinstance(basis, Hinge) and basis.knots and ends is not None:
-            return np.array([ends[0], *basis.knots, ends[1]])
-        centre, scale = (basis.centre, basis.scale) if isinstance(basis, Polynomial) else (0.0, 1.0)
-        normal = ndtri(np.linspace(0.02, 0.98, 25))
-        found: Float = centre + scale * (self.mean[0] + self.scale[0] * normal)
-        return found
+        p = np.linspace(0, 1, len(TYPICAL))
+        return self.column.basis.drawn(p if self.column.range else TYPICAL, self.mean, self.scale, self.column.range)
 
     @property
     def spread(self) -> Float:
         """Return the standard deviation (P,) of the contribution over the quantiles and the shares of levels."""
-        if self._is_binary or isinstance(self.column.basis, Categories):
+        if self._corners is None:
             levels, other, _ = self._levels()
             listed = [*levels, *([] if other is None else [other])]
             values = np.array([np.atleast_1d(level.contribution) for level in listed])
             shares = np.array([level.share for level in listed])
         else:
-            values = self.contributions(_at(self._quantile_function()))
+            values = self.contributions(_at(self._drawn))
             shares = np.full(len(values), 1 / len(values))
         if self.column.indicator:
             gaps = float(self.mean[-1])

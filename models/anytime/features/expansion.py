@@ -24,18 +24,17 @@ from pydantic import ValidationError
 
 from anytime.errors import GroupsError
 from anytime.features.bases import (
+    DATES,
     Basis,
-    Categories,
     ColumnSample,
-    Hinge,
-    Linear,
-    Octiles,
+    Reader,
+    checked,
+    default_basis,
     distinct_names,
-    parsed_basis,
     same_values,
 )
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
-from anytime.types import Bool, Float, Index
+from anytime.types import Bool, ColumnType, Float, Index, Label
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,14 @@ class Column:
     ----------
     range : values outside it move to its nearest end; None moves none.
     indicator : whether one more term, the last, marks missing values.
+    type : of the values, where it is known.
     """
 
     name: str
     basis: Basis
     range: tuple[float, float] | None = None
     indicator: bool = False
+    type: ColumnType | None = None
 
     @cached_property
     def terms(self) -> tuple[str, ...]:
@@ -60,7 +61,16 @@ class Column:
     @property
     def is_linear(self) -> bool:
         """Return whether the only term is the column itself."""
-        return isinstance(self.basis, Linear) and self.range is None and not self.indicator
+        return self.basis.is_identity and self.range is None and not self.indicator
+
+    @property
+    def reader(self) -> Reader | None:
+        """Return how values are read; None if they are numbers."""
+        return DATES if self.type == "date" else self.basis.reader
+
+    def shown(self, x: float) -> Label | None:
+        """Return a raw number as a value of a request in JSON."""
+        return x if self.reader is None else self.reader.shown(x)
 
     def described(self) -> ColumnBasis:
         """Return the column as a groups file states it, complete."""
@@ -84,10 +94,15 @@ class Columns:
         return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
 
     @cached_property
-    def categories(self) -> dict[int, Categories]:
-        """Return the bases of the columns of categories, by the index of the column."""
-        bases = ((j, column.basis) for j, column in enumerate(self.columns))
-        return {j: basis for j, basis in bases if isinstance(basis, Categories)}
+    def categories(self) -> dict[int, Basis]:
+        """Return the bases whose raw values are indices of levels, by the index of the column."""
+        return {j: column.basis for j, column in enumerate(self.columns) if column.basis.by_level}
+
+    @cached_property
+    def readers(self) -> dict[int, Reader]:
+        """Return how the values that are not numbers are read, by the index of the column."""
+        readers = ((j, column.reader) for j, column in enumerate(self.columns))
+        return {j: reader for j, reader in readers if reader is not None}
 
     @cached_property
     def are_indicators(self) -> Bool:
@@ -187,12 +202,10 @@ class Columns:
         pieces: list[tuple[int, int, float, float]] = []
         equal: list[tuple[int, int, float, float]] = []
         for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
-            if isinstance(column.basis, Linear | Hinge):
-                knots, same = (
-                    (column.basis.knots, column.basis.same.tolist()) if isinstance(column.basis, Hinge) else ((), ())
-                )
+            if column.basis.pieces is not None:
+                knots, same = column.basis.pieces
                 pieces += [(start, j, 0.0, -np.inf), *((start + k, j, knot, 0.0) for k, knot in enumerate(knots, 1))]
-                equal += [(start + k, j, low, high) for k, (low, high) in enumerate(same, 1 + len(knots))]
+                equal += [(start + k, j, low, high) for k, (low, high) in enumerate(same.tolist(), 1 + len(knots))]
         return _Pieces(
             terms=np.array([term for term, *_ in pieces], dtype=np.intp),
             columns=np.array([j for _, j, *_ in pieces], dtype=np.intp),
@@ -217,7 +230,7 @@ class Columns:
     @cached_property
     def _others(self) -> list[int]:
         """Return the columns whose terms are not piecewise linear."""
-        return [j for j, column in enumerate(self.columns) if not isinstance(column.basis, Linear | Hinge)]
+        return [j for j, column in enumerate(self.columns) if column.basis.pieces is None]
 
     @cached_property
     def _indicators(self) -> list[int]:
@@ -231,29 +244,29 @@ class Side:
     Attributes
     ----------
     column : index of the raw column.
-    numbers : knots, or the indices of levels if the column has `categories`.
+    numbers : knots, or the indices of levels if the column has `categories`, a basis by level.
     """
 
     name: str
     column: int
     numbers: tuple[float, ...]
-    categories: Categories | None
+    categories: Basis | None
 
     @staticmethod
     def of(side: PairSide, column: int, basis: Basis) -> Side:
-        if not isinstance(basis, Categories):
+        if not basis.by_level:
             if side.levels:
                 raise GroupsError(f"column {side.column!r} of a pair has levels; expected knots, as it holds numbers")
             return Side(side.column, column, side.knots, None)
-        if not side.levels or not set(side.levels) <= set(basis.levels):
+        if not side.levels or not set(side.levels) <= set(basis.labels):
             raise GroupsError(f"column {side.column!r} of a pair has other levels than its basis; expected some of it")
-        return Side(side.column, column, tuple(map(basis.levels.index, side.levels)), basis)
+        return Side(side.column, column, tuple(map(basis.labels.index, side.levels)), basis)
 
     @property
     def names(self) -> list[str]:
         if self.categories is None:
             return distinct_names(self.name, ">", self.numbers[:-1])
-        return [f"{self.name}={self.categories.levels[int(code)]}" for code in self.numbers]
+        return [f"{self.name}={self.categories.labels[int(code)]}" for code in self.numbers]
 
     @cached_property
     def _numbers(self) -> Float:
@@ -263,7 +276,7 @@ class Side:
         """Return the factors (factors, rows) of clamped values (rows,); NaN where missing."""
         if self.categories is None:
             return np.asarray(np.clip(x, self._numbers[:-1], self._numbers[-1]) - self._numbers[:-1])
-        if not self.categories.other:
+        if not self.categories.has_other:
             x = np.where(x < 0, np.nan, x)
         return np.asarray((x == self._numbers) + 0.0 * x)
 
@@ -296,7 +309,7 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns = tuple(_column(name, groups.bases.get(name)) for name in groups.features)
+        columns = tuple(_column(name, groups.bases.get(name), groups.types.get(name)) for name in groups.features)
         place = {column.name: index for index, column in enumerate(columns)}
 
         def side(given: PairSide) -> Side:
@@ -321,6 +334,16 @@ class Expansion(Columns):
         """Return the number of terms of columns, which come before those of products."""
         return super().size
 
+    def columns_of(self, terms: Index) -> Index:
+        """Return the raw columns, ascending, that some terms are computed from."""
+        used = np.zeros(self.size, dtype=np.bool_)
+        used[terms] = True
+        found = {j for j, (start, stop) in enumerate(self.spans) if used[start:stop].any()}
+        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
+            if used[start:stop].any():
+                found.update(side.column for side in each.sides)
+        return np.array(sorted(found), dtype=np.intp)
+
     @cached_property
     def product_spans(self) -> tuple[tuple[int, int], ...]:
         ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
@@ -335,7 +358,7 @@ class Expansion(Columns):
 
     def _check_names(self) -> None:
         """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
-        texts = {self.columns[j].name for j, basis in self.categories.items() if basis.holds == "text"}
+        texts = {self.columns[j].name for j, reader in self.readers.items() if reader.holds == "text"}
         for group in self.groups.groups if texts else ():
             for column in texts.intersection(group.features):
                 if ":" in group.name:
@@ -395,19 +418,24 @@ class Expansion(Columns):
 
     @property
     def needs_size(self) -> bool:
-        """Return whether the number of hinges is to be selected."""
-        return any(isinstance(column.basis, Octiles) for column in self.columns)
+        """Return whether the size of a basis is to be selected."""
+        return len(self.sizes) > 1
 
-    def with_hinges(self, size: int) -> tuple[Expansion, Index]:
-        """Return the expansion with K hinges in each column of basis "auto", and the terms of this one that it has."""
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the sizes that cross-validation selects from, ascending; (0,) if there is nothing to select."""
+        return tuple(sorted({size for column in self.columns for size in column.basis.choices})) or (0,)
+
+    def with_size(self, size: int) -> tuple[Expansion, Index]:
+        """Return the expansion with this size of each basis that has a choice, and which terms of this one it has."""
         columns, bases, terms = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
         for column, (start, _) in zip(self.columns, self.spans, strict=True):
-            if isinstance(column.basis, Octiles):
-                hinge, knots = column.basis.hinge(size), column.basis.knots
-                terms[start + 1 : start + 1 + len(knots)] = np.isin(knots, hinge.knots)
-                update = hinge.described().model_dump(exclude_unset=True)
+            if column.basis.choices:
+                basis, own = column.basis.with_size(size)
+                terms[start : start + len(own)] = own
+                update = basis.described().model_dump(exclude_unset=True)
                 bases[column.name] = bases[column.name].model_copy(update=update)
-                column = replace(column, basis=hinge)  # noqa: PLW2901
+                column = replace(column, basis=basis)  # noqa: PLW2901
             columns.append(column)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
 
@@ -435,12 +463,11 @@ class _Pieces(NamedTuple):
     highs: Float
 
 
-def _column(name: str, given: ColumnBasis | None) -> Column:
+def _column(name: str, given: ColumnBasis | None, kind: ColumnType | None) -> Column:
     """Return a column whose basis is complete."""
-    if given is None:
-        return Column(name, Linear())
+    given = ColumnBasis() if given is None else given
     try:
-        basis, size = parsed_basis(given.basis or Linear.name)
-        return Column(name, basis.learn(size, given, ColumnSample(np.empty(0), 0)), given.range, bool(given.missing))
+        basis = checked(given.basis or default_basis("number"), given, ColumnSample(np.empty(0), 0))
+        return Column(name, basis, given.range, bool(given.missing), kind)
     except GroupsError as error:
         raise GroupsError(f"column {name!r}: {error}") from None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import (
+    BASES,
     NUMERIC,
     Basis,
+    Clamp,
     ColumnSample,
-    Hinge,
     Kind,
     are_whole,
+    checked,
     default_basis,
     learned,
     parsed_basis,
@@ -35,9 +37,6 @@ MIN_MISSING = 0.01
 QUANTILES = 21
 """Number of stored quantiles of a column: every 5 %."""
 
-Clamp: TypeAlias = float | Literal["off"] | None
-"""Q of the quantiles Q and 1 - Q outside which values are clamped; None is the default of each basis."""
-
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Some rows: an array (rows,) for each column, of booleans, integers, floats or text; NaN or None where missing."""
 
@@ -51,11 +50,11 @@ def checked_clamp(clamp: Clamp) -> Clamp:
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
     """Return whether something of the columns, given the type of each, is to be learned from rows."""
-    learns = option not in (None, "linear") or clamp not in (None, "off")
+    learns = (option is not None and parsed_basis(option)[0].learns) or clamp not in (None, "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
-        else learns or default_basis(kind) != "linear"
+        else learns or BASES[default_basis(kind)].learns
         for name, kind in zip(groups.features, kinds, strict=True)
     )
 
@@ -63,15 +62,16 @@ def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | Non
 def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
     """Return whether a basis in the groups file leaves nothing to learn, nor to refuse."""
     try:
-        basis, size = parsed_basis(given.basis or "")
-        parts = basis.learn(size, given, ColumnSample(np.empty(0), 0)).described().model_fields_set
+        basis = checked(given.basis or "", given, ColumnSample(np.empty(0), 0))
+        parts = basis.described().model_dump(exclude_unset=True)
     except GroupsError:
         return False
     if kind not in basis.fits or "range" not in given.model_fields_set:
         return False
     if kind != "factor" and any(isinstance(level, str) != (kind == "text") for level in given.levels or ()):
         return False
-    return all(getattr(given, part) is not None for part in parts)
+    stated = given.model_dump(exclude_none=True)
+    return all(part in stated for part in parts)
 
 
 def sample_size(columns: int) -> int:
@@ -178,7 +178,8 @@ def learned_groups(
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
-        kind: Kind = "factor" if name in factors else kind_of(sample.columns[name])
+        is_date = groups.types.get(name) == "date"
+        kind: Kind = "date" if is_date else "factor" if name in factors else kind_of(sample.columns[name])
         found = sample.column(name)
         if found.values.dtype.kind == "f" and np.isinf(found.values).any():
             raise TableError(
@@ -188,7 +189,7 @@ def learned_groups(
             basis = learned(given, kind, option, found)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        is_numeric = kind in NUMERIC and basis.name != "categories" and len(found.values) > 0
+        is_numeric = kind in NUMERIC and not basis.by_level and len(found.values) > 0
         numbers = replace(found, values=found.values.astype(np.float64)) if is_numeric else None
         ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
@@ -208,8 +209,8 @@ def learned_groups(
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
     if clamp is None:
-        clamp = 0.0 if isinstance(basis, Hinge) else "off"
-    if clamp == "off" or numbers is None:
+        clamp = basis.clamp
+    if clamp is None or clamp == "off" or basis.clamp is None or numbers is None:
         return None
     low, high = numbers.quantiles([clamp, 1.0 - clamp])
     return low, high

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.bases import Categories, ColumnSample, distinct, quantiles
+from anytime.features.bases import ColumnSample, distinct, quantiles
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
@@ -153,7 +153,7 @@ def _cuts(column: Column, x: Float) -> Bool:
     found = np.unique(x[~np.isnan(x)])
     if len(found) < 2:
         return np.zeros((0, len(x)), dtype=np.bool_)
-    if isinstance(column.basis, Categories):
+    if column.basis.by_level:
         levels = _frequent(x, CELLS)
         return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
     eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
@@ -166,11 +166,11 @@ def _cuts(column: Column, x: Float) -> Bool:
 
 def _side(column: Column, x: Float) -> PairSide:
     """Return the factors of a column whose values (n,) vary."""
-    if isinstance(basis := column.basis, Categories):
+    if (basis := column.basis).by_level:
         # The other levels are those without a factor; one level is the complement of the others.
-        count = min(MAX_LEVELS, len(basis.levels) if basis.other else len(basis.levels) - 1)
+        count = min(MAX_LEVELS, len(basis.labels) if basis.has_other else len(basis.labels) - 1)
         codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
-        return PairSide(column=column.name, levels=tuple(basis.levels[code] for code in codes[:count]))
+        return PairSide(column=column.name, levels=tuple(basis.labels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
     knots = distinct(tuple(np.quantile(present, KNOTS).tolist()))
     return PairSide(column=column.name, knots=knots if len(knots) > 1 else (float(present.min()), float(present.max())))

@@ -36,6 +36,12 @@ STALL_SHARE = 0.1
 MAX_DRAIN_S = 0.002
 """Seconds after its deadline during which a stalled caller still receives groups."""
 
+QUIET_TURNS = 3
+"""Turns of an event loop that find nothing new, after which a stalled caller has received everything that was there.
+
+A loop needs them to read a socket, to read a slice of what it received, and to run the task that decodes it.
+"""
+
 MEASUREMENTS = 32
 """Number of most recent durations of a group that count."""
 
@@ -76,6 +82,29 @@ def early_ms(margin_ms: float, deadline_ms: float) -> float:
 def grace(late_s: float) -> float:
     """Return how long a caller that woke `late_s` seconds after its deadline waits for groups being returned."""
     return min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0
+
+
+class LateReading:
+    """What a caller that woke `late_s` seconds after its deadline, at `woken`, still receives: what had arrived.
+
+    A caller that waits for workers has `remaining` seconds; one in an event loop lets it run as long as `has_turn`.
+    """
+
+    __slots__ = ("_granted", "_turns", "_until")
+
+    def __init__(self, late_s: float, woken: float) -> None:
+        self._granted = woken + grace(late_s)
+        self._until = woken + MAX_DRAIN_S
+        self._turns = QUIET_TURNS + 1  # loops differ in whether they read before or after their timers
+
+    def remaining(self, now: float, *, unread: bool) -> float:
+        """Return the seconds for which to wait; `unread` is whether a worker has a group to put."""
+        return (self._until if unread else self._granted) - now
+
+    def has_turn(self, now: float, *, unread: bool) -> bool:
+        """Return whether to let the loop run once more; `unread` is whether bytes are there that it has not read."""
+        self._turns = QUIET_TURNS if unread else self._turns - 1
+        return self._turns >= 0 and now < self._until
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ class Seat(Protocol):
         """Return whether a group is computed and not yet put."""
 
 
+class _Late(Protocol):
+    """See `anytime.inference.deadline.LateReading`."""
+
+    def remaining(self, now: float, *, unread: bool) -> float: ...
+
+
 class Extraction:
     """Groups of one input in progress.
 
@@ -117,11 +123,10 @@ class Extraction:
         """Whether every group has arrived or will not."""
         return self._ended
 
-    def wait(self, until: float, grace: Callable[[float], float] | None = None, drain_s: float = 0.0) -> float | None:
+    def wait(self, until: float, late: Callable[[float, float], _Late] | None = None) -> float | None:
         """Wait until the extraction is finished (return None) or until a time (return how late the caller woke).
 
-        A caller that wakes later than `until` was stalled. It waits `grace(seconds late)` longer for its workers, and
-        up to `drain_s` while a worker has a group to put.
+        `late` decides how much longer a caller waits, from the seconds by which it woke late and the time.
         """
         with self._changed:
             while not self._ended and (now := time.perf_counter()) < until:
@@ -129,9 +134,9 @@ class Extraction:
             if self._ended:
                 return None
             woken = time.perf_counter()
-            granted = woken + (0.0 if grace is None else grace(woken - until))
-            while not self._ended and (now := time.perf_counter()) < woken + drain_s:
-                remaining = (woken + drain_s if self._pending() else granted) - now
+            reading = None if late is None else late(woken - until, woken)
+            while reading is not None and not self._ended:
+                remaining = reading.remaining(time.perf_counter(), unread=self._pending())
                 if remaining <= 0:
                     break
                 self._changed.wait(remaining)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,20 @@ from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion, summary
-from anytime.features.bases import Categories
+from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
-from anytime.groups import COST_TOLERANCE
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.subsets import ArrivedModel, arrived_model
+from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.types import Bool, Float, Index, Policy, Reason
+
+if TYPE_CHECKING:
+    from anytime.inference.tables import TableAnswer
+    from anytime.training.resequencing import Retrained
+    from anytime.training.what_if import WhatIf
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
@@ -127,11 +131,21 @@ class Answer:
         return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
 
 
-def checked_policy(policy: Policy) -> Policy:
-    """Return a policy; raise ValuesError if it is unknown."""
-    if policy not in ("prefix", "arrived"):
-        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
-    return policy
+class BestPrediction(NamedTuple):
+    """The best prediction from the groups received: its scores (rows, P), and what they are based on.
+
+    `allowed` is the longest prefix within the budget, and `arrived` the optimum of the groups, if it answers.
+    """
+
+    scores: Float
+    prefix: int
+    allowed: int
+    arrived: ArrivedModel | None
+    groups: tuple[str, ...]
+    cost: float
+    expected: Expected
+    budget: float | None
+    note: str | None
 
 
 class Prediction:
@@ -241,20 +255,16 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {shown!r} in model {self.model.name!r}; {suggestion(shown, groups.names)}"
             )
-        values, categories = plain_values(group, place.features, values), place.expansion.categories
-        if not categories:
+        values, readers = plain_values(group, place.features, values), place.expansion.readers
+        if not readers:
             return _checked(group, place.features, self._rows, values)
         if not coded:
             return coded_values(group, place, values, self._rows)
         codes = _checked(group, place.features, self._rows, values)
-        for j, basis in categories.items():
-            code = codes[:, j]
-            wrong = code[~((code == np.trunc(code)) & (code >= -1) & (code < len(basis.levels)) | np.isnan(code))]
-            if len(wrong):
-                raise ValuesError(
-                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected the index of "
-                    f"a level, 0 to {len(basis.levels) - 1}, or -1 for another level"
-                )
+        for j, reader in readers.items():
+            if (wrong := reader.invalid(codes[:, j])) is not None:
+                what = f"column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
+                raise ValuesError(f"values of group {group!r}: {what}")
         return codes
 
     def add_all(self, values: Mapping[str, Float]) -> None:
@@ -350,18 +360,7 @@ class Prediction:
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-        if budget is None:
-            return frozenset(self._received)
-        groups, selected, paid, spent = self.model.groups, set[str](), set[int](), 0.0
-        for name in self.received:
-            index = groups.position(name)
-            more = {index, *groups.prerequisites[index]} - paid
-            spent += float(groups.costs[sorted(more)].sum())
-            if spent > budget * (1 + COST_TOLERANCE):
-                break
-            paid |= more
-            selected.add(name)
-        return frozenset(selected)
+        return usable(self.model, self._received, budget)
 
     def answer(
         self,
@@ -393,77 +392,104 @@ class Prediction:
             The budget is negative or not a number, the policy is unknown, or the model has several scores per row to
             rank.
         """
-        model, policy = self.model, checked_policy(policy)
-        budget = checked_budget(budget, model.groups.cost_unit)
-        allowed = model.affordable(budget)
-        prefix = min(self.prefix, allowed)
-        note = arrived = None
-        if policy == "arrived":
-            arrived, note = self._arrived(budget, solve)
-        if arrived is None:
-            used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
-            total = model.prefix_costs[prefix].of_call(self.rows)
-            scores = self._prefix_scores(prefix)
-        else:
-            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
-            total = self._total(arrived)
-            scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
-        outputs = model_outputs(model, scores)
+        model, best = self.model, self.best(budget, policy, solve)
+        outputs = model_outputs(model, best.scores)
         prediction, probabilities = self._prediction(outputs)
-        interval, prediction_set = self._covering(outputs, prefix if arrived is None else arrived.prefix)
+        interval, prediction_set = self._covering(outputs, best.prefix if best.arrived is None else best.arrived.prefix)
         return Answer(
             model=model.name,
             version=model.version,
             prediction=prediction,
             probabilities=probabilities,
-            prefix=prefix,
+            prefix=best.prefix,
             steps=model.steps,
-            groups=used,
-            cost=cost,
-            cost_total=total,
-            budget=budget,
-            complete=prefix == allowed,
-            missing=tuple([name for name in model.computed[allowed] if name not in self._received]),
-            imputed=self._columns(used, self._nulls),
-            clamped=self._columns(used, self._clamped),
+            groups=best.groups,
+            cost=best.cost,
+            cost_total=self._total(best),
+            budget=best.budget,
+            complete=best.prefix == best.allowed,
+            missing=tuple([name for name in model.computed[best.allowed] if name not in self._received]),
+            imputed=self.imputed(best.groups),
+            clamped=self.clamped(best.groups),
             reason=reason,
-            policy="prefix" if arrived is None else "arrived",
-            expected=expected,
+            policy="prefix" if best.arrived is None else "arrived",
+            expected=best.expected,
             interval=interval,
             prediction_set=prediction_set,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
             replaced=model.order(self.replaced) if self.replaced else (),
-            ranking=self._ranked(scores) if ranking else None,
-            note=note,
-            approximate=arrived is not None and arrived.approximate,
-            contributions=self._contributions(used, prefix, arrived) if explain else None,
+            ranking=self._ranked(best.scores) if ranking else None,
+            note=best.note,
+            approximate=best.arrived is not None and best.arrived.approximate,
+            contributions=self._contributions(best) if explain else None,
         )
 
-    def _contributions(self, used: tuple[str, ...], prefix: int, arrived: ArrivedModel | None) -> Contributions:
-        """Return the contributions to the scores of the prefix, or of the optimum of the received groups."""
-        columns: slice | Index
+    def best(
+        self,
+        budget: float | None = None,
+        policy: Policy = "prefix",
+        solve: Solve = arrived_model,
+        *,
+        limit: int | None = None,
+    ) -> BestPrediction:
+        """Return the scores of the best prediction from the groups received so far; arguments and errors as `answer`.
+
+        `limit` is the longest prefix to use.
+        """
+        model, policy = self.model, checked_policy(policy)
+        budget = checked_budget(budget, model.groups.cost_unit)
+        allowed = model.affordable(budget) if limit is None else limit
+        prefix = min(self.prefix, allowed)
+        arrived, note = self._arrived(budget, solve) if policy == "arrived" else (None, None)
         if arrived is None:
-            coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
+            used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
+            scores = self._prefix_scores(prefix)
+        else:
+            used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
+            scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
+        return BestPrediction(scores, prefix, allowed, arrived, used, cost, expected, budget, note)
+
+    def imputed(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of some groups in which a value was missing, or a level that was never seen."""
+        return self._columns(groups, self._nulls)
+
+    def clamped(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of some groups in which a value was outside the range."""
+        return self._columns(groups, self._clamped)
+
+    def parts(
+        self, best: BestPrediction, shaped: Callable[[Float], Iterable[Any]], intercept: Callable[[Float], Any]
+    ) -> Contributions:
+        """Return the contributions to the best scores, in the shapes that `shaped` and `intercept` give them."""
+        columns: slice | Index
+        if best.arrived is None:
+            prefixes = self.model.prefixes
+            coef, base = prefixes.coef(best.prefix), prefixes.intercept_of(best.prefix)
             columns = slice(len(coef))
         else:
-            columns, coef, intercept = arrived.columns, arrived.coef, arrived.intercept
-        several, P = self.rows > 1, len(intercept)
+            columns, coef, base = best.arrived.columns, best.arrived.coef, best.arrived.intercept
+        terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
+        return contributions(self.model, best.groups, terms, coef, intercept(base), shaped)
+
+    def _contributions(self, best: BestPrediction) -> Contributions:
+        """Return the contributions to the best scores as lists."""
+        several, P = self.rows > 1, best.scores.shape[1]
 
         def shaped(values: Float) -> list[Any]:
             values = values if several else values[:, 0]
             shaped: list[Any] = (values[..., 0] if P == 1 else values).tolist()
             return shaped
 
-        terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
-        base = intercept.tolist()
-        return contributions(self.model, used, terms, coef, base[0] if P == 1 else base, shaped)
+        return self.parts(best, shaped, lambda base: base.tolist()[0] if P == 1 else base.tolist())
 
-    def _total(self, arrived: ArrivedModel) -> float:
-        """Return the cost of the groups of an optimum for all rows together."""
+    def _total(self, best: BestPrediction) -> float:
+        """Return the cost of the groups used for all rows together."""
+        if best.arrived is None:
+            return self.model.prefix_costs[best.prefix].of_call(self.rows)
         if not self.model.prefix_costs[-1].fixed:
-            return arrived.cost * self.rows
-        return self.model.total_cost(arrived.groups, self.rows)
+            return best.cost * self.rows
+        return self.model.total_cost(best.arrived.groups, self.rows)
 
     def _advance(self) -> None:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""
@@ -644,7 +670,7 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
 
 
 def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None = None) -> Float:
-    """Return the values (rows, features) of a group with columns of categories as numbers, levels as their index.
+    """Return the values (rows, features) of a group with readers as numbers: levels as their index, dates as seconds.
 
     Without `rows`, any number of rows is valid.
 
@@ -653,32 +679,32 @@ def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None
     ValuesError
         The shape is wrong, or a value is not of its column's type; the message names the column.
     """
-    features, categories = place.features, place.expansion.categories
+    features, readers = place.features, place.expansion.readers
     table = _table(group, features, rows, values)
     numbers = np.empty(table.shape)
-    for j, basis in categories.items():
-        numbers[:, j] = coded_column(group, features[j], basis, table[:, j].tolist())
-    others = [j for j in range(len(features)) if j not in categories]
+    for j, reader in readers.items():
+        numbers[:, j] = coded_column(group, features[j], reader, table[:, j].tolist())
+    others = [j for j in range(len(features)) if j not in readers]
     if others:
         numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
     return numbers
 
 
-def coded_column(group: str, column: str, basis: Categories, values: list[Any]) -> Float:
-    """Return the values of one column of categories as the index of their level.
+def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> Float:
+    """Return the values of one column as raw numbers.
 
     Raises
     ------
     ValuesError
-        A value is neither missing nor of the type of the levels.
+        A value is neither missing nor of the column's type.
     """
     for value in values:
-        if not basis.accepts(value):
+        if not reader.accepts(value):
             shown = reprlib.repr(value)
             raise ValuesError(
-                f"values of group {group!r}: column {column!r} has {shown}; expected {basis.holds}, or null"
+                f"values of group {group!r}: column {column!r} has {shown}; expected {reader.holds}, or null"
             )
-    return basis.coded(values)
+    return reader.coded(values)
 
 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
@@ -704,7 +730,12 @@ def _expected_values(rows: int, features: tuple[str, ...]) -> str:
 
 
 class LoadedModel(Model):
-    """A model that opens predictions; `load` returns one."""
+    """A model that opens predictions and scores tables; `load` returns one.
+
+    A table is a path (Parquet, CSV, Arrow, svmlight, .npz, a folder of them), a frame of pandas, polars or any library
+    that gives an Arrow stream, an array or a sparse matrix, a list of rows as dicts, or what `open_table` returns. The
+    columns of an array are x0, x1, ..., or in the order of the groups.
+    """
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -714,6 +745,93 @@ class LoadedModel(Model):
     def open(self, rows: int | None = 1) -> Prediction:
         """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
         return Prediction(self, rows)
+
+    def what_if(
+        self,
+        *,
+        costs: Mapping[str, float | str] = {},
+        without: Iterable[str] = (),
+        budgets: Iterable[float] = (),
+        data: Retrained | None = None,
+    ) -> WhatIf:
+        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
+        from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
+
+        return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def predict(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> Any:
+        """Return the predictions (rows,) of a table, or (rows, P) of several responses.
+
+        Only the columns of the prefix are read. A group without any of its columns in the table is missing: the longest
+        complete prefix answers, or with "arrived" the optimum of the other groups. A lacking column of another group is
+        a missing value in every row. `answer` reports both.
+
+        Parameters
+        ----------
+        table : see the class.
+        budget : maximum cost of the groups used, per row, in the model's cost unit; None is no limit.
+        prefix : number of steps to use, instead of a budget.
+        policy : "prefix" or "arrived", as in `Prediction.answer`.
+        explain : whether to return a tuple, with the `Contributions` as arrays (rows,) or (rows, P).
+
+        Raises
+        ------
+        ValuesError
+            The budget, the prefix or the policy is invalid.
+        TableError
+            The table is unreadable, lacks every column of the first step, or has a value that does not fit its column.
+        """
+        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy, explain=explain)
+        return (answer.prediction, answer.contributions) if explain else answer.prediction
+
+    def predict_proba(
+        self, table: Any, *, budget: float | None = None, prefix: int | None = None, policy: Policy = "prefix"
+    ) -> Float:
+        """Return the probabilities (rows, classes) of a table's rows, as `predict`; the model must have classes."""
+        if self.manifest.classes is None:
+            raise ValuesError(f"model {self.name!r} predicts numbers; probabilities require a model of classes")
+        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy)
+        assert answer.probabilities is not None  # noqa: S101
+        return answer.probabilities
+
+    def answer(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> TableAnswer:
+        """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""
+        from anytime.inference.tables import joined  # noqa: PLC0415  (a server reads no tables)
+
+        return joined(list(self.answers(table, budget=budget, prefix=prefix, policy=policy, explain=explain)))
+
+    def answers(
+        self,
+        table: Any,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> Iterator[TableAnswer]:
+        """Yield the answers of `answer` batch by batch, so that memory does not grow with the table."""
+        from anytime.inference.tables import TableScorer, as_table  # noqa: PLC0415
+
+        scorer = TableScorer.of(
+            self, as_table(table, self.groups), budget=budget, prefix=prefix, policy=policy, explain=explain
+        )
+        return (answer for answer, _ in scorer.answers())
 
 
 def load(path: str | Path) -> LoadedModel:

@@ -22,20 +22,19 @@ from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, ov
 from anytime.errors import ExtractorError, ValuesError, suggestion, summary
 from anytime.groups import milliseconds
 from anytime.inference.deadline import (
-    MAX_DRAIN_S,
     STALL_S,
     Durations,
     Lateness,
     LatenessRecord,
+    LateReading,
     checked_seconds,
     early_ms,
-    grace,
 )
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
-from anytime.inference.prediction import Answer, Prediction, checked_policy
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.schedule import Failure, GroupCounts, Schedule
-from anytime.inference.subsets import ArrivedModel, arrived_model_within, prepare_sets
+from anytime.inference.subsets import ArrivedModel, arrived_model_within, checked_policy, prepare_sets
 from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
@@ -343,7 +342,7 @@ class Runner(Generic[Answers]):
             if run.extraction.wait(check) is None:
                 return False
         running = run.extraction.running
-        late_s = run.extraction.wait(until, grace, MAX_DRAIN_S)
+        late_s = run.extraction.wait(until, LateReading)
         if late_s is not None and late_s > STALL_S and self._workers.worker == "thread":
             self._schedule.held_up(list(running), time.perf_counter())
         return late_s is not None

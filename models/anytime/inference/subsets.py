@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,9 +25,10 @@ import numpy as np
 
 from anytime._linalg import factorise, single_blas_thread
 from anytime.errors import ValuesError
+from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Expected, Model
 from anytime.moments.moments import Gram
-from anytime.types import Float, Index
+from anytime.types import Float, Index, Policy
 
 MAX_SETS, MAX_BYTES = 256, 1 << 25
 """Maximum number and bytes of solved sets cached per model; the least recently used is evicted first."""
@@ -62,6 +64,29 @@ class ArrivedModel:
     def nbytes(self) -> int:
         """Bytes of the arrays, and about those of the set of names."""
         return self.columns.nbytes + self.coef.nbytes + 100 * len(self.groups)
+
+
+def checked_policy(policy: Policy) -> Policy:
+    """Return a policy; raise ValuesError if it is unknown."""
+    if policy not in ("prefix", "arrived"):
+        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
+    return policy
+
+
+def usable(model: Model, received: Iterable[str], budget: float | None) -> frozenset[str]:
+    """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
+    if budget is None:
+        return frozenset(received)
+    groups, selected, paid, spent = model.groups, set[str](), set[int](), 0.0
+    for name in model.order(received):
+        index = groups.position(name)
+        more = {index, *groups.prerequisites[index]} - paid
+        spent += float(groups.costs[sorted(more)].sum())
+        if spent > budget * (1 + COST_TOLERANCE):
+            break
+        paid |= more
+        selected.add(name)
+    return frozenset(selected)
 
 
 class _Solved:

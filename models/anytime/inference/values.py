@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -202,7 +203,9 @@ def _as_array(values: Any) -> NDArray[Any]:
         return np.asarray(values.filled(np.nan))
     if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
         return np.asarray(np.from_dlpack(values))
-    return np.asarray(values)
+    found = np.asarray(values)
+    # Dates become those of Python, None where missing: NumPy's own become whole numbers of any unit among objects.
+    return found.astype("M8[us]").astype(object) if found.dtype.kind == "M" else found
 
 
 def _unmasked(values: NDArray[Any]) -> NDArray[Any]:
@@ -243,7 +246,8 @@ def _by_name(group: str, features: Sequence[str], labels: list[Any], values: Any
         hasattr(values, name) for name in ("column_names", "columns")
     )
     names = [str(label) for label in labels]
-    if sorted(names) != sorted(features):
+    counts = Counter(names)
+    if any(counts[name] != 1 for name in features):  # columns of other groups are ignored
         # Labels that pandas counts itself are no names; neither are the row numbers of a single column.
         counted = labels == list(range(len(labels))) or (is_row and len(features) == len(labels) == 1)
         if not counted or any(isinstance(label, str) for label in labels):

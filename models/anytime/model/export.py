@@ -12,7 +12,12 @@ one, and each of its terms has a `form`:
 - "level": 1 if u is `level`, otherwise 0. Two numbers are the same if their float32 forms are equal; where the form of
   `level` is below 2^-126 or from 2^24 up in size, only if they are equal
 - "other": 1 if u is the level of no term of the feature, otherwise 0
+- "sine", "cosine": those of 2 pi u / `period`
+- "month", "weekday", "hour": 1 if that part of the date u is `level`, otherwise 0; a weekday is 0 for Monday to 6
 - "missing": 1 if u is missing, otherwise 0
+
+A feature with `date: true` has dates as values: seconds since 1970 UTC, or a text in ISO form; a time without a zone is
+UTC.
 
 A missing value makes "missing" 1, and replaces every other term by its mean. A feature with `categories: true` has
 categories as values. A category that is the level of no term counts as missing where there is no term "other".
@@ -40,12 +45,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, chain, product
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from anytime.errors import ArtifactError
-from anytime.features.bases import Categories, Hinge, Linear, Polynomial
+from anytime.features.bases import Form
 from anytime.features.expansion import Column, Side
 from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
@@ -110,32 +115,11 @@ def document(model: Model) -> dict[str, Any]:
     }
 
 
-class Term(NamedTuple):
-    """A term of a column: its form in the document, and in C, where code, a and b are as `C_TERMS` describes them."""
-
-    form: dict[str, Any]
-    code: int
-    a: float = 0.0
-    b: float = 1.0
+MISSING = Form({"form": "missing"}, -2)
 
 
-def _terms(column: Column) -> list[Term]:
-    value = Term({"form": "value"}, 1)
-    match basis := column.basis:
-        case Hinge():
-            hinges = [Term({"form": "hinge", "knot": knot}, 0, knot) for knot in basis.knots]
-            terms = [value, *hinges, *(Term({"form": "level", "level": u}, -1, u) for u in basis.levels)]
-        case Polynomial():
-            shape = {"centre": basis.centre, "scale": basis.scale}
-            powers = range(1, basis.degree + 1)
-            terms = [Term({"form": "power", "power": k, **shape}, k, basis.centre, basis.scale) for k in powers]
-        case Categories():
-            terms = [Term({"form": "level", "level": level}, -1, code) for code, level in enumerate(basis.levels)]
-            terms += [Term({"form": "other"}, -1, -1)] if basis.other else []
-        case _:
-            assert isinstance(basis, Linear)  # noqa: S101
-            terms = [value]
-    return [*terms, *([Term({"form": "missing"}, -2)] if column.indicator else [])]
+def _terms(column: Column) -> list[Form]:
+    return [*column.basis.forms(), *([MISSING] if column.indicator else [])]
 
 
 def _features(place: GroupPosition) -> list[dict[str, Any]]:
@@ -146,8 +130,9 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
             found.append({"name": column.name, "mean": means[0]})
             continue
         described = zip(column.terms, means, _terms(column), strict=True)
-        terms = [{"name": name, "mean": mean, **term.form} for name, mean, term in described]
-        kind = {"range": column.range, "categories": isinstance(column.basis, Categories)}
+        terms = [{"name": name, "mean": mean, **term.document} for name, mean, term in described]
+        kind = {"range": column.range, "categories": column.basis.by_level}
+        kind |= {"date": True} if column.type == "date" else {}
         found.append({"name": column.name, **kind, "terms": terms})
     return found
 
@@ -157,19 +142,19 @@ def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[s
     means = iter(place.mean.tolist())
     for each, (a, i), (b, j) in place.products:
         terms = [
-            {"name": name, "mean": mean, "factors": [one.form, other.form]}
+            {"name": name, "mean": mean, "factors": [one.document, other.document]}
             for (one, other), name, mean in zip(product(*map(_factors, each.sides)), each.terms, means, strict=False)
         ]
         name = " * ".join(side.name for side in each.sides)
         yield {"name": name, "pair": [starts[a] + i, starts[b] + j], "terms": terms}
 
 
-def _factors(side: Side) -> list[Term]:
+def _factors(side: Side) -> list[Form]:
     if side.categories is None:
         *knots, end = side.numbers
-        return [Term({"form": "ramp", "knot": knot, "end": end}, 0, knot, end) for knot in knots]
-    levels = side.categories.levels
-    return [Term({"form": "level", "level": levels[int(code)]}, -1, code) for code in side.numbers]
+        return [Form({"form": "ramp", "knot": knot, "end": end}, 0, knot, end) for knot in knots]
+    levels = side.categories.labels
+    return [Form({"form": "level", "level": levels[int(code)]}, -1, code) for code in side.numbers]
 
 
 def c_source(model: Model) -> str:
@@ -219,7 +204,7 @@ def c_source(model: Model) -> str:
     parts = {"declared": "", "inputs": "", "defined": "", "expanded": C_LINEAR, "category": "", "products": ""}
     kept, checked, below = "", "", "${name}_lows[feature]"
     if not model.expansion.is_identity:
-        values |= _c_terms(list(places.values()), len(prefixes.columns))
+        values |= _c_terms(name, list(places.values()), len(prefixes.columns))
         parts["defined"] = C_TERMS
         if values["levels"]:
             parts |= {"declared": C_LEVELS, "defined": C_LEVEL_TABLES + C_TERMS, "category": C_CATEGORY}
@@ -248,20 +233,27 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
     return ",\n    ".join(rows)
 
 
-def _c_terms(places: list[GroupPosition], size: int) -> dict[str, str | int]:
+def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str | int]:
     columns = [column for place in places for column in place.expansion.columns]
     spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
     bases = [column.basis for column in columns]
-    levels = [basis.levels if isinstance(basis, Categories) else () for basis in bases]
+    levels = [basis.labels for basis in bases]
     terms = [_terms(column) for column in columns]
     ranges = [
-        (0.0 if not basis.other else -1.0, len(basis.levels) - 1.0) if isinstance(basis, Categories) else column.range
+        (0.0 if not basis.has_other else -1.0, len(basis.labels) - 1.0) if basis.by_level else column.range
         for column, basis in zip(columns, bases, strict=True)
     ]
-    each = [Term({}, 0)] * size
+    each = [Form({}, 0)] * size
     for (start, stop), own in zip(spans, terms, strict=True):
         each[start:stop] = own
+    # The expressions of bases have codes of their own, from -3 down.
+    expressions = {
+        code: -3 - k for k, code in enumerate(dict.fromkeys(t.code for t in each if isinstance(t.code, str)))
+    }
+    cases = (f"\n    case {number}:\n        return {code};" for code, number in expressions.items())
+    named = {"helpers": "".join(dict.fromkeys(term.helper for term in each)), "cases": "".join(cases)}
     return {
+        **{key: text.replace("NAME", name) for key, text in named.items()},
         "levels": sum(map(len, levels)),
         "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
         "level_start": _lines(map(str, [0, *accumulate(map(len, levels))])),
@@ -269,7 +261,7 @@ def _c_terms(places: list[GroupPosition], size: int) -> dict[str, str | int]:
         "term_stop": _lines(str(stop) for _, stop in spans),
         "lows": _lines("-INFINITY" if ends is None else repr(ends[0]) for ends in ranges),
         "highs": _lines("INFINITY" if ends is None else repr(ends[1]) for ends in ranges),
-        "codes": _lines(str(term.code) for term in each),
+        "codes": _lines(str(expressions[t.code] if isinstance(t.code, str) else t.code) for t in each),
         "as": _lines(repr(float(term.a)) for term in each),
         "bs": _lines(repr(term.b) for term in each),
     }
@@ -599,7 +591,7 @@ static const ANYTIME_REAL ${name}_highs[${NAME}_FEATURES] = {
 };
 
 /* What a term is of the value u, by its code: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
- * whether u is a, in float or in double; -2, whether u is missing. */
+ * whether u is a, in float or in double; -2, whether u is missing; others as below. */
 static const signed char ${name}_codes[${NAME}_TERMS] = {
     ${codes}
 };
@@ -609,11 +601,11 @@ static const ANYTIME_REAL ${name}_as[${NAME}_TERMS] = {
 static const ANYTIME_REAL ${name}_bs[${NAME}_TERMS] = {
     ${bs}
 };
-
+${helpers}
 /* Return a term of a value that is not missing. */
 static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
 {
-    const ANYTIME_REAL a = ${name}_as[term], z = (u - a) / ${name}_bs[term];
+    const ANYTIME_REAL a = ${name}_as[term], b = ${name}_bs[term], z = (u - a) / b;
     const float single = (float)a;
     ANYTIME_REAL power = z;
     switch (${name}_codes[term]) {
@@ -622,7 +614,7 @@ static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
     case -1:
         return fabsf(single) >= 0x1p-126f && fabsf(single) < 0x1p24f ? (float)u == single : u == a;
     case 0:
-        return u > a ? u - a : 0;
+        return u > a ? u - a : 0;${cases}
     }
     for (int k = 1; k < ${name}_codes[term]; k++)
         power *= z;

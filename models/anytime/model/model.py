@@ -263,7 +263,7 @@ class Model:
         found = self._row_layouts.get(groups)
         if found is None:
             places = {name: self.places[name] for name in groups if name in self.places}
-            if not groups or len(places) < len(groups) or any(each.expansion.categories for each in places.values()):
+            if not groups or len(places) < len(groups) or any(each.expansion.readers for each in places.values()):
                 return None
             widths = [len(place.features) for place in places.values()]
             ends = zip(groups, widths, accumulate(widths), strict=True)

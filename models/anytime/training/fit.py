@@ -20,7 +20,6 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
-from anytime.features.bases import Octiles
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.families import FAMILIES
@@ -92,6 +91,11 @@ class Fit:
     @property
     def curve(self) -> Curve:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+
+    @property
+    def chosen(self) -> list[str]:
+        """Return the chosen group of each step."""
+        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
 
     def raw(self, step: Step) -> tuple[int, ...]:
         """Return the groups that a step adds, without products."""
@@ -328,13 +332,13 @@ def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
 
 
 def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; for basis "auto" those of each number of hinges, ascending."""
+    """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for size in Octiles.choices if whole.needs_size else (7,):
-        _, columns = whole.plain.with_hinges(size)
+    for size in whole.sizes:
+        _, columns = whole.plain.with_size(size)
         all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
-        expansion = with_indicators(whole.with_hinges(size)[0], all_rows)
+        expansion = with_indicators(whole.with_size(size)[0], all_rows)
         all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
         yield _Terms(expansion, own, all_rows)
 

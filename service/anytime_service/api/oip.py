@@ -267,9 +267,7 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        admitted = admission_of(scope)[0]
-        if admitted is None:
-            admitted = handler.admission.admits(begun)
+        admitted = handler.admits(begun, admission_of(scope)[0])
         request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), handler.accounts.of(scope)
         chunks, received = exchange.body(), b""
         if not admitted and request.overload != "prior":

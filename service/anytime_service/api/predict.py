@@ -24,7 +24,7 @@ from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
 from anytime_service.schemas.predict import TookLine, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 
 
 class Lines:
@@ -123,11 +123,11 @@ class Predict(Endpoint):
     async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
         begun = now_ms()
         handler = self.handler
-        admitted, store = admission_of(scope)
+        decided, store = admission_of(scope)
         head = read_head(scope, handler.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
         callbacks = answer_callbacks(exchange, head.reply_form, store)
-        account = handler.accounts.of(scope)
+        account, admitted = handler.accounts.of(scope), handler.admits(begun, decided)
 
         def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
             active = handler.open(options, begun, *callbacks, shared=shared, admitted=admitted, account=account)
@@ -146,7 +146,8 @@ class Predict(Endpoint):
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        await self.handler.turn(len(content))
+        if len(content) > AT_ONCE:
+            await self.handler.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
         request = read_request(head.form, content, self.handler.list_limits)

@@ -24,7 +24,7 @@ from anytime_service.schemas.predict import (
     read_session,
     received,
 )
-from anytime_service.schemas.values import count_rows
+from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import SessionStore
 
 _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
@@ -75,15 +75,15 @@ class SessionGroups(_SessionEndpoint):
             return
         name = scope["path_params"]["id"]
         session = await self.sessions.get(name)
-        await self.handler.turn(len(content))
+        if len(content) > AT_ONCE:
+            await self.handler.turn(len(content))
         decoded = read_groups(form, content, self.handler.list_limits)
         groups = received(session.model, decoded, self.handler.settings.max_rows)
-        prefix, replaced = await session.add_groups(groups)
+        prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
-        rows = max(map(count_rows, groups.values()), default=1)
         self.handler.session_timings.received(name, signals, groups, rows, exchange.ended_ms, again=repeated)
 
 
@@ -114,7 +114,7 @@ class PredictSession(_SessionEndpoint):
                 lambda answer: send_answer(session.noted(answer)),
                 send_error,
                 shared=session.prediction,
-                admitted=admission_of(scope)[0],
+                admitted=handler.admits(begun, admission_of(scope)[0]),
                 account=account,
             )
             opened.append(active)

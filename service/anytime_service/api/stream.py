@@ -22,7 +22,7 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import ABORT, AT_A_TIME, CHARGE, Exchange, SendQueue
+from anytime_service.http.exchange import DirectConnection, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
@@ -38,7 +38,8 @@ from anytime_service.schemas.stream import (
     peek,
     read_frame,
 )
-from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
+from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.records import GroupTimings
 
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
@@ -74,10 +75,11 @@ class Stream:
             await refuse_handshake(send, problem_reply(error))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        connection = _Connection(self.handler, send, self._refusals, scope.get(KEY))
-        extensions = scope.get("extensions", {})
-        if CHARGE in extensions:
-            extensions[CHARGE]["charge"](connection.account)
+        direct: DirectConnection | None = scope.get("extensions", {}).get(DIRECT)
+        connection = _Connection(self.handler, send, self._refusals, scope.get(KEY), direct)
+        if direct is not None:
+            direct.charge(connection.account)
+            direct.deliver(connection.receive)
         self.connections.add(connection)
         connection.watch()
         try:
@@ -85,8 +87,8 @@ class Stream:
         finally:
             self.connections.discard(connection)
             connection.close()
-            if connection.given_up and ABORT in extensions:
-                extensions[ABORT]["abort"]()
+            if connection.given_up and direct is not None:
+                direct.abort()
 
     def dismiss(self, is_valid: Callable[[Key], bool]) -> None:
         """Answer the open predictions of connections whose key is no longer valid, and close these connections."""
@@ -111,8 +113,16 @@ class UpgradeRequired:
 class _Connection:
     """One connection: its open predictions, and the ids of its recent ones."""
 
-    def __init__(self, handler: PredictionService, send: Send, refusals: _Refusals, key: Key | None) -> None:
+    def __init__(
+        self,
+        handler: PredictionService,
+        send: Send,
+        refusals: _Refusals,
+        key: Key | None,
+        direct: DirectConnection | None,
+    ) -> None:
         self.handler = handler
+        self._direct = direct
         self._refusals = refusals
         self.key = key
         self.dismissed = False
@@ -136,25 +146,19 @@ class _Connection:
             self.outbox.put({"type": "websocket.close", "code": 1001, "reason": "the connection was idle"}, 0)
 
     async def serve(self, receive: Receive) -> None:
-        count = 0
+        """Wait until the connection ends; handle the messages that a server without `DirectConnection` passes."""
         try:
             while not self.given_up and (message := await receive())["type"] == "websocket.receive":
-                if self.dismissed:  # discard messages that were read before the connection closed
-                    continue
                 text = message.get("text")
-                form, content = (MSGPACK, message["bytes"]) if text is None else (JSON, text)
-                if len(content) > AT_ONCE:
-                    await self.handler.turn(len(content))
-                    if self.dismissed:
-                        continue
-                self.handle(form, content)
-                count += 1
-                if count >= AT_A_TIME:  # `receive` does not yield while messages are buffered
-                    await asyncio.sleep(0)
-                    count = 0
+                self.receive(message["bytes"] if text is None else text)
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
             if not self.given_up:
                 raise
+
+    def receive(self, content: str | bytes) -> None:
+        if not (self.dismissed or self.given_up):  # else it was read before the connection closed
+            self.handle(JSON if isinstance(content, str) else MSGPACK, content)
 
     def dismiss(self) -> None:
         for active in tuple(self.open.values()):
@@ -168,6 +172,7 @@ class _Connection:
         for active in self.open.values():
             active.drop()
         self.outbox.close()
+        self._direct = None
         # The protocol of a closed connection is cyclic garbage. What it still refers to would add to a collection:
         # after a thousand predictions 18,000 objects, for which the event loop stands still for 12 ms.
         self.open.clear()
@@ -215,7 +220,7 @@ class _Connection:
             state = "open" if name in self.open else "answered"
             raise UnexpectedEventError(f"prediction {name!r} is already {state}; use a new id for every prediction")
         self.refused.forget(name)
-        admitted = self.handler.admission.admits(begun)
+        admitted = self.handler.admits(begun)
         if not admitted and frame.overload != "prior":
             self.handler.shed("refused")
             self.handler.signals.overloaded.inc()
@@ -295,7 +300,10 @@ class _Connection:
         self._put(form, form.encode(ErrorFrame(name, problem_of(error))))
 
     def _put(self, form: Form, content: bytes) -> None:
-        kind: dict[str, Any] = {"text": content.decode()} if form is JSON else {"bytes": content}
+        text = form is JSON
+        if self._direct is not None and not self.outbox.slow and self._direct.write(content, text=text):
+            return
+        kind: dict[str, Any] = {"text": content.decode()} if text else {"bytes": content}
         self.outbox.put({"type": "websocket.send"} | kind, len(content))
 
     def _give_up(self) -> None:

@@ -30,6 +30,7 @@ from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
 from anytime_service.client.engine import Call, PredictOptions, RunOptions, SessionOptions, checked_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.in_process import ASGIApp
 from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
 from anytime_service.client.transport import Connection, Control, Endpoint
@@ -74,14 +75,15 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str = "http://localhost",
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
         max_workers: int | None = None,
         ssl: SSLContext | None = None,
+        transport: ASGIApp | None = None,
     ) -> None:
-        self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl)
+        self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl, transport)
         self._late = LatenessRecord()
         self._connection = Connection(self._endpoint)
         self._control = Control(self._endpoint)
@@ -533,6 +535,8 @@ class Client:
     max_workers : largest number of threads or processes for each set of extractors; by default 64 threads, or as many
         processes as cores, at least four.
     ssl : context for `https`; None for the system default.
+    transport : an ASGI application, like that of `anytime_service.create_app`, which answers in this process; the
+        client then opens no socket, and `url` gives only the host and the path. None for a server at `url`.
 
     Raises
     ------
@@ -553,14 +557,17 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        url: str = "http://localhost",
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
         max_workers: int | None = None,
         ssl: SSLContext | None = None,
+        transport: ASGIApp | None = None,
     ) -> None:
-        self._async = AsyncClient(url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl)
+        self._async = AsyncClient(
+            url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl, transport=transport
+        )
         self._portal = Portal(self._async.close)
         # Dropping a client does not wait for it to close. At interpreter exit it does not close at all: closing needs
         # new threads, which Python no longer starts, and the thread of the portal is a daemon.

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from anytime.errors import ValuesError, suggestion
-from anytime.inference.deadline import MAX_DRAIN_S, checked_seconds
+from anytime.inference.deadline import LateReading, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
@@ -91,7 +91,6 @@ _REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 """Values of a group that the client sends after the answer, only to report its computation time."""
 
-MAX_TURNS = 4  # iterations of the event loop in which the call reads the socket after the deadline; a frame needs two
 MAX_BREAKS = 2  # largest number of restarts after a broken connection: the cause may be a frame of this prediction
 
 
@@ -294,9 +293,10 @@ class Call:
 
         After a stall of this process the timer fires before the loop reads the socket.
         """
-        give_up = time.perf_counter() + MAX_DRAIN_S
-        for _ in range(MAX_TURNS):
-            if self._channel is None or self._channel.answer is not None or time.perf_counter() > give_up:
+        now = time.perf_counter()
+        reading = LateReading(now - self.until, now)
+        while self._channel is not None and self._channel.answer is None:
+            if not reading.has_turn(time.perf_counter(), unread=False):
                 break
             await asyncio.sleep(0)
         while (received := self.events.pop(_Received)) is not None:

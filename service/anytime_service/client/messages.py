@@ -3,15 +3,17 @@
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
 otherwise, so it neither converts numbers to text nor rounds them. In an array of numbers a category is the index of its
 level. The client sends lists, and arrays of text or objects, as lists, in which None is a missing value and a category
-is its level. The columns of a frame go by their names, which the client compares with those of the model. It ignores
-fields of replies that it does not know, which a newer server may send, and does not validate the values of answers. Any
-other content raises ReplyError.
+is its level and a date is text in ISO form. The columns of a frame go by their names, which the client compares with
+those of the model. It ignores fields of replies that it does not know, which a newer server may send, and does not
+validate the values of answers. Any other content raises ReplyError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from datetime import date
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar, get_origin, get_type_hints
 
 import msgspec
@@ -85,6 +87,8 @@ def _encoded_list(group: str, values: Sequence[Any], rows: int | None) -> Encode
     count = len(values) if nested else 1
     if rows is not None and count != rows:
         raise ValuesError(f"values of group {group!r} have {count} rows; expected {rows}")
+    if any(isinstance(each, date) for each in (chain.from_iterable(values) if nested else values)):
+        values = [[_iso(each) for each in row] for row in values] if nested else [_iso(each) for each in values]
     try:
         content = msgspec.msgpack.encode(values, enc_hook=_plain)
         _VALUES.decode(content)  # the server would refuse other values too, but would not name the group
@@ -98,7 +102,14 @@ def _encoded_list(group: str, values: Sequence[Any], rows: int | None) -> Encode
 _VALUES = msgspec.msgpack.Decoder(Values)
 
 
+def _iso(item: Any) -> Any:
+    """Return a date as text, and anything else unchanged; MessagePack has a type of its own for some dates only."""
+    return item.isoformat() if isinstance(item, date) else item
+
+
 def _plain(item: Any) -> Any:
+    if isinstance(item, np.datetime64):
+        return item.astype("M8[us]").item()
     if isinstance(item, np.ndarray | np.generic):
         return item.tolist()
     raise TypeError(f"{type(item).__name__} is not a number")

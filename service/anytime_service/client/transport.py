@@ -46,6 +46,7 @@ from anytime_service.client.errors import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.client.in_process import CLOSE_TIMEOUT_S, ASGIApp, InProcessSocket
 from anytime_service.client.messages import Encoded, Reply, decode_problem, decode_reply, parsed, seconds_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
@@ -66,6 +67,7 @@ class Endpoint:
 
     `url` is its address for messages, `http` the base URL of its routes without a trailing slash, and `stream` the URL
     of its WebSocket. `uds` is the path of a Unix socket that replaces the host in the URLs. `headers` contain the key.
+    `app` is an ASGI application that answers in this process; None for a server.
     """
 
     url: str
@@ -75,11 +77,12 @@ class Endpoint:
     headers: Mapping[str, str] = field(repr=False)
     timeout_s: float
     ssl: SSLContext | None
+    app: ASGIApp | None = None
 
     @cached_property
     def proxy(self) -> str | None:
         """URL of the proxy, see `environment`; raises ClientError."""
-        return None if self.uds is not None else proxy_of(self.http)
+        return None if self.uds is not None or self.app is not None else proxy_of(self.http)
 
     @cached_property
     def context(self) -> SSLContext | None:
@@ -87,7 +90,9 @@ class Endpoint:
         return self.ssl or (certificates() if self.http.startswith("https") else None)
 
     @classmethod
-    def of(cls, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None) -> Endpoint:
+    def of(
+        cls, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None, app: ASGIApp | None = None
+    ) -> Endpoint:
         """Parse `http://host:port`, `https://...`, with or without a path, or `unix:/path/of/socket`.
 
         Raise ClientError if the URL has another form, the key has invalid characters, or an option is invalid.
@@ -98,6 +103,8 @@ class Endpoint:
             raise ClientError(
                 "the API key has characters that are invalid in a header; expected printable ASCII, no spaces"
             )
+        if app is not None and ssl is not None:
+            raise ClientError("an application in this process needs no ssl; omit ssl, or transport")
         uds, authorization = None, None if api_key is None else f"Bearer {api_key}"
         if url.startswith("unix:") and len(url) > len("unix:"):
             uds = url.removeprefix("unix:")
@@ -122,7 +129,7 @@ class Endpoint:
             raise ClientError(f"the ssl context does not apply to {url}; expected an https:// address")
         headers = {} if authorization is None else {"Authorization": authorization}
         http = f"{stream.replace('ws', 'http')}://{base}"
-        return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl)
+        return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl, app)
 
 
 KEEPALIVE_S = 2.0  # lifetime of idle connections: servers close theirs after 5 s, so reusing an older one could fail
@@ -218,9 +225,15 @@ class Control:
                 limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
                 proxy=endpoint.proxy,
                 trust_env=False,
-                transport=None if endpoint.uds is None else httpx.AsyncHTTPTransport(uds=endpoint.uds),
+                transport=self._transport(),
             )
         return self._http
+
+    def _transport(self) -> httpx.AsyncBaseTransport | None:
+        """Return what replaces a connection to a host; None for a host."""
+        if self._endpoint.app is not None:
+            return httpx.ASGITransport(self._endpoint.app)
+        return None if self._endpoint.uds is None else httpx.AsyncHTTPTransport(uds=self._endpoint.uds)
 
 
 K = 1.2  # ratio of requests sent to requests accepted
@@ -401,7 +414,7 @@ class Link:
     It updates `margin` from answers that a deadline interrupted.
     """
 
-    def __init__(self, socket: ClientConnection, margin: NetworkMargin) -> None:
+    def __init__(self, socket: ClientConnection | InProcessSocket, margin: NetworkMargin) -> None:
         self.lost: ConnectionLostError | None = None
         self._socket = socket
         self._margin = margin
@@ -547,7 +560,6 @@ FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0  # the client detects a silent network after 15 s; until then, each prediction misses its answer
-CLOSE_TIMEOUT_S = 1.0
 
 
 def result_of(task: asyncio.Task[Result | ClientError]) -> Result:
@@ -629,20 +641,25 @@ class Connection:
         if endpoint.uds is not None:
             where = {"unix": True, "path": endpoint.uds}
         try:
-            if endpoint.uds is None:
-                where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
-            socket = await connect(
-                endpoint.stream,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
-                compression=None,  # it hardly shrinks numbers, and costs time
-                additional_headers=endpoint.headers,
-                open_timeout=endpoint.timeout_s,
-                close_timeout=CLOSE_TIMEOUT_S,
-                ping_interval=PING_INTERVAL_S,
-                ping_timeout=PING_TIMEOUT_S,
-                max_size=MAX_REPLY_BYTES,
-                **where,
-            )
+            socket: ClientConnection | InProcessSocket
+            if endpoint.app is not None:
+                socket = InProcessSocket(endpoint.app, endpoint.stream, endpoint.headers, SUBPROTOCOL)
+                await asyncio.wait_for(socket.open(), endpoint.timeout_s)
+            else:
+                if endpoint.uds is None:
+                    where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
+                socket = await connect(
+                    endpoint.stream,
+                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    compression=None,  # it hardly shrinks numbers, and costs time
+                    additional_headers=endpoint.headers,
+                    open_timeout=endpoint.timeout_s,
+                    close_timeout=CLOSE_TIMEOUT_S,
+                    ping_interval=PING_INTERVAL_S,
+                    ping_timeout=PING_TIMEOUT_S,
+                    max_size=MAX_REPLY_BYTES,
+                    **where,
+                )
         except ClientError as error:
             return error
         except InvalidStatus as error:

@@ -17,9 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
-from anytime.inference.deadline import LatenessRecord, early_ms
+from anytime.inference.deadline import STALL_S, LatenessRecord, LateReading, early_ms
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
@@ -28,29 +26,35 @@ from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.core.solver import Solver
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
+LEAD_MS = 100.0
 SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
-LATE_MS = 1.0  # a deadline timer that wakes later than this lets the loop read its sockets before it calls back
-READS = 3  # socket reads before a late callback: for the bytes, for a slice of them, for the task that decodes them
-READING_MS = 2.0  # time after which a late deadline timer calls back even if the loop has read its sockets fewer times
 
 
 class DeadlineTimer:
     """A timer that calls `expire` once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
-    It never calls from the constructor.
+    It never calls from the constructor. `unread` returns whether the server has received bytes that it has not decoded.
     """
 
-    __slots__ = ("_due_ms", "_expire", "_handle", "_loop")
+    __slots__ = ("_due_ms", "_expire", "_handle", "_loop", "_unread")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, due_ms: float, expire: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        due_ms: float,
+        expire: Callable[[], None],
+        unread: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._loop = loop
         self._due_ms = due_ms
         self._expire = expire
+        self._unread = unread
         self._handle = self._armed(due_ms - now_ms())
 
     def cancel(self) -> None:
@@ -68,17 +72,17 @@ class DeadlineTimer:
         remaining_ms = self._due_ms - now
         if remaining_ms > SLACK_MS:
             self._handle = self._armed(remaining_ms)
-        elif remaining_ms < -LATE_MS:
-            self._read(now + READING_MS, READS)
+        elif remaining_ms < -STALL_S * 1000.0:
+            self._read(LateReading(-remaining_ms / 1000.0, now / 1000.0))
         else:
             self._expire()
 
-    def _read(self, until_ms: float, reads: int) -> None:
-        """Call back after the loop has read its sockets `reads` more times, or after `until_ms`."""
-        if reads < 0 or now_ms() >= until_ms:  # below 0: uvloop calls timers before it reads, asyncio after
-            self._expire()
+    def _read(self, reading: LateReading) -> None:
+        """Call back after the loop has read what had arrived."""
+        if reading.has_turn(now_ms() / 1000.0, unread=self._unread()):
+            self._handle = self._loop.call_soon(self._read, reading)
         else:
-            self._handle = self._loop.call_soon(self._read, until_ms, reads - 1)
+            self._expire()
 
 
 AnswerCallback = Callable[[Answer], None]
@@ -90,7 +94,9 @@ _log = logging.getLogger("anytime_service")
 class Context:
     """The objects that all active predictions of a service share.
 
-    `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one.
+    `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one. `unread` returns whether
+    the server has received bytes that it has not decoded. `unhurried` are the predictions without a deadline of their
+    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups.
     """
 
     live: set[ActivePrediction]
@@ -99,6 +105,8 @@ class Context:
     solver: Solver
     admission: Admission
     max_deadline_ms: float
+    unread: Callable[[], bool]
+    unhurried: TimeoutQueue[ActivePrediction]
     _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
 
     def lateness(self, model: Model) -> LatenessRecord:
@@ -142,17 +150,22 @@ class ActivePrediction:
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
         self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, options.traceparent, options.rows)
-        longest = self._context.max_deadline_ms
-        deadline_ms = longest if options.deadline_ms is None else min(options.deadline_ms, longest)
-        options = msgspec.structs.replace(options, deadline_ms=deadline_ms)
-        answer = self.opened.begin(begun_ms, options, overloaded=overloaded)
+        context = self._context
+        answer = self.opened.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
         if answer is None:
-            self._context.live.add(self)
+            context.live.add(self)
             self._account.live.add(self)
-            # The timer may fire a little early; that is part of the margin.
-            early = max(early_ms(self._lateness.margin_ms, deadline_ms) - SLACK_MS, 0.0)
-            self._timer = DeadlineTimer(asyncio.get_running_loop(), begun_ms + deadline_ms - early, self.expire)
+            if options.deadline_ms is None and context.max_deadline_ms > LEAD_MS:
+                context.unhurried.begin(self)
+            else:
+                self.start_timer()
         self._after(answer)
+
+    def start_timer(self) -> None:
+        context, due_ms = self._context, self.opened.deadline_at
+        # The timer may fire a little early; that is part of the margin.
+        early = max(early_ms(self._lateness.margin_ms, due_ms - self.opened.begun_ms) - SLACK_MS, 0.0)
+        self._timer = DeadlineTimer(asyncio.get_running_loop(), due_ms - early, self.expire, context.unread)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
@@ -160,25 +173,23 @@ class ActivePrediction:
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
         does not change then.
         """
-        now, repeated = now_ms(), self.opened.prediction.has(name)
+        now, repeated = now_ms(), took_ms is None and self.opened.prediction.has(name)
         answer = self.opened.groups(now, {name: values}, self._allow)
-        timings = self.record.timings
-        timings.rows = self.opened.prediction.rows
-        timings.received(name, now, took_ms, repeated and took_ms is None)
-        self._count_bytes()
+        self._count_stored()
+        self.record.timings.received(name, now, took_ms, repeated)
         self._after(answer)
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
         answer = self.opened.groups(now, values, self._allow)
-        self.record.timings.rows = self.opened.prediction.rows
-        self._count_bytes()
+        self._count_stored()
         self._after(answer)
 
     def _allow(self, more: int, groups: Collection[str]) -> None:
         """Raise OverloadedError if `more` bytes for some groups exceed the memory budget."""
-        self._account.check(more, f"groups.{next(iter(groups))}" if len(groups) == 1 else "groups")
+        if not self._account.fits(more):
+            self._account.check(more, f"groups.{next(iter(groups))}" if len(groups) == 1 else "groups")
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
@@ -197,7 +208,8 @@ class ActivePrediction:
 
     def drop(self) -> None:
         """Cancel the prediction and release its resources and callbacks. Idempotent."""
-        self._release()
+        if not self.answered:
+            self._release()
         self._on_answer = self._on_error = _ignore  # they may refer to this prediction
         self._on_update = None
 
@@ -207,7 +219,9 @@ class ActivePrediction:
         self._account.live.discard(self)
         self._account.add(-self._stored)
         self._stored = 0
-        if self._timer is not None:
+        if self._timer is None:
+            self._context.unhurried.end(self)
+        else:
             self._timer.cancel()
         if self.on_end is not None:
             self.on_end()
@@ -241,10 +255,14 @@ class ActivePrediction:
             if better is not None:
                 self._on_update(better)
 
-    def _count_bytes(self) -> None:
-        stored = self.opened.prediction.nbytes
-        self._account.add(stored - self._stored)
-        self._stored = stored
+    def _count_stored(self) -> None:
+        """Count the bytes and rows of the values that the prediction stores."""
+        prediction, timings = self.opened.prediction, self.record.timings
+        if timings.rows is None:
+            timings.rows = prediction.rows
+        if prediction.nbytes != self._stored:
+            self._account.add(prediction.nbytes - self._stored)
+            self._stored = prediction.nbytes
 
     def _solve(self) -> None:
         self._solve_due = False
@@ -281,7 +299,7 @@ class ActivePrediction:
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
-        if answer.reason == "deadline" and self._timer is not None and self.opened.deadline_at is not None:
+        if answer.reason == "deadline" and self._timer is not None:
             late_ms = now_ms() - self.opened.deadline_at
             self._lateness.add(late_ms)
         self.record.answered(answer, late_ms)

@@ -98,12 +98,12 @@ class OpenPrediction:
     def __init__(self, model: Model, shared: Prediction | None = None) -> None:
         self.model = model
         self.state = State.NEW
-        self.deadline_at: float | None = None
-        """Time of the deadline, on the clock of the events; None without a deadline."""
+        self.deadline_at = math.inf
+        """Time of the deadline, on the clock of the events; infinity without a deadline."""
+        self.begun_ms = 0.0
         self._shared = shared
         self.prediction = shared or Prediction(model, None)
         """The groups received so far."""
-        self._begun_ms = 0.0
         self._options = DEFAULTS
         self._allowed = model.steps
         self._awaited: set[str] = set()
@@ -122,12 +122,20 @@ class OpenPrediction:
         wanted = self.prediction.usable(self._options.budget)
         return None if wanted in self._solved else wanted
 
-    def begin(self, now_ms: float, options: PredictionOptions = DEFAULTS, *, overloaded: bool = False) -> Answer | None:
+    def begin(
+        self,
+        now_ms: float,
+        options: PredictionOptions = DEFAULTS,
+        max_deadline_ms: float = math.inf,
+        *,
+        overloaded: bool = False,
+    ) -> Answer | None:
         """Open the prediction; without `rows`, the first values define their number.
 
         Parameters
         ----------
         options : those of the prediction; the deadline counts from `now_ms`.
+        max_deadline_ms : longest deadline, which applies without one too.
         overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
@@ -154,11 +162,11 @@ class OpenPrediction:
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
         by_prefix = options.policy == "prefix" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
-        self._awaited = {name for name in awaited if not prediction.has(name)}
+        self._awaited = {name for name in awaited if not prediction.has(name)} if self._shared else {*awaited}
         self._filled = "complete" if budget is None or allowed == model.steps else "budget"
-        self._begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
+        self.begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
         self._solving = not by_prefix
-        self.deadline_at = None if deadline_ms is None else now_ms + deadline_ms
+        self.deadline_at = now_ms + (max_deadline_ms if deadline_ms is None else min(deadline_ms, max_deadline_ms))
         if deadline_ms == 0:
             return self._answer(targets, now_ms, "deadline")
         if overloaded and self._awaited:
@@ -239,7 +247,7 @@ class OpenPrediction:
         return targets
 
     def _is_late(self, now_ms: float) -> bool:
-        return self.deadline_at is not None and now_ms > self.deadline_at
+        return now_ms > self.deadline_at
 
     def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Answer | None:
         self._awaited.difference_update(names)
@@ -274,7 +282,7 @@ class OpenPrediction:
             ranking=options.ranking,
             explain=options.explain and note is None,
             reason=reason,
-            elapsed_ms=now_ms - self._begun_ms,
+            elapsed_ms=now_ms - self.begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
         )

@@ -15,12 +15,13 @@ from typing import Literal
 from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction, AnswerCallback, Context
+from anytime_service.core.active_prediction import LEAD_MS, ActivePrediction, AnswerCallback, Context
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
+from anytime_service.limits.queues import FairQueue, TimeoutQueue
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
@@ -55,7 +56,17 @@ class PredictionService:
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: self.signals.shed.labels(how, "lateness") for how in ("refused", "prior")}
-        self._context = Context(self.live, self.signals, tracing, self.solver, self.admission, settings.max_deadline_ms)
+        self.fair_queue = FairQueue()
+        self._context = Context(
+            self.live,
+            self.signals,
+            tracing,
+            self.solver,
+            self.admission,
+            settings.max_deadline_ms,
+            lambda: bool(self.fair_queue) or self._long.locked(),
+            TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
+        )
         self.signals.open.set_function(lambda: len(self.live))
         self.signals.held_bytes.set_function(lambda: self.held.bytes)
         self.signals.memory_limit.set(memory_limit() or 0)
@@ -70,7 +81,7 @@ class PredictionService:
         *,
         update: AnswerCallback | None = None,
         shared: Prediction | None = None,
-        admitted: bool | None = None,
+        admitted: bool = True,
         account: Account | None = None,
     ) -> ActivePrediction:
         """Open a prediction; this may call `on_answer` before it returns.
@@ -84,12 +95,10 @@ class PredictionService:
         on_error : called instead of `on_answer` with an internal error that no caller can catch.
         update : called with better preliminary answers.
         shared : the groups of a session.
-        admitted : result of an earlier admission decision; None decides here.
+        admitted : what `admits` returned for this request.
         """
         account = account or self.accounts.anonymous
         self.check_capacity(account)
-        if admitted is None:
-            admitted = self.admission.admits(begun_ms)
         if not admitted:
             self.shed("prior" if options.overload == "prior" else "refused")
             if options.overload != "prior":
@@ -101,6 +110,10 @@ class PredictionService:
         live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
         live.begin(options, begun_ms, overloaded=not admitted)
         return live
+
+    def admits(self, now_ms: float, decided: bool | None = None) -> bool:
+        """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
+        return self.admission.admits(now_ms) if decided is None else decided
 
     async def turn(self, size: int) -> None:
         """Wait until a message of this many bytes may be decoded: only one long message in each turn of the loop."""

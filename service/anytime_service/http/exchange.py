@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from types import coroutine
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from starlette.types import Receive, Scope, Send
 
@@ -29,10 +29,29 @@ MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; ab
 AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
 STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
-ABORT = "anytime_service.abort"  # WebSocket extension: its `abort` closes the connection without a handshake
-CHARGE = "anytime_service.charge"  # WebSocket extension: its `charge` sets the budget that counts its bytes
 
 _log = logging.getLogger("anytime_service")
+
+
+class DirectConnection(Protocol):
+    """The extension `DIRECT`: what a WebSocket of this server can do beyond ASGI, for the application's task.
+
+    `sent_bytes` counts what `write` has sent.
+    """
+
+    sent_bytes: int
+
+    def abort(self) -> None:
+        """Close without a closing handshake, which would wait for a client that does not read."""
+
+    def charge(self, held: MemoryBudget) -> None:
+        """Count the bytes of the connection on another memory budget."""
+
+    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
+        """Pass every message to `handler` when it is read, in the context of this task; `receive` skips them."""
+
+    def write(self, content: bytes, *, text: bool) -> bool:
+        """Send a message; return False, and do nothing, if the client does not read or the connection is closed."""
 
 
 def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | None]:

@@ -120,6 +120,8 @@ def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
 
 
 def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float | None:
+    if "request-timeout-ms" not in headers and "grpc-timeout" not in headers:
+        return requested_ms
     deadlines = [] if requested_ms is None else [requested_ms]
     if "request-timeout-ms" in headers:
         deadlines.append(number("Request-Timeout-Ms", headers["request-timeout-ms"]))

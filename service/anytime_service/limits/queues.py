@@ -67,6 +67,9 @@ class FairQueue:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     def submit(self, work: Callable[[], None]) -> None:
         self._waiting.append(work)
         if not self._due:
@@ -75,7 +78,7 @@ class FairQueue:
 
     def _work(self) -> None:
         until = now_ms() + SHARE_MS
-        for _ in range(len(self._waiting)):
+        while self._waiting:
             self._waiting.popleft()()
             if now_ms() > until:
                 break

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from anytime.errors import suggestion
-from anytime.features.bases import Categories
 from anytime.features.expansion import Column
 from anytime.groups import FeatureGroup
 from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
@@ -40,7 +39,7 @@ class ModelColumn(BaseModel, frozen=True):
 
     name: str
     group: str
-    type: Literal["number", "bool", "text"]
+    type: Literal["number", "bool", "text", "date"]
     levels: tuple[Label, ...] | None
     other: bool
     range: tuple[float, float] | None
@@ -176,14 +175,14 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 
 
 def _column(group: str, column: Column) -> ModelColumn:
-    basis = column.basis if isinstance(column.basis, Categories) else None
-    kinds: dict[str, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    kinds: dict[str | None, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    holds = None if column.reader is None else column.reader.holds
     return ModelColumn(
         name=column.name,
         group=group,
-        type="number" if basis is None else kinds.get(basis.holds, "number"),
-        levels=None if basis is None else basis.levels,
-        other=basis is not None and basis.other,
+        type="date" if column.type == "date" else kinds.get(holds, "number"),
+        levels=column.basis.labels if column.basis.by_level else None,
+        other=column.basis.has_other,
         range=column.range,
     )
 

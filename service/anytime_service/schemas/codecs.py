@@ -73,12 +73,11 @@ def check_keys(form: Form, content: bytes | str, message: Any) -> None:
     """
     if form is not JSON:
         _check_map(content, message)
-    elif isinstance(content, str):
-        colons = content.count(":")
-        if colons > _required(message.__class__) and colons > _pairs(message):
-            _SEARCH.decode(content)
-    elif content.count(b":") > _pairs(message):
-        _SEARCH.decode(content.decode())
+        return
+    colons = content.count(":") if isinstance(content, str) else content.count(b":")
+    groups = message if isinstance(message, dict) else getattr(message, "groups", ())
+    if colons > _required(message.__class__) + len(groups) and colons > _pairs(message):
+        _SEARCH.decode(content if isinstance(content, str) else content.decode())
 
 
 @cache

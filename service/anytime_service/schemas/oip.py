@@ -233,21 +233,21 @@ class Tensor:
 
     def _coded(self, values: Array) -> Array:
         """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""
-        categories = self.position.expansion.categories
-        coded = [(i, j) for i, j in enumerate(self.columns) if j in categories] if categories else []
+        readers = self.position.expansion.readers
+        coded = [(i, j) for i, j in enumerate(self.columns) if j in readers] if readers else []
         if not coded:
             return values
         codes = np.empty(self._shape) if self.datatype == TEXT else values.astype(np.float64)
         try:
             for i, j in coded:
-                codes[:, i] = coded_column(self.group, self.position.features[j], categories[j], values[:, i].tolist())
+                codes[:, i] = coded_column(self.group, self.position.features[j], readers[j], values[:, i].tolist())
         except ValuesError as error:
             raise FieldError(f"{self.place}.data", str(error)) from error
         return codes
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""
-        empty = None if "" not in self.position.expansion.categories[self.columns[0]].levels else ""
+        empty = None if "" not in self.position.expansion.categories[self.columns[0]].labels else ""
         at = 0
         for number in range(self.rows):
             length = int.from_bytes(content[at : at + 4], "little")
@@ -300,7 +300,7 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
 
 def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
     """Return the inputs of a group by name, each with the indices of its columns: the numbers, then each text."""
-    texts = [j for j, basis in position.expansion.categories.items() if basis.holds == "text"]
+    texts = [j for j, reader in position.expansion.readers.items() if reader.holds == "text"]
     columns = range(len(position.features))
     numbers = [j for j in columns if j not in texts] if texts else columns
     found: dict[str, Sequence[int]] = {group: numbers} if numbers else {}

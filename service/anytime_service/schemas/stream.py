@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import Decoder, Form, decoders, of_group, read, too_large
+from anytime_service.schemas.codecs import JSON, Decoder, Form, check_keys, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
@@ -75,6 +75,10 @@ _FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | Pack
 _LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
 """Decoder of messages so large that their values must be packed."""
 
+_decode_text = _FRAMES[JSON.name].decode
+_KEYS = {BeginFrame: 2, GroupFrame: 4, EndFrame: 2}
+"""Smallest number of keys of a message of each type."""
+
 _PEEKED = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
@@ -85,9 +89,15 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
     values in lists than `limits` allow.
     """
+    if isinstance(content, str) and len(content) <= limits.short:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            frame: Frame = _decode_text(content)
+            if content.count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
+                check_keys(form, content, frame)
+            return frame
     large = limits.must_be_packed(form, content)
     try:
-        frame: Frame = read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
+        frame = read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
         if large and error.field == "values" and "got `array`" in str(error):
             raise too_large(f"the message has values as a list and {len(content)} bytes", limits.listed) from error

@@ -59,6 +59,11 @@ class ListLimits:
         """Largest number of bytes of a message in MessagePack with lists: as many numbers as JSON may have fit."""
         return min(self.size, self.values * _NUMBER_BYTES)
 
+    @cached_property
+    def short(self) -> int:
+        """Largest number of bytes of a message in JSON that no limit concerns."""
+        return min(AT_ONCE, self.size, self.values)
+
     def must_be_packed(self, form: Form, content: bytes | str, what: str = "the message") -> bool:
         """Return whether the values of a message must be packed, because of its size.
 

@@ -37,7 +37,7 @@ RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 6
 SMALLEST_SLICE = 2048
 LARGEST_SLICE = 65_536
 PING_S = 20.0  # interval of pings: a peer that disappears silently is detected after two of them
-QUICK_MS = 0.2  # parsing time of a slice in ms up to which slices grow
+QUICK_MS = 0.5  # time in ms to parse a slice and to handle its messages, up to which slices grow
 
 
 class _Backlog:
@@ -242,7 +242,7 @@ class Connections:
         self.settings = settings
         self.held = held
         self.shedding = shedding
-        self.fair_queue = FairQueue()
+        self.fair_queue = FairQueue() if shedding is None else shedding.handler.fair_queue
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),

@@ -47,11 +47,12 @@ from anytime_service.server.websocket_protocol import WebSocketProtocol
 
 HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
 MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
+MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROLS = bytes({*range(32), 127} - {9})
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?#].*)?)")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -175,20 +176,17 @@ class Cycle:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"expected http.response.start, not {message['type']}")
         self.started, self.must_continue = True, False
-        status, closes = message["status"], False
+        status, headers = message["status"], [*default, *message.get("headers", ())]
+        fields = dict(headers)
+        if not fields.keys() <= _KNOWN_FIELDS:
+            headers = [(_field(name), value) for name, value in headers]
+            fields = dict(headers)
         head = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in (*default, *message.get("headers", ())):
-            if _CONTROL.search(value) or not _TOKEN.fullmatch(name):
-                raise RuntimeError(f"invalid header of the response: {name!r}")
-            field = name.lower()
-            if field == b"content-length":
-                self._remaining = int(value)
-            elif field == b"transfer-encoding":
-                self._chunked = value.lower() == b"chunked"
-            elif field == b"connection":
-                closes = b"close" in value.lower()
-            head += (field, b": ", value, b"\r\n")
-        if closes:
+        head += [b"%b: %b\r\n" % header for header in headers]
+        if b"content-length" in fields:
+            self._remaining = int(fields[b"content-length"])
+        self._chunked = fields.get(b"transfer-encoding", b"").lower() == b"chunked"
+        if b"close" in fields.get(b"connection", b"").lower():
             self.keep_alive = False
         elif not self.keep_alive:
             head.append(b"connection: close\r\n")
@@ -198,6 +196,22 @@ class Cycle:
             head.append(b"transfer-encoding: chunked\r\n")
         head.append(b"\r\n")
         self._head = b"".join(head)
+        if len(self._head) - len(self._head.translate(None, _CONTROLS)) != 2 * len(head):  # that is, not the line ends
+            raise RuntimeError("a header of the response has a control character")
+
+
+_KNOWN_FIELDS = {b"content-length", b"content-type", b"date", b"x-request-id"}
+"""Valid names of headers, in lower case; those of other responses are added."""
+
+
+def _field(name: bytes) -> bytes:
+    """Return the name of a header of a response in lower case."""
+    if not _TOKEN.fullmatch(name):
+        raise RuntimeError(f"invalid header of the response: {name!r}")
+    field = name.lower()
+    if len(_KNOWN_FIELDS) < MAX_KNOWN_FIELDS:
+        _KNOWN_FIELDS.add(field)
+    return field
 
 
 class HttpProtocol(Connection):
@@ -279,7 +293,8 @@ class HttpProtocol(Connection):
         return self._state.pieces
 
     def is_free(self) -> bool:
-        return self._may_read() and not self._pipeline
+        answering = self._answering
+        return self._may_read() and not self._pipeline and (answering is None or answering.more_body)
 
     def update_reading(self) -> None:
         if self.upgraded or self.transport.is_closing():
@@ -464,14 +479,18 @@ class HttpProtocol(Connection):
     def _scope(self, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         """Return the ASGI scope of a request; raise an error for a head that RFC 9112 forbids to answer otherwise."""
         version = self._parser.get_http_version()
-        hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) > 1 or (not hosts and version != "1.0"):
-            raise MalformedBodyError(f"the request has {len(hosts)} Host headers; send one")
-        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-        if codings and version == "1.0":
-            raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
-        if codings not in ([], [b"chunked"]):
-            raise TransferCodingError("the only supported Transfer-Encoding is chunked; send the body without others")
+        names = [name for name, _ in headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and version != "1.0"):
+            raise MalformedBodyError(f"the request has {hosts} Host headers; send one")
+        if b"transfer-encoding" in names:
+            if version == "1.0":
+                raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
+            codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+            if codings != [b"chunked"]:
+                raise TransferCodingError(
+                    "the only supported Transfer-Encoding is chunked; send the body without others"
+                )
         target = self._url
         if not target.startswith(b"/") and target != b"*":
             headers, target = _from_absolute(headers, target)
@@ -498,14 +517,15 @@ class HttpProtocol(Connection):
 
     def _answer_or_shed(self, scope: dict[str, Any], row: Row | None) -> None:
         """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
-        expected = [value.lower() for name, value in scope["headers"] if name == b"expect"]
         # HTTP/1.0 has no interim responses.
-        must_continue = b"100-continue" in expected and scope["http_version"] != "1.0"
+        must_continue = scope["http_version"] != "1.0" and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
+        )
         shedding = self.shared.shedding
         admission = None
         if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
             admission = shedding.admission
-            scope["state"][ADMITTED] = admitted = admission.admits(now_ms())
+            scope["state"][ADMITTED] = admitted = shedding.handler.admits(now_ms())
             if not admitted:
                 if not must_continue and self._shed(shedding, scope, row):
                     return

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
 from types import GeneratorType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from starlette.types import Message
@@ -19,12 +21,16 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from anytime_service.clock import now_ms
 from anytime_service.errors import HeadTooLargeError, OverloadedError
-from anytime_service.http.exchange import ABORT, CHARGE, Reply
+from anytime_service.http.exchange import Reply
 from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.queues import SHARE_MS
+from anytime_service.schemas.values import AT_ONCE
 from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
+from anytime_service.telemetry.context import DIRECT
 
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
@@ -46,9 +52,12 @@ class WebSocketProtocol(Connection):
         self._response: Any = None  # the response that completes the handshake
         self._refusal: Reply | None = None
         self._scope: dict[str, Any] = {}
-        self._messages: deque[Message] = deque()
+        self._messages: deque[Message | str | bytes] = deque()  # the contents of messages, and other events of ASGI
+        self._handler: Callable[[str | bytes], None] | None = None
+        self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
         self._frames = 0
+        self.sent_bytes = 0
         self._fragments = bytearray()  # of an incomplete message
         self._is_text = False
         self._unparsed = 0  # bytes of an incomplete frame
@@ -98,12 +107,7 @@ class WebSocketProtocol(Connection):
             "headers": headers,
             "subprotocols": [each.strip() for each in offered.split(",") if each.strip()],
             "state": self.host.app_state.copy(),
-            # Closing would wait for a client that does not read.
-            "extensions": {
-                "websocket.http.response": {},
-                ABORT: {"abort": self.transport.abort},
-                CHARGE: {"charge": self._charge},
-            },
+            "extensions": {"websocket.http.response": {}, DIRECT: self},
         }
         self._messages.append({"type": "websocket.connect"})
         self.host.run(self._run())
@@ -114,7 +118,8 @@ class WebSocketProtocol(Connection):
         self._end()
         if self._closing is not None:
             self._closing.cancel()
-        self._scope.get("extensions", {}).clear()  # `_charge` refers to this object
+        self._scope.get("extensions", {}).clear()  # they refer to this object
+        self._handler = None
         for name, value in tuple(vars(self._conn).items()):
             if isinstance(value, GeneratorType | BaseException):  # they refer to their object, by frames
                 delattr(self._conn, name)
@@ -144,6 +149,8 @@ class WebSocketProtocol(Connection):
         if conn.state is not State.OPEN and not self._closed:  # a frame was invalid, or the client closes
             self._closed = True
             self._end(int(CloseCode.PROTOCOL_ERROR))
+        if self._messages:
+            self._pass_on()
         self._flush(pongs=not self.write_paused)
         self._unparsed = max(self._unparsed, 0)
         partial = self._unparsed + len(self._fragments)
@@ -161,9 +168,9 @@ class WebSocketProtocol(Connection):
     def update_reading(self) -> None:
         if self.transport.is_closing():
             return
-        if self._backlog or self._rate_limited:
+        if self._backlog or self._rate_limited or self._waiting():
             self.transport.pause_reading()
-            if self._backlog and not self._rate_limited and self.is_free():
+            if self._waiting() or (self._backlog and not self._rate_limited and self.is_free()):
                 self._queue_turn()
         else:
             self.transport.resume_reading()
@@ -211,13 +218,71 @@ class WebSocketProtocol(Connection):
                 self.transport.close()
 
     async def _receive_message(self) -> Message:
-        while not self._messages:
+        while not self._messages or self._waiting():
             self._waiter = self.loop.create_future()
             await self._waiter
         message = self._messages.popleft()
         if not self._messages and self._backlog:
             self.update_reading()
+        if isinstance(message, str | bytes):
+            return {"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message}
         return message
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def charge(self, held: MemoryBudget) -> None:
+        counted = self._partial + self._backlog.bytes
+        self.held.add(-counted)
+        held.add(counted)
+        self.held = held
+
+    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
+        self._handler, self._context = handler, copy_context()
+        self._pass_on()
+
+    def write(self, content: bytes, *, text: bool) -> bool:
+        if self.write_paused or self._closed or self.transport.is_closing():
+            return False
+        (self._conn.send_text if text else self._conn.send_binary)(content)
+        self.sent_bytes += len(content)
+        self._flush()
+        return True
+
+    def _waiting(self) -> bool:
+        """Return whether a message waits for its turn to be passed to the handler."""
+        return self._handler is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
+
+    def _turn(self) -> None:
+        if self._messages:
+            self._pass_on(queued=True)
+        super()._turn()
+
+    def _pass_on(self, *, queued: bool = False) -> None:
+        """Pass messages to the handler for a share of the loop's turn; a long one only from the fair queue."""
+        if self._handler is None:
+            self._wake()
+        elif self._context.run(self._pass_messages, self._handler, queued):
+            self.update_reading()
+
+    def _pass_messages(self, handler: Callable[[str | bytes], None], queued: bool) -> bool:
+        """Return whether some messages must wait."""
+        messages, until = self._messages, now_ms() + SHARE_MS
+        try:
+            while messages:
+                content = messages[0]
+                if isinstance(content, dict):
+                    self._wake()
+                    return False
+                if len(content) > AT_ONCE and not queued:
+                    return True
+                handler(cast(str | bytes, messages.popleft()))
+                if now_ms() > until:
+                    break
+        except Exception as error:
+            _log.exception("handling a message failed")
+            self.refuse(error)
+        return bool(messages)
 
     async def _send(self, message: Message) -> None:
         if self.write_paused:
@@ -310,13 +375,12 @@ class WebSocketProtocol(Connection):
             return
         if self._is_text:
             try:
-                self._messages.append({"type": "websocket.receive", "text": str(data, "utf-8")})
+                self._messages.append(str(data, "utf-8"))
             except UnicodeDecodeError:
                 self._conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
                 return
         else:
-            self._messages.append({"type": "websocket.receive", "bytes": bytes(data)})
-        self._wake()
+            self._messages.append(bytes(data))
 
     def _end(self, code: int = int(CloseCode.ABNORMAL_CLOSURE)) -> None:
         """Tell the application that the connection has ended."""
@@ -343,13 +407,6 @@ class WebSocketProtocol(Connection):
                     self.transport.write(content)
             if ends:
                 self.transport.close()
-
-    def _charge(self, held: MemoryBudget) -> None:
-        """Move the bytes of this connection to the memory budget `held` of its key, which is known now."""
-        counted = self._partial + self._backlog.bytes
-        self.held.add(-counted)
-        held.add(counted)
-        self.held = held
 
     def _count_partial(self, partial: int) -> None:
         more = partial - self._partial

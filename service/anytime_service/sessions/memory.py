@@ -41,7 +41,7 @@ class MemorySession(Session):
             self.account.check(more, "groups")
             self.account.add(more)
         self.put(arrays)
-        return AcceptedGroups(self.prediction.prefix, self.prediction.replaced)
+        return AcceptedGroups(self.prediction.prefix, self.prediction.replaced, self.prediction.rows)
 
 
 class MemorySessions:

@@ -122,7 +122,7 @@ class RedisSession:
         replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
         names = {field[2:].decode(errors="replace") for field in fields if field.startswith(b"g:")}
         complete = bisect_left(self.model.needed, True, key=lambda needed: not needed <= names) - 1
-        return AcceptedGroups(complete, {name.decode() for name in replaced})
+        return AcceptedGroups(complete, {name.decode() for name in replaced}, rows or 1)
 
 
 class RedisSessions:
@@ -281,7 +281,7 @@ class RedisSessions:
         if mirror is None:
             return
         waiting = () if mirror.session is None else mirror.session.waiting
-        due_ms = max((live.opened.deadline_at or 0.0 for live in waiting), default=0.0)
+        due_ms = max((live.opened.deadline_at for live in waiting), default=0.0)
         newest = mirror.newest
         try:
             snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), MIN_MS))

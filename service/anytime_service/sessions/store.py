@@ -15,10 +15,11 @@ from anytime_service.limits.memory import Account
 
 
 class AcceptedGroups(NamedTuple):
-    """Result of adding groups: the longest complete prefix, and the groups that were received more than once."""
+    """Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
 
     prefix: int
     replaced: Container[str]
+    rows: int
 
 
 class OpenSession(Protocol):

@@ -24,6 +24,7 @@ _VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(
     r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?"
 )
+DIRECT = "anytime_service.direct"  # WebSocket extension: what the connection can do beyond ASGI, see `http/exchange.py`
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 Headers = Sequence[tuple[bytes, bytes]]

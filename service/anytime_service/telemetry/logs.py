@@ -26,7 +26,7 @@ from uvicorn.logging import DefaultFormatter
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.settings import Settings
-from anytime_service.telemetry.context import CURRENT
+from anytime_service.telemetry.context import CURRENT, DIRECT
 
 MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
 WINDOW_S = 60.0
@@ -62,7 +62,7 @@ class AccessLog:
             await self.app(scope, receive, send)
             return
         begun = sent = now_ms()
-        status, size = None, 0
+        status, size, direct = None, 0, scope.get("extensions", {}).get(DIRECT)
 
         def count_bytes(message: Message) -> Awaitable[None]:
             nonlocal status, size, sent
@@ -80,7 +80,7 @@ class AccessLog:
             await self.app(scope, receive, count_bytes)
         finally:
             done = sent if scope["type"] == "http" and size else now_ms()
-            _log_access(scope, status, done - begun, size)
+            _log_access(scope, status, done - begun, size + (0 if direct is None else direct.sent_bytes))
 
 
 def _log_access(scope: Scope, status: int | None, took_ms: float, size: int) -> None:

@@ -469,8 +469,8 @@ def test_compare_takes_moments_and_bases_as_train_does(desk: Path, capsys: Captu
     table = json.loads(output(capsys, *COMPARE, *options, "--test", "test.csv", "--json"))
     moments = json.loads(output(capsys, "compare", "m.moments", "--test", "test.csv", "--json"))
     assert moments == table != json.loads(output(capsys, *COMPARE, "--seed", "3", "--test", "test.csv", "--json"))
-    assert main(["compare", "train.parquet", "--target", "y"]) == 2
-    assert "is a table; give --groups" in capsys.readouterr().err
+    assert main(["compare", "train.parquet", "--groups", "groups.json"]) == 2
+    assert "is a table; give --target" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
@@ -989,34 +989,29 @@ def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Pat
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".npz"])
-def test_a_feature_of_dates_is_refused_with_what_came_and_what_to_do(suffix: str, desk: Path, capsys: Capture) -> None:
+def test_dates_of_every_format_train_one_model(suffix: str, desk: Path, capsys: Capture) -> None:
     frame = rows().assign(c0=pd.date_range("2024-01-01", periods=60))
     path = f"dated{suffix}"
     if suffix == ".npz":
         np.savez(path, **{name: frame[name].to_numpy() for name in frame if name != "kind"})
     else:
         {".parquet": frame.to_parquet, ".arrow": frame.to_feather}[suffix](path)
-    call = ["train", path, *TRAIN[2:]]
-    assert main(call) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(
-        r"column 'c0' is (timestamp|datetime64)\[\w+\]; expected numbers or text: convert it \(a date to days", said
-    )
-    assert said.endswith("or leave the column out")
-    assert main([*call, "--drop", "c0"]) == 0
-
-
-def test_a_csv_feature_of_dates_is_refused_with_what_to_do(desk: Path, capsys: Capture) -> None:
-    rows().assign(c0=pd.date_range("2024-01-01", periods=60)).to_csv("dated.csv", index=False)
-    assert main(["train", "dated.csv", *TRAIN[2:]]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "column 'c0' holds dates, as '2024-01-01'; expected numbers or text: convert it" in said
+    frame.to_csv("dated.csv", index=False)
+    models = []
+    for table in (path, "dated.csv"):
+        assert main(["train", table, *TRAIN[2:]]) == 0
+        models.append(load("m.safetensors"))
+    ours, csv = models
+    assert ours.groups.types == csv.groups.types == {"c0": "date"}
+    assert ours.terms.features == csv.terms.features
+    np.testing.assert_allclose(ours.prefixes.packed, csv.prefixes.packed, rtol=1e-9)
+    assert main(["evaluate", "m.safetensors", path]) == 0
 
 
 def test_a_target_of_dates_is_refused_as_neither_number_nor_text(desk: Path, capsys: Capture) -> None:
     rows().assign(y=pd.date_range("2024-01-01", periods=60)).to_parquet("dated.parquet")
     assert main(["train", "dated.parquet", *TRAIN[2:]]) == 2
-    assert re.search(r"column 'y' is timestamp\[\w+\]; expected numbers or text: convert", capsys.readouterr().err)
+    assert re.search(r"target 'y' is timestamp\[\w+\]; expected numbers or text: convert", capsys.readouterr().err)
 
 
 def test_a_resequenced_model_shows_what_it_leaves_out_and_no_rule_that_never_saw_its_order(

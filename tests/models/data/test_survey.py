@@ -148,12 +148,13 @@ def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> 
         return surveyed(table, singletons(["c"]), ["y"])[0]
 
     assert learned(["12", "7"] * 20).types == {"c": "text"}
+    assert learned([f"2024-01-{i:02}" for i in range(1, 31)]).types == {"c": "date"}
     for cells, said in (
         ([f"{i}.5" for i in range(40)], "'c' holds text, as '0.5' in row 0"),
         (["1", "2", "x", "3"] * 10, "'c' holds text, as 'x' in row 2"),
         ([f"{i},5" for i in range(40)], "'c' holds numbers in another form, as '0,5' in row 0"),
         (["5 kg", "7 kg"] * 20, "'c' holds numbers in another form, as '5 kg' in row 0"),
-        ([f"2024-01-{i:02}" for i in range(1, 31)], "'c' holds dates, as '2024-01-01'"),
+        ([*(f"2024-01-{i:02}" for i in range(1, 31)), "soon"], "'c' holds dates, and 'soon', which is no date"),
     ):
         with pytest.raises(TableError, match=said):
             learned(cells)

@@ -58,7 +58,7 @@ def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(valu
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
     for size in SIZES:
         direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}"))
-        found, terms = auto.with_hinges(size)
+        found, terms = auto.with_size(size)
         assert found.columns == direct.columns
         assert found.groups == direct.groups
         np.testing.assert_array_equal(auto.expand(rows)[:, terms], direct.expand(rows))

@@ -30,7 +30,7 @@ def table(seed: int) -> tuple[Expansion, Float]:
     }
     given = load_groups({"groups": [{"name": name, "features": [name], "cost": 1.0} for name in raw]})
     expansion = Expansion.of(learned_groups(given, Sample(raw)))
-    coded = [expansion.categories[j].coded(raw[c]) if c == "c" else raw[c] for j, c in enumerate(given.features)]
+    coded = [expansion.readers[j].coded(raw[c]) if c == "c" else raw[c] for j, c in enumerate(given.features)]
     return expansion, np.column_stack(coded)
 
 

@@ -67,9 +67,9 @@ def columns(rows: int = 400, seed: int = 0) -> dict[str, Any]:
 
 def coded(groups: FeatureGroups, raw: dict[str, Any]) -> Float:
     """Raw columns as numbers, levels as their index."""
-    categories = Expansion.of(groups).categories
+    readers = Expansion.of(groups).readers
     found: Float = np.column_stack(
-        [categories[j].coded(raw[name]) if j in categories else raw[name] for j, name in enumerate(groups.features)]
+        [readers[j].coded(raw[name]) if j in readers else raw[name] for j, name in enumerate(groups.features)]
     )
     return found
 

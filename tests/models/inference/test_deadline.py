@@ -13,12 +13,14 @@ from anytime.inference.deadline import (
     MAX_DRAIN_S,
     MEASUREMENTS,
     MEMORY_S,
+    QUIET_TURNS,
     REFUSALS,
     STALL_S,
     UNMEASURED_REFUSALS,
     Durations,
     HangingGroups,
     LatenessRecord,
+    LateReading,
     early_ms,
     grace,
     is_overdue,
@@ -67,6 +69,29 @@ def test_the_margin_takes_at_most_half_of_a_deadline(deadline_ms: float, expecte
 )
 def test_a_stall_grants_a_tenth_of_itself(late_s: float, expected: float) -> None:
     assert grace(late_s) == pytest.approx(expected)
+
+
+def test_a_caller_that_waits_receives_for_the_granted_time_and_longer_while_a_group_is_being_put() -> None:
+    reading = LateReading(0.01, 100.0)
+    assert reading.remaining(100.0, unread=False) == pytest.approx(grace(0.01))
+    assert reading.remaining(100.0, unread=True) == pytest.approx(MAX_DRAIN_S)
+    assert reading.remaining(100.0015, unread=False) < 0 < reading.remaining(100.0015, unread=True)
+
+
+def test_a_loop_has_turns_until_nothing_new_was_there_for_some_of_them() -> None:
+    reading = LateReading(0.01, 100.0)
+    quiet = [reading.has_turn(100.0, unread=False) for _ in range(QUIET_TURNS + 2)]
+    assert quiet == [True] * (QUIET_TURNS + 1) + [False]
+    reading = LateReading(0.01, 100.0)
+    for unread in (False, True, True, False):
+        assert reading.has_turn(100.0, unread=unread)
+    assert [reading.has_turn(100.0, unread=False) for _ in range(QUIET_TURNS)] == [True] * (QUIET_TURNS - 1) + [False]
+
+
+def test_a_loop_that_always_finds_more_stops_after_the_longest_time() -> None:
+    reading = LateReading(0.01, 100.0)
+    assert reading.has_turn(100.0 + 0.9 * MAX_DRAIN_S, unread=True)
+    assert not reading.has_turn(100.0 + MAX_DRAIN_S, unread=True)
 
 
 @pytest.mark.parametrize("prior", [None, 0.0, 5.0])

@@ -389,7 +389,12 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
         Unreadable(),
         ["'near'", "are not an array (RuntimeError: not without a gradient)", "expected 1 x 2"],
     ),
-    ("dates", "near", np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"), ["'near'", "not numbers"]),
+    (
+        "dates",
+        "near",
+        np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]"),
+        ["'near'", "datetime.date", "expected a number"],
+    ),
     ("objects", "near", [object(), None], ["'near'", "'n0' has <object", "expected a number"]),
     ("infinity", "near", [1.0, math.inf], ["'near'", "infinite or beyond 1e+100 in 'n1'"]),
     ("minus infinity and null", "near", [-math.inf, None], ["'near'", "infinite or beyond 1e+100 in 'n0'"]),

@@ -8,11 +8,13 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit
 
@@ -23,7 +25,7 @@ from anytime.features.bases import BASES, Categories
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, LoadedModel, Prediction
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
@@ -146,6 +148,31 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
             np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("lost", [(), ("speed",), ("map", "hog")])
+def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost: tuple[str, ...]) -> None:
+    loaded, places = LoadedModel.of(model), list(model.places)
+    X = table(4)
+    X[1, 2] = math.nan
+    names = {name: place.features for name, place in model.places.items() if name not in lost}
+    row = dict(zip(model.groups.features, X.T, strict=True))
+    frame = pd.DataFrame({column: row[column] for columns in names.values() for column in columns})
+    ask, exported = compiled(model, tmp_path, "ask.c"), document(model)
+    for budget in (0.7, 3.5, 6.5, math.inf):
+        if not any(name in names for name in model.computed[1]):
+            continue
+        answer = loaded.answer(frame, budget=budget)
+        expected = np.reshape(answer.prediction if answer.probabilities is None else answer.probabilities, (4, -1))
+        for i, cells in enumerate(frame.to_dict("records")):
+            events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
+            events.append(Event(budget=budget))
+            lines = [f"add {places.index(each.group)} {' '.join(map(repr, each.values))}" for each in events[:-1]]
+            (told,) = (line for line in printed(ask, ["begin", *lines, f"answer {budget!r}"]) if " " in line)
+            ((prefix, outputs),) = read(exported, events)
+            assert prefix == answer.prefix == int(told.split()[0])
+            for found in (outputs, list(map(float, told.split()[1:]))):
+                np.testing.assert_allclose(found, expected[i], rtol=1e-9, atol=1e-9)
+
+
 def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
     """The terms of a value less their means, by the rules in the docstring of `export`."""
     missing = value is None or value != value
@@ -175,6 +202,14 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 t = ((value - term["centre"]) / term["scale"]) ** term["power"]
             case "level":
                 t = float(value == term["level"])
+            case "sine" | "cosine" as wave:
+                angle = 2 * math.pi * value / term["period"]
+                t = math.sin(angle) if wave == "sine" else math.cos(angle)
+            case "month" | "weekday" | "hour" as part:
+                moment = datetime(1970, 1, 1) + timedelta(seconds=value)
+                t = float(
+                    {"month": moment.month, "weekday": moment.weekday(), "hour": moment.hour}[part] == term["level"]
+                )
             case "other":
                 t = float(not known)
         found.append(t - term["mean"])
@@ -304,6 +339,9 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
         "deck": rng.choice(cities[:3], rows),
         "floor": rng.integers(1, 4, rows),
         "sunny": rng.random(rows) < 0.3,
+        "angle": rng.uniform(-400.0, 400.0, rows),
+        "when": rng.uniform(-6e10, 2.5e11, rows),
+        "day": 86_400.0 * rng.integers(0, 20_000, rows),
     }
     bases: dict[str, Any] = {
         "bounded": {"basis": "linear", "range": [-1.0, 1.5]},
@@ -313,6 +351,7 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
         "deck": {"basis": "categories", "levels": ["Oslo", 'a "b" \\'], "other": False},
         "floor": {"basis": "categories"},
         "sunny": {"basis": str(rng.choice(["categories", "linear"]))},
+        "angle": {"basis": "cyclic:360"},
     }
     for name, values in raw.items():
         if name not in ("floor", "sunny") and rng.random() < 0.7:
@@ -322,7 +361,8 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     cuts = [0, *sorted(rng.choice(np.arange(1, len(names)), 3, replace=False).tolist()), len(names)]
     parts = [{"name": f"g{i}", "features": names[a:b], "cost": 1.0 + i} for i, (a, b) in enumerate(pairwise(cuts))]
     parts[2]["requires"] = ["visit"]
-    given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases}
+    types = {"when": "date", "day": "date"}
+    given = {"groups": [*parts, {"name": "visit", "features": [], "cost": 0.5}], "bases": bases, "types": types}
     groups = learned_groups(load_groups(given), Sample(raw))
     if seed % 2:
         groups = groups.with_pairs(random_pairs(groups, rng))
@@ -385,7 +425,7 @@ def test_c_refuses_an_index_that_no_level_has(tmp_path: Path) -> None:
     model, _ = mixed(0)
     ask = compiled(model.save(tmp_path / "m.safetensors"), tmp_path, "ask.c", "-DANYTIME_REAL=float")
     ((group, j, levels),) = [
-        (number, place.features.index("deck"), place.expansion.categories[place.features.index("deck")].levels)
+        (number, place.features.index("deck"), place.expansion.categories[place.features.index("deck")].labels)
         for number, place in enumerate(model.places.values())
         if "deck" in place.features
     ]

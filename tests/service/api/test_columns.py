@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from anytime.inference.prediction import LoadedModel
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry
@@ -172,6 +173,20 @@ def test_every_binding_answers_as_the_library(service: Running, replica: Running
     assert timeless(binding.send(service, groups)) == answer
     if binding.name.startswith("session"):
         assert timeless(binding.send(replica, groups)) == answer
+
+
+@pytest.mark.parametrize("case", ["every type", "null", "clamped"])
+def test_a_scored_table_answers_as_the_server(service: Running, case: str) -> None:
+    row = {
+        column: value
+        for name, (values,) in CASES[case].items()
+        for column, value in zip(MODEL.places[name].features, values, strict=True)
+    }
+    answer = LoadedModel.of(MODEL).answer([row], policy="prefix")
+    told = by_post(JSON, unchanged)(service, CASES[case])
+    np.testing.assert_allclose(answer.prediction[0], told["prediction"], rtol=1e-9, atol=1e-9)
+    assert {*answer.imputed, *answer.clamped} == {*told["imputed"], *told["clamped"]}
+    assert (list(answer.groups), list(answer.missing)) == (told["groups"], told["missing"])
 
 
 WRONG: list[tuple[str, list[Any], str]] = [

@@ -32,12 +32,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, 
 
 
 @contextmanager
-def stopped(command: Command) -> Iterator[None]:
+def stopped(command: Command, deadline_ms: float = DEADLINE_MS) -> Iterator[None]:
     """Stop the server now, and let it go on long after the deadline."""
     command.process.send_signal(signal.SIGSTOP)
     try:
         yield
-        sleep(1.5 * DEADLINE_MS / 1000)
+        sleep(1.5 * deadline_ms / 1000)
     finally:
         command.process.send_signal(signal.SIGCONT)
 
@@ -108,3 +108,52 @@ def over_a_session(served: tuple[Command, Running]) -> dict[str, Any]:
 def begun(service: Running) -> None:
     """Wait until a prediction is open."""
     until(lambda: service.metric("anytime_open_predictions") == 1, within_s=DEADLINE_MS / 1000)
+
+
+SIZES = [2_000, 8_000, 20_000, 200_000]
+"""Bytes of a group. A read of the socket returns up to 256,000, which the server parses in slices of 2,000 or more."""
+
+SOON_MS = 200
+
+
+def _rows(size: int) -> list[list[float]]:
+    """Return the values of `hog`, two a row, that take about so many bytes of JSON."""
+    return [[0.12345678, 0.62345678]] * (size // 24)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("binding", ["websocket", "lines", "post"])
+def test_a_group_of_any_size_that_was_sent_during_a_pause_is_used(
+    served: tuple[Command, Running], binding: str, size: int
+) -> None:
+    """One of five: the server reads for 2 ms at most, and another process may have its core meanwhile."""
+    answers = (_paused(served, binding, _rows(size)) for _ in range(5))
+    assert any(answer["late_groups"] == ["hog"] and answer["reason"] == "deadline" for answer in answers)
+
+
+def _paused(served: tuple[Command, Running], binding: str, values: list[list[float]]) -> dict[str, Any]:
+    answer: dict[str, Any]
+    if binding == "websocket":
+        with raw(served[1]) as stream:
+            stream.send(text({"type": "begin", "id": 1, "deadline_ms": SOON_MS}))
+            begun(served[1])
+            with stopped(served[0], SOON_MS):
+                stream.send(text({"type": "group", "id": 1, "group": "hog", "values": values}))
+            answer = json.loads(read_frame(stream)[1])
+            return answer
+    with served[1].connect() as client:
+        if binding == "lines":
+            client.head(f"deadline_ms={SOON_MS}", content_type="application/x-ndjson")
+            line = json.dumps({"group": "hog", "values": values}).encode() + b"\n"
+            content = b"%x\r\n%b\r\n" % (len(line), line)
+        else:
+            content = json.dumps({"groups": {"hog": values}}).encode()
+            head = (
+                f"POST /predict?deadline_ms={SOON_MS} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(content)}\r\n\r\n"
+            )
+            client.send(head.encode())
+        begun(served[1])
+        with stopped(served[0], SOON_MS):
+            client.send(content)
+        answer = client.response()[2]
+        return answer

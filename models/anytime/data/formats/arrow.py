@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from anytime.data.formats.cells import booleans_of, first_without, foreign_number, missing, numbers_of
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
+from anytime.features.bases import DATES
 from anytime.types import ColumnType
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
     """
     column = decoded(column)
     own = type_of(column.type)
+    if kind == "date":
+        return _dates(name, column, own, row)
     if kind in ("key", "text"):
         whole = kind == "key" and own in ("integer", "bool") and not column.null_count
         return _array(column if whole else _texts(name, column))
@@ -74,6 +77,33 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
     elif own not in ("number", "integer", "bool"):
         raise TableError(f"column {name!r} is {column.type}; expected numbers, as elsewhere in the data")
     return _numbers(name, column, kind, row)
+
+
+def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDArray[Any]:
+    """Return dates, text in ISO form or seconds since 1970 UTC as seconds, NaN where missing."""
+    pa = required("pyarrow")
+    if own == "date":
+        whole = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        seconds = _array(whole.cast(pa.float64(), safe=False)) / 1e6
+    elif own == "text":
+        values = column.to_pylist()
+        known = {value: DATES.coded([value])[0] for value in set(values) if DATES.accepts(value)} | {"": np.nan}
+        other = next((at for at, value in enumerate(values) if value not in known), None)
+        if other is not None:
+            raise TableError(
+                f"column {name!r} holds {clipped(values[other], 40)!r} in row {row + other} (counted from 0); expected "
+                f"dates in ISO form, such as 2024-05-17 or 2024-05-17T09:30:00Z: fix it, or state "
+                f"`types: {{{name}: text}}` in the groups file if it holds levels"
+            )
+        seconds = np.array([known[value] for value in values], dtype=np.float64)
+    elif own in ("number", "integer"):
+        seconds = _numbers(name, column, "number", row)
+    else:
+        raise TableError(f"column {name!r} is {column.type}; expected dates, as elsewhere in the data")
+    if (wrong := DATES.invalid(seconds)) is not None:
+        at = row + int((seconds == wrong[0]).argmax())
+        raise TableError(f"column {name!r} holds {wrong[0]:.10g} in row {at} (counted from 0); expected {wrong[1]}")
+    return seconds
 
 
 def _array(column: pa.Array) -> NDArray[Any]:
@@ -298,6 +328,10 @@ class ParquetTable(ArrowTable):
     @property
     def starts(self) -> tuple[int, ...]:
         return self._starts
+
+    @property
+    def known_rows(self) -> int:
+        return sum(group.rows for group in self._groups)
 
     def _open(self) -> dict[str, pa.DataType]:
         paths = [self.path]

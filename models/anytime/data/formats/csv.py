@@ -103,7 +103,7 @@ class Store:
         if self._schema is None or name in self._lost or name not in self._schema.names:
             return False
         is_text: bool = required("pyarrow").types.is_string(self._schema.field(name).type)
-        return is_text == (kind in ("text", "key"))
+        return is_text == (kind in ("text", "key", "date"))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._file is None:

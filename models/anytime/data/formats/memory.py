@@ -138,6 +138,10 @@ class MemoryTable(Table):
     def rows(self) -> int:
         """Return the number of rows."""
 
+    @property
+    def known_rows(self) -> int:
+        return self.rows
+
     @abstractmethod
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
         """Return the table with further columns, (rows,) each."""
@@ -286,7 +290,7 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
         X = collected(X)
         return _pandas_table(name, X) if _is_pandas(X) else FrameTable(name, X)
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    if X.dtype.kind not in "OUST":
+    if X.dtype.kind not in "OUSTM":
         return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
     return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
 

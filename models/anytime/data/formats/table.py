@@ -8,10 +8,11 @@ bool     bool; float64, with NaN, in a batch where values are missing
 integer  int64; float64 where values are missing or exceed int64
 number   float64; NaN where missing
 text     `str` objects; None where missing
+date     float64, seconds since 1970 UTC; NaN where missing
 =======  ============================================================================
 
-and the keys of queries ("key") as whatever compares exactly: integers, else text. Dates are recognised, and no batch
-holds them. Rows are counted from 0, without the header.
+and the keys of queries ("key") as whatever compares exactly: integers, else text. Rows are counted from 0,
+without the header.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import AnytimeError, EnvironmentFailure, TableError, environmental, listed, suggestion, unusable
+from anytime.errors import AnytimeError, EnvironmentFailure, TableError, environmental, listed, suggestion
 from anytime.types import ColumnType
 
 
@@ -119,6 +120,11 @@ class Table(ABC):
         return frozenset(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
 
     @property
+    def known_rows(self) -> int | None:
+        """Return the number of rows if it is known without reading them."""
+        return None
+
+    @property
     def factors(self) -> frozenset[str]:
         """Return the columns that the file encodes by a dictionary of levels."""
         return frozenset()
@@ -157,16 +163,13 @@ class Table(ABC):
         """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
         Columns are read as `types` states, the others as their own type. Raises TableError: at the call, as `types`,
-        or for a date; later, for a value that does not fit the type, or a damaged file.
+        later, for a value that does not fit the type, or a damaged file.
         """
         if not columns:
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
         wanted = self.types(columns, types)
-        for name, kind in wanted.items():
-            if kind == "date":
-                raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
         return self._between(wanted, rows, start, stop)
 
     def described(self, name: str) -> str:

@@ -12,7 +12,6 @@ from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
 from anytime.evaluation.shapes import ColumnShape, column_shapes
-from anytime.features.bases import Categories, Hinge, Polynomial
 from anytime.features.expansion import Column
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import bound, buys_no_group, doubling_bound
@@ -253,23 +252,19 @@ def sample(model: Model, seed: int) -> Sample:
 
 def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
     """Return the value of a column at a standard normal deviate; `first` is its first term."""
-    basis, mean, scale = column.basis, float(model.prefixes.mean[first]), float(model.prefixes.scale[first])
-    if isinstance(basis, Categories):
-        shares = np.cumsum(model.prefixes.mean[first : first + len(basis.levels)])
-        if not basis.levels:
-            return None
-        return basis.levels[int(np.searchsorted(shares, ndtr(-deviate) * shares[-1]))]  # a large deviate is the first
-    if isinstance(basis, Polynomial):
-        mean, scale = basis.centre + basis.scale * mean, basis.scale * scale
+    mean, scale = model.prefixes.mean[first:], model.prefixes.scale[first:]
     if model.terms.features[first] in model.manifest.redundant.constant:
-        return mean
-    if 0 < mean < 1 and math.isclose(scale * scale, mean * (1 - mean), rel_tol=1e-6):
-        return float(deviate > ndtri(1 - mean))
-    value = mean + scale * deviate
-    if isinstance(basis, Hinge) and basis.knots and column.range is not None:
-        quantiles = [column.range[0], *basis.knots, column.range[1]]
-        value = float(np.interp(ndtr(deviate), np.linspace(0, 1, len(quantiles)), quantiles))
-    return round(value, max(0, DIGITS - math.floor(math.log10(scale))))
+        return column.shown(float(column.basis.drawn(np.array([0.5]), mean, scale, column.range)[0]))
+    if (
+        column.basis.is_identity
+        and 0 < mean[0] < 1
+        and math.isclose(scale[0] ** 2, mean[0] * (1 - mean[0]), rel_tol=1e-6)
+    ):
+        return float(deviate > ndtri(1 - mean[0]))
+    value = float(column.basis.drawn(np.array([ndtr(deviate)]), mean, scale, column.range)[0])
+    if column.reader is not None:
+        return column.shown(value)
+    return round(value, max(0, DIGITS - math.floor(math.log10(scale[0]))))
 
 
 def _correlations(model: Model) -> Float | None:

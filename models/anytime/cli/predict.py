@@ -1,0 +1,169 @@
+"""`anytime predict`: score the rows of a table by a model, within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from anytime._files import check_writable
+from anytime.cli.console import progress, remark
+from anytime.cli.options import Data, ModelFile, TableFormat, spread
+from anytime.cli.streams import remember_written
+from anytime.data.formats import Batch, ReadAs, Table
+from anytime.data.formats.csv import CsvTable
+from anytime.data.formats.writing import WRITABLE, TableWriter
+from anytime.errors import TableError, ValuesError, clipped, listed
+from anytime.inference.prediction import load
+from anytime.inference.tables import TableAnswer, TableScorer
+from anytime.model.model import Model
+from anytime.types import Policy
+
+
+@spread
+def predict(
+    model: ModelFile,
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(help="Write the predictions to this table (*.csv, *.csv.gz, *.parquet, *.arrow, *.feather).")
+    ],
+    budget: Annotated[
+        float | None, typer.Option(help="Use groups of at most this cost per row, in the model's cost unit.")
+    ] = None,
+    prefix: Annotated[int | None, typer.Option(help="Use this many steps, instead of a budget.")] = None,
+    policy: Annotated[
+        Policy, typer.Option(help="Use the longest complete prefix, or every group that the table has (arrived).")
+    ] = "prefix",
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the contribution of each group to the score, and its base.")
+    ] = False,
+    interval: Annotated[
+        bool, typer.Option("--interval", help="Add the interval, or the set of classes, of a calibrated model.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Keep this column of the table, such as an id; repeat for several.")
+    ] = None,
+    *,
+    tables: TableFormat,
+) -> None:
+    """Predict every row of a table by the groups within a budget; only their columns are read.
+
+    A group without any column in the table is missing: the longest complete prefix answers, or with `--policy arrived`
+    the optimum of the other groups. A table of any size takes the same memory.
+
+    Example: anytime predict model.safetensors rows.parquet --budget 10 --keep id --out predictions.csv
+    """
+    check_writable(out, WRITABLE)
+    loaded = load(model)
+    columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, explain=explain, interval=interval)
+    if data.exists() and out.exists() and data.samefile(out):
+        raise TableError(f"--out is {str(out)!r}, the table itself; name another file")
+    table = tables.open(data)
+    kept_as = _kept_as(table, columns.keep, out)
+    scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
+    last, imputed = None, dict[str, None]()
+    with progress(f"predicting {data.name}", table.known_rows) as advance, TableWriter(out) as writer:
+        for answer, batch in scorer.answers(columns.keep, kept_as):
+            writer.add(columns.of(answer, batch))
+            imputed |= dict.fromkeys(answer.imputed)
+            last = answer
+            advance(batch.rows)
+    remember_written(out)
+    assert last is not None  # noqa: S101  (a table has rows)
+    for line in _remarks(loaded, last, [name for name in imputed if name not in last.absent]):
+        remark(line)
+    remark(f"wrote {out}")
+
+
+class OutputColumns:
+    """The columns to write, by the options of the command; raises where the model does not have one of them."""
+
+    def __init__(self, model: Model, keep: tuple[str, ...], *, proba: bool, explain: bool, interval: bool) -> None:
+        manifest = model.manifest
+        if proba and manifest.classes is None:
+            raise ValuesError(f"--proba requires a model of classes; {model.name!r} predicts {manifest.task}")
+        if interval and manifest.calibration is None:
+            raise ValuesError(
+                f"--interval requires a calibrated model; train {model.name!r} with --calibrate TABLE of held-out rows"
+            )
+        self.keep = tuple(dict.fromkeys(keep))
+        self._model, self._proba, self._explain, self._interval = model, proba, explain, interval
+        self._classes = manifest.classes
+        self._responses = [f"_{name}" for name in manifest.responses] if len(manifest.responses) > 1 else [""]
+
+    def of(self, answer: TableAnswer, batch: Batch) -> dict[str, Any]:
+        """Return the columns of a batch by name, those of the table first."""
+        found: dict[str, Any] = {name: batch.column(name) for name in self.keep}
+        for name, values in self._predicted(answer).items():
+            if name in found:
+                raise TableError(f"--keep {name}: a column of the predictions has this name; rename the table's")
+            found[name] = values
+        return found
+
+    def _predicted(self, answer: TableAnswer) -> dict[str, Any]:
+        single = answer.prediction.ndim == 1
+        if self._classes is not None or single:
+            found = {"prediction": answer.prediction}
+        else:
+            found = {f"prediction{end}": answer.prediction[:, p] for p, end in enumerate(self._responses)}
+        if self._proba and answer.probabilities is not None:
+            found |= {f"probability_{label}": answer.probabilities[:, c] for c, label in enumerate(self._classes or ())}
+        if self._interval:
+            found |= self._covering(answer)
+        if answer.contributions is not None:
+            ends = self._responses if answer.scores.shape[1] > 1 else [""]
+            base = np.atleast_1d(answer.contributions.intercept)
+            found |= {f"base{end}": np.full(len(answer), base[p]) for p, end in enumerate(ends)}
+            for name, values in answer.contributions.groups.items():
+                parts = values.reshape(len(answer), -1)
+                found |= {f"contribution_{name}{end}": parts[:, p] for p, end in enumerate(ends)}
+        return found
+
+    def _covering(self, answer: TableAnswer) -> dict[str, Any]:
+        if self._classes is not None:
+            if answer.prediction_set is None:
+                return {"prediction_set": np.full(len(answer), None)}
+            labels = np.array([str(label) for label in self._classes], dtype=object)
+            return {"prediction_set": np.array(["|".join(labels[row]) for row in answer.prediction_set], dtype=object)}
+        ends = self._responses
+        boxes = np.full((len(answer), len(ends), 2), np.nan) if answer.interval is None else answer.interval
+        boxes = boxes.reshape(len(answer), len(ends), 2)
+        names = [(f"low{end}", f"high{end}") for end in ends]
+        return {name: boxes[:, p, side] for p, pair in enumerate(names) for side, name in enumerate(pair)}
+
+
+def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, ReadAs]:
+    """Return what kept columns are read as: cells from CSV to CSV, and dates, are copied as text."""
+    if isinstance(table, CsvTable) and out.suffix.lower() in (".csv", ".gz"):
+        table.types((), {})
+        return dict.fromkeys(keep, "text")
+    return {name: "text" if kind == "date" else kind for name, kind in table.types(keep).items()} if keep else {}
+
+
+def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]:
+    unit = model.groups.cost_unit
+    used = f"{listed(answer.groups, 10)} (cost {answer.cost:g} {unit} a row)"
+    of = f"step {answer.prefix} of {answer.steps}" if answer.policy == "prefix" else "the optimum of the table's groups"
+    if not answer.groups:
+        first = f"; the first step costs {model.costs[1]:g} {unit}" if not answer.missing else ""
+        lines = [f"every row has the base rate: no group is used{first}"]
+    else:
+        lines = [f"predicted by {of}: {used}"]
+    if answer.note:
+        lines.append(answer.note)
+    if answer.missing:
+        lines.append(f"missing: {listed(answer.missing, 10)} (the table has none of their columns)")
+    lacking = [name for name in answer.absent if name in _columns_of(model, answer.groups)]
+    if lacking:
+        lines.append(f"imputed: {listed(map(clipped, lacking), 10)} (the table lacks these columns)")
+    if imputed:
+        lines.append(f"imputed: {listed(map(clipped, imputed), 10)} (missing or unknown values in some rows)")
+    return lines
+
+
+def _columns_of(model: Model, groups: tuple[str, ...]) -> set[str]:
+    return {column for name in groups for column in model.places[name].features}

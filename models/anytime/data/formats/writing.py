@@ -1,0 +1,103 @@
+"""Tables written in batches: CSV, Parquet and Arrow files, complete or not there at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from numpy.typing import NDArray
+
+from anytime.data.formats.table import required
+from anytime.errors import TableError, file_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITABLE = (".csv", ".gz", ".parquet", ".arrow", ".feather")
+"""Suffixes of tables that can be written; `.gz` is that of `.csv.gz`."""
+
+ROW_GROUP = 1 << 18
+"""Rows of a row group of a Parquet file."""
+
+
+class TableWriter:
+    """A new table, which gets its name when the `with` block ends without an error; the first batch states the types.
+
+    Raises
+    ------
+    TableError
+        Writing the file fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        self._writer: Any = None
+        self._sink: Any = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, columns: Mapping[str, NDArray[Any] | pa.Array]) -> None:
+        """Write some rows: arrays (rows,) by name; NaN stays a number, and None is missing."""
+        pa = required("pyarrow")
+        arrays = {name: pa.array(values) for name, values in columns.items()}
+        try:
+            if self._writer is None:
+                self._open(pa.schema({name: array.type for name, array in arrays.items()}))
+            else:  # a column without values in a batch has no type of its own
+                schema = self._writer.schema if self._is_parquet else self._schema
+                arrays = {name: array.cast(schema.field(name).type) for name, array in arrays.items()}
+            batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=self._schema)
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+            if not self._is_parquet or self._rows >= ROW_GROUP:
+                self._flush()
+        except OSError as error:
+            raise file_error(TableError, f"write {str(self.path)!r}", error) from error
+
+    @property
+    def _is_parquet(self) -> bool:
+        return self.path.suffix.lower() == ".parquet"
+
+    def _open(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        suffix = self.path.suffix.lower()
+        if suffix == ".parquet":
+            self._writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
+            return
+        compression = "gzip" if suffix == ".gz" else None
+        self._sink = required("pyarrow").output_stream(self._temporary, compression=compression)
+        if suffix in (".csv", ".gz"):
+            self._writer = required("pyarrow.csv").CSVWriter(self._sink, schema)
+        else:
+            self._writer = required("pyarrow.ipc").new_file(self._sink, schema)
+
+    def _flush(self) -> None:
+        pa = required("pyarrow")
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._rows = [], 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            for each in (self._writer, self._sink):
+                if each is not None:
+                    each.close()
+            if kind is None and self._writer is not None:
+                os.replace(self._temporary, self.path)
+        except OSError as failed:
+            if kind is None:
+                raise file_error(TableError, f"write {str(self.path)!r}", failed) from failed
+        finally:
+            self._temporary.unlink(missing_ok=True)

@@ -1,0 +1,297 @@
+"""Predictions for the rows of a table, in batches of bounded memory.
+
+Every batch is an open prediction of many rows: the groups whose columns the table has are added, and the best scores
+are those of an `Answer`. All rows of a table have the same groups, so one prefix or one set of groups answers for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anytime.data.columns import array_columns, check_finite, feature_matrix
+from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, open_table, table_of
+from anytime.data.formats.memory import is_frame
+from anytime.errors import TableError, ValuesError, listed
+from anytime.groups import FeatureGroups
+from anytime.inference.conformal import class_members, covering_intervals, model_outputs
+from anytime.inference.contributions import Contributions
+from anytime.inference.subsets import arrived_model, checked_policy, usable
+from anytime.model.model import Expected, checked_budget
+from anytime.moments.accumulate import dense
+from anytime.types import Bool, Float, Policy
+
+if TYPE_CHECKING:
+    from anytime.inference.prediction import LoadedModel, Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class TableAnswer:
+    """Predictions for rows of a table, and what they are based on; axis 0 of each array is the rows.
+
+    Attributes
+    ----------
+    prediction : (rows,) numbers or classes; (rows, P) for several responses.
+    probabilities : (rows, classes) in the order of the model's classes; None for numbers.
+    scores : (rows, P) before the inverse link.
+    interval : (rows, 2) low and high, or (rows, P, 2), if numbers or counts are calibrated; else None.
+    prediction_set : (rows, classes) which classes are likely enough, if classes are calibrated; else None.
+    contributions : arrays (rows,) or (rows, P) for each group and column, if requested; else None.
+    prefix, steps, groups, cost, budget, policy, missing, expected, note : as in `Answer`, the same for all rows.
+    imputed, clamped : columns in which a value of some row was missing or of an unknown level, or outside its range.
+    absent : columns of groups in `missing`, and others of the budget's prefix, that the table lacks.
+    """
+
+    prediction: NDArray[Any]
+    probabilities: Float | None
+    scores: Float
+    interval: Float | None
+    prediction_set: Bool | None
+    contributions: Contributions | None
+    prefix: int
+    steps: int
+    groups: tuple[str, ...]
+    cost: float
+    budget: float | None
+    policy: Policy
+    missing: tuple[str, ...]
+    absent: tuple[str, ...]
+    imputed: tuple[str, ...]
+    clamped: tuple[str, ...]
+    expected: Expected
+    note: str | None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __repr__(self) -> str:
+        return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"
+
+
+def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
+    """Return the answer for the rows of several batches of one table, at least one."""
+    first = answers[0]
+    if len(answers) == 1:
+        return first
+
+    def rows(name: str) -> Any:
+        parts = [getattr(each, name) for each in answers]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    def names(name: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(column for each in answers for column in getattr(each, name)))
+
+    def parts(name: str) -> dict[str, Any]:
+        each = [getattr(answer.contributions, name) for answer in answers]
+        return {key: np.concatenate([values[key] for values in each]) for key in each[0]}
+
+    arrays = ("prediction", "probabilities", "scores", "interval", "prediction_set")
+    contributions = first.contributions
+    return replace(
+        first,
+        **{name: rows(name) for name in arrays},
+        imputed=names("imputed"),
+        clamped=names("clamped"),
+        contributions=contributions and replace(contributions, groups=parts("groups"), features=parts("features")),
+    )
+
+
+def as_table(data: Any, groups: FeatureGroups) -> Table:
+    """Return data of any type that `LoadedModel` accepts as a table; raise TableError for another type."""
+    if isinstance(data, Table):
+        return data
+    if isinstance(data, str | Path):
+        return open_table(data)
+    if is_frame(data):
+        return table_of("the table", data)
+    if isinstance(data, Mapping):
+        data = [data]
+    if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
+        return _table_of_rows(data)
+    try:
+        data = data if hasattr(data, "dtype") else np.asarray(data)
+    except ValueError as error:
+        raise TableError(f"the table is a list of rows of different lengths ({error}); expected a matrix") from error
+    if data.ndim != 2 or not data.shape[0]:
+        raise TableError(f"the table has shape {data.shape}; expected (rows, columns), with one row or more")
+    return table_of("the table", data, array_columns(data.shape[1], groups))
+
+
+def _table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows as dicts as a table; what a row lacks is missing."""
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    cells = np.empty((len(rows), len(names)), dtype=object)
+    for i, row in enumerate(rows):
+        for j, name in enumerate(names):
+            cells[i, j] = row.get(name)
+    return table_of("the table", cells, names)
+
+
+@dataclass(frozen=True)
+class TableScorer:
+    """What is read of a table, and how its rows are scored: everything that is decided before the first batch.
+
+    Attributes
+    ----------
+    groups : the groups to add to a prediction, in the order of the sequence.
+    present : the groups with a column in the table.
+    limit : the longest prefix to use.
+    """
+
+    model: LoadedModel
+    table: Table
+    budget: float | None
+    limit: int
+    policy: Policy
+    groups: tuple[str, ...]
+    present: frozenset[str]
+    explain: bool
+
+    @classmethod
+    def of(
+        cls,
+        model: LoadedModel,
+        table: Table,
+        *,
+        budget: float | None = None,
+        prefix: int | None = None,
+        policy: Policy = "prefix",
+        explain: bool = False,
+    ) -> TableScorer:
+        """Check the arguments and the columns of a table; raise as `LoadedModel.predict`."""
+        policy = checked_policy(policy)
+        if prefix is None:
+            budget = checked_budget(budget, model.groups.cost_unit)
+            limit = model.affordable(budget)
+        else:
+            if budget is not None:
+                raise ValuesError(f"budget is {budget!r} and prefix is {prefix!r}; expected one of them")
+            if isinstance(prefix, bool) or not isinstance(prefix, int | np.integer) or not 0 <= prefix <= model.steps:
+                raise ValuesError(f"prefix is {prefix!r}; expected a number of steps, 0 to {model.steps}")
+            limit = int(prefix)
+        places = model.places
+        present = frozenset(name for name, place in places.items() if any(map(table.has, place.features)))
+        first = next((model.computed[k] for k in range(1, limit + 1) if model.computed[k]), ())
+        if policy == "arrived" and model.supports_arrived:
+            allowed = present if prefix is None else present & model.needed[limit]
+            names = model.order(usable(model, allowed, budget))
+            lost = bool(first) and not present
+        else:
+            names = model.computed[next((k for k in range(limit) if not model.needed[k + 1] <= present), limit)]
+            lost = bool(first) and present.isdisjoint(first)
+        if lost:
+            columns = [column for name in first for column in places[name].features]
+            remedy = "; --policy arrived or policy='arrived' uses the other groups" * bool(present)
+            raise TableError(
+                f"{table.name} lacks {listed(columns)}, every column of the first step of model {model.name!r}{remedy}"
+            )
+        return cls(model, table, budget, limit, policy, names, present, explain)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Return the columns of the longest affordable prefix that the table lacks, in the order of the sequence."""
+        places = (self.model.places[name] for name in self.model.computed[self.limit])
+        return tuple(column for place in places for column in place.features if not self.table.has(column))
+
+    def answers(
+        self, keep: Sequence[str] = (), kept_as: Mapping[str, ReadAs] = {}
+    ) -> Iterator[tuple[TableAnswer, Batch]]:
+        """Yield the answers of the batches, each with its rows of the columns `keep`."""
+        places = [self.model.places[name] for name in self.groups]
+        features = [column for place in places for column in place.features if self.table.has(column)]
+        types = self.model.groups.column_types
+        stated: dict[str, ReadAs] = {**kept_as, **{name: types[name] for name in features}}
+        # The base rate needs no column, but its number of rows.
+        read = list(dict.fromkeys((*features, *keep))) or list(self.table.columns[:1])
+        if not features and not keep:
+            stated[read[0]] = "key"
+        terms = len(self.model.prefixes.mean) + len(read)
+        for batch in self.table.batches(read, max(1, min(ROWS, BLOCK_VALUES // terms)), types=stated):
+            try:
+                yield self._answer(batch, features), batch
+            except ValuesError as error:
+                with self._naming_table():
+                    for name in features:
+                        check_finite(batch, name)
+                raise TableError(f"{self.table.name}: {error}") from error
+
+    @contextmanager
+    def _naming_table(self) -> Iterator[None]:
+        try:
+            yield
+        except TableError as error:
+            raise TableError(f"{self.table.name}: {error}") from None
+
+    def _answer(self, batch: Batch, features: Sequence[str]) -> TableAnswer:
+        model, prediction = self.model, self.model.open(batch.rows)
+        place = {name: j for j, name in enumerate(features)}
+        levels = {
+            place[name]: basis
+            for group in map(model.places.__getitem__, self.groups)
+            for j, basis in group.expansion.categories.items()
+            if (name := group.features[j]) in place
+        }
+        with self._naming_table():
+            X = feature_matrix(batch, features, levels) if features else None
+        for group in self.groups:
+            columns = model.places[group].features
+            at = [place[name] for name in columns if name in place]
+            assert X is not None  # noqa: S101  (its groups have columns)
+            values = np.asarray(dense(X[:, at[0] : at[-1] + 1]), dtype=np.float64)  # consecutive, in this order
+            if len(at) < len(columns):
+                given, values = values, np.full((batch.rows, len(columns)), np.nan, order="F")
+                values[:, [name in place for name in columns]] = given
+            prediction.add_checked(group, prediction.checked(group, values, coded=True))
+        return self._described(prediction)
+
+    def _described(self, prediction: Prediction) -> TableAnswer:
+        model = self.model
+        best = prediction.best(self.budget, self.policy, arrived_model, limit=self.limit)
+        outputs = model_outputs(model, best.scores)
+        classes, calibration = model.manifest.classes, model.manifest.calibration
+        single = best.scores.shape[1] == 1
+        at = best.prefix if best.arrived is None else best.arrived.prefix
+        interval = members = None
+        if calibration is not None and at is not None:
+            if classes is not None:
+                members = class_members(outputs, calibration.thresholds[at])
+            else:
+                interval = covering_intervals(model, outputs, calibration.thresholds[at])
+                interval = interval[:, 0] if single else interval
+        if classes is not None:
+            predicted = np.array(classes)[outputs.argmax(axis=1)]
+        else:
+            predicted = outputs[:, 0] if single else outputs
+        contributions = None
+        if self.explain:
+            contributions = prediction.parts(
+                best,
+                lambda values: values[..., 0] if single else values,
+                lambda base: float(base[0]) if single else base,
+            )
+        return TableAnswer(
+            prediction=predicted,
+            probabilities=None if classes is None else outputs,
+            scores=best.scores,
+            interval=interval,
+            prediction_set=members,
+            contributions=contributions,
+            prefix=best.prefix,
+            steps=model.steps,
+            groups=best.groups,
+            cost=best.cost,
+            budget=best.budget,
+            policy="prefix" if best.arrived is None else "arrived",
+            missing=tuple(name for name in model.computed[best.allowed] if name not in self.present),
+            absent=self.absent,
+            imputed=prediction.imputed(best.groups),
+            clamped=prediction.clamped(best.groups),
+            expected=best.expected,
+            note=best.note,
+        )

@@ -1,0 +1,115 @@
+"""What if: a model at other costs or without some groups, next to the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from anytime.errors import TrainingError
+from anytime.groups import COST_TOLERANCE
+from anytime.model.model import Model, checked_budget
+from anytime.training.resequencing import Changes, Retrained, resequence
+
+
+@dataclass(frozen=True)
+class AtBudget:
+    """What two models use within one budget.
+
+    Attributes
+    ----------
+    costs : the cost spent before and after the change.
+    groups : the groups used, in their order.
+    r2 : R² on the training rows; for a likelihood 1 - deviance/null deviance; None where the target is constant.
+    shares : r2 as a share of that of the unchanged model with all groups; None where that is 0 or unknown.
+    enters, leaves : groups that only the changed model uses, and that only the unchanged one uses.
+    """
+
+    budget: float
+    costs: tuple[float, float]
+    groups: tuple[tuple[str, ...], tuple[str, ...]]
+    r2: tuple[float | None, float | None]
+    shares: tuple[float | None, float | None]
+
+    @property
+    def enters(self) -> tuple[str, ...]:
+        return tuple(name for name in self.groups[1] if name not in self.groups[0])
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return tuple(name for name in self.groups[0] if name not in self.groups[1])
+
+    @property
+    def loss(self) -> float | None:
+        """Return how much r2 the change costs; negative if it gains."""
+        before, after = self.r2
+        return None if before is None or after is None else before - after
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """A model before and after a change, and both at each budget; `changes` says in words what changed."""
+
+    before: Model
+    after: Model
+    changes: str
+    budgets: tuple[AtBudget, ...]
+
+    def __repr__(self) -> str:
+        return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
+
+
+def what_if(
+    model: Model,
+    *,
+    costs: Mapping[str, float | str] = {},
+    without: Iterable[str] = (),
+    budgets: Iterable[float] = (),
+    data: Retrained | None = None,
+) -> WhatIf:
+    """Return a model at other costs or without some groups, next to itself, at some budgets.
+
+    Least squares needs no rows: the changed model is learned from the moments in the model, at the penalty that ordered
+    its groups.
+
+    Parameters
+    ----------
+    costs : new costs by group, numbers or texts such as "5ms".
+    without : groups that are not there.
+    budgets : in the model's cost unit, per row; by default half the cost of all groups, and all of it.
+    data : the rows, for families other than "gaussian".
+
+    Raises
+    ------
+    GroupsError
+        A group is unknown, or required by one that stays.
+    ValuesError
+        A budget is negative or not a number.
+    TrainingError
+        A likelihood without data, or a model without moments.
+    """
+    without = tuple(without)
+    given = [checked_budget(budget, model.groups.cost_unit) for budget in budgets]
+    total = float(model.costs[-1])
+    asked = [total if budget is None else budget for budget in given] or [total / 2, total]
+    priced = model.groups.with_stated_costs(costs)
+    words = [*(f"{name} costs {priced.groups[priced.positions[name]].call_cost.of_call(1):g}" for name in costs)]
+    words += [f"without {name}" for name in without]
+    after = model
+    if words:
+        if model.manifest.family != "gaussian" and data is None:
+            raise TrainingError(
+                f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE "
+                "or data="
+            )
+        after = resequence(model, priced if costs else None, data=data, changes=Changes(without=without))
+    full = model.expected(model.steps).r2
+    return WhatIf(model, after, ", ".join(words) or "no change", tuple(_at(model, after, full, b) for b in asked))
+
+
+def _at(before: Model, after: Model, full: float | None, budget: float) -> AtBudget:
+    prefixes = [(model, model.affordable(budget * (1 + COST_TOLERANCE))) for model in (before, after)]
+    (one, other) = (model.expected(prefix).r2 for model, prefix in prefixes)
+    (cost, new) = (float(model.costs[prefix]) for model, prefix in prefixes)
+    (used, others) = (model.computed[prefix] for model, prefix in prefixes)
+    shares = tuple(r2 / full if full and r2 is not None else None for r2 in (one, other))
+    return AtBudget(budget, (cost, new), (used, others), (one, other), (shares[0], shares[1]))

@@ -1,0 +1,90 @@
+"""Measures of classes are scikit-learn's, at every prefix, weighted, and in as many passes as memory demands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import roc_curve as sklearn_curve
+
+from anytime import AnytimeClassifier, evaluate, open_table
+from anytime.cli.main import main
+from anytime.evaluation import classes as measures
+from anytime.evaluation.classes import roc_auc, roc_curve
+
+
+def rows(count: int, seed: int, rare: float = 1.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 3)).round(1), columns=["a", "b", "c"])
+    score = frame["a"] + 0.5 * frame["b"] + rng.normal(size=count)
+    frame["two"] = np.where(score > rare, "yes", "no")
+    frame["three"] = np.digitize(score, [-1, 1])
+    frame["w"] = rng.integers(0, 4, count).astype(float)
+    return frame
+
+
+@pytest.mark.parametrize("stored", [2**26, 300])
+@pytest.mark.parametrize("weights", [None, "w"])
+@pytest.mark.parametrize(("target", "family"), [("two", "auto"), ("two", "gaussian"), ("three", "auto")])
+def test_the_measures_are_those_of_scikit_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, family: Any, weights: str | None, stored: int
+) -> None:
+    monkeypatch.setattr(measures, "MAX_STORED", stored)
+    fitted = AnytimeClassifier(alpha=1e-2, family=family).fit(rows(200, 0)[["a", "b", "c"]], rows(200, 0)[target])
+    test = rows(150, 1)
+    test.to_parquet(tmp_path / "t.parquet")
+    found = evaluate(fitted.model_, open_table(tmp_path / "t.parquet"), weights=weights).classes
+    w = None if weights is None else test[weights].to_numpy()
+    y, labels = test[target].to_numpy(), fitted.classes_
+    assert found is not None
+    for k, P in enumerate(fitted.staged_predict_proba(test[["a", "b", "c"]])):
+        guess = labels[P.argmax(axis=1)]
+        assert found.accuracy[k] == pytest.approx(accuracy_score(y, guess, sample_weight=w))
+        assert found.balanced_accuracy[k] == pytest.approx(balanced_accuracy_score(y, guess, sample_weight=w))
+        scores, several = (P[:, 1], {}) if len(labels) == 2 else (P, {"multi_class": "ovr"})
+        assert found.auc is not None
+        assert found.auc[k] == pytest.approx(roc_auc_score(y, scores, sample_weight=w, **several))
+        assert found.log_loss[k] == pytest.approx(log_loss(y, P, labels=labels, sample_weight=w))
+        if len(labels) == 2:
+            expected = brier_score_loss(y == labels[1], P[:, 1], sample_weight=w)
+        else:
+            expected = np.average(np.square(P - (y[:, None] == labels)).sum(axis=1), weights=w)
+        assert found.brier[k] == pytest.approx(expected)
+    assert found.majority == pytest.approx(max(np.average(y == label, weights=w) for label in labels))
+
+
+def test_a_curve_has_the_points_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    positive, scores, weights = rng.random(80) < 0.3, rng.integers(0, 9, 80).astype(float), rng.random(80)
+    x, y = roc_curve(positive, scores, weights)
+    expected = sklearn_curve(positive, scores, sample_weight=weights, drop_intermediate=False)
+    np.testing.assert_allclose(x, expected[0], atol=1e-12)
+    np.testing.assert_allclose(y, expected[1], atol=1e-12)
+    assert roc_auc(positive, scores, weights) == pytest.approx(roc_auc_score(positive, scores, sample_weight=weights))
+
+
+def test_one_class_in_the_table_has_no_auc(tmp_path: Path) -> None:
+    fitted = AnytimeClassifier(alpha=1e-2).fit(rows(200, 0)[["a", "b", "c"]], rows(200, 0)["two"])
+    test = rows(50, 1)
+    test[test["two"] == "no"].to_parquet(tmp_path / "t.parquet")
+    found = evaluate(fitted.model_, open_table(tmp_path / "t.parquet")).classes
+    assert found is not None
+    assert (found.auc, found.majority) == (None, 1.0)
+
+
+def test_an_accuracy_of_the_majority_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows(400, 0, rare=2.6).to_csv("rare.csv", index=False)
+    rows(400, 0).to_csv("even.csv", index=False)
+    for name, noted in (("rare", True), ("even", False)):
+        words = ["train", f"{name}.csv", "--target", "two", "--drop", "three", "--drop", "w", "--out", "m.safetensors"]
+        assert main([*words, "--family", "gaussian", "--test", f"{name}.csv"]) == 0
+        shown = capsys.readouterr().out
+        assert ("the share of the most frequent class, at every prefix" in shown) == noted
+        assert all(name in shown for name in ("accuracy", "balanced", "AUC", "log loss", "Brier"))

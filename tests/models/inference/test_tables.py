@@ -1,0 +1,347 @@
+"""Tables are scored as open predictions are: the same answers whatever the type of the table and its gaps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from anytime import AnytimeClassifier, AnytimeRegressor, calibrate, load, open_table
+from anytime.cli.main import main
+from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
+from anytime.inference import tables
+from anytime.inference.prediction import LoadedModel
+from anytime.types import Policy
+from models.properties import quick
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "desk", "features": ["age", "city"], "cost": 1.0},
+        {"name": "visit", "features": [], "cost": 0.5},
+        {"name": "lab", "features": ["iron", "zinc", "free"], "cost": 2.0, "requires": ["visit"]},
+        {"name": "scan", "features": ["dose"], "cost": 4.0},
+    ]
+}
+POLICIES: tuple[Policy, ...] = ("prefix", "arrived")
+FAMILIES = ("gaussian", "responses", "poisson", "binomial", "multinomial")
+TYPES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    "pandas": lambda frame, _: frame,
+    "polars": lambda frame, _: pl.from_pandas(frame),
+    "lazy": lambda frame, _: pl.from_pandas(frame).lazy(),
+    "arrow": lambda frame, _: pa.Table.from_pandas(frame),
+    "stream": lambda frame, _: pa.Table.from_pandas(frame).to_reader(),
+    "dicts": lambda frame, _: frame.astype(object).where(frame.notna(), None).to_dict("records"),
+    "csv": lambda frame, path: frame.to_csv(path / "t.csv", index=False) or path / "t.csv",
+    "parquet": lambda frame, path: frame.to_parquet(path / "t.parquet", index=False) or str(path / "t.parquet"),
+    "table": lambda frame, path: frame.to_parquet(path / "u.parquet") or open_table(path / "u.parquet"),
+}
+
+
+def rows(count: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 4)), columns=["age", "iron", "zinc", "dose"])
+    frame["city"] = rng.choice(["Oslo", "Rome", "Lima"], count)
+    frame["free"] = rng.random(count) < 0.5
+    for name in ("age", "iron", "city"):
+        frame.loc[rng.random(count) < 0.1, name] = None
+    return frame
+
+
+def trained(family: str, basis: str = "hinge:2") -> Any:
+    frame = rows(200)
+    rng = np.random.default_rng(1)
+    signal = frame["age"].fillna(0.3) + frame["dose"] + (frame["city"] == "Oslo") + rng.normal(size=200) / 2
+    match family:
+        case "responses":
+            Y: Any = np.column_stack([signal, frame["zinc"] - signal])
+        case "poisson":
+            Y = rng.poisson(np.exp(signal / 3))
+        case "binomial":
+            Y = np.where(signal > 0, "yes", "no")
+        case "multinomial":
+            Y = np.digitize(signal, [-1, 1])
+        case _:
+            Y = signal
+    made: Any = AnytimeClassifier if family.endswith("nomial") else AnytimeRegressor
+    pairs = 2 if family in ("gaussian", "binomial") else None
+    options = {} if family == "responses" else {"family": family}
+    return made(GROUPS, basis=basis, alpha=1e-3, pairs=pairs, **options).fit(frame, Y)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def estimator(request: pytest.FixtureRequest) -> Any:
+    return trained(request.param)
+
+
+def outputs_of(answer: Any) -> Any:
+    return np.asarray(answer.prediction if answer.probabilities is None else answer.probabilities, dtype=np.float64)
+
+
+@quick(40)
+@given(
+    data=st.data(),
+    kind=st.sampled_from(sorted(TYPES)),
+    budget=st.sampled_from([None, 0.0, 1.0, 2.0, 3.5, 5.0, 7.5, 100.0]),
+    lost=st.sets(st.sampled_from(["age", "city", "iron", "zinc", "free", "dose"]), max_size=4),
+)
+def test_every_door_gives_the_answer_of_an_open_prediction(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str, budget: float | None, lost: set[str]
+) -> None:
+    estimator = _trained(data.draw(st.sampled_from(FAMILIES)))
+    folder = tmp_path_factory.mktemp("doors")
+    estimator.save(folder / "m.safetensors")
+    model = load(folder / "m.safetensors")
+    frame = rows(9, seed=data.draw(st.integers(0, 9)))
+    given_frame = frame.drop(columns=list(lost))
+    opened = model.open(rows=len(frame))
+    for name, place in model.places.items():
+        if not lost.issuperset(place.features):
+            values = frame.copy()
+            values[list(lost)] = None
+            opened.add(name, values[list(place.features)].astype(object))
+    policy = data.draw(st.sampled_from(POLICIES))
+    expected = opened.answer(budget, policy)
+    table = TYPES[kind](given_frame, folder)
+    if lost >= {"age", "city"} and budget != 0 and (policy == "prefix" or not model.supports_arrived):
+        assert expected.prefix == 0
+        with pytest.raises(TableError, match="every column of the first step"):
+            model.answer(table, budget=budget, policy=policy)
+        return
+    answer = model.answer(table, budget=budget, policy=policy)
+    np.testing.assert_allclose(outputs_of(answer), outputs_of(expected), rtol=1e-9, atol=1e-9)
+    assert (answer.groups, answer.missing) == (expected.groups, expected.missing)
+    assert (answer.prefix, answer.cost, answer.policy) == (expected.prefix, expected.cost, expected.policy)
+    assert set(answer.imputed) >= lost & {c for g in answer.groups for c in model.places[g].features}
+    assert set(answer.imputed) == set(expected.imputed)
+    if policy == "prefix" and not lost & {
+        c for g in model.computed[model.affordable(budget)] for c in model.places[g].features
+    }:
+        restored = type(estimator).load(folder / "m.safetensors")
+        for each in (estimator, restored):
+            outputs = each.predict if model.manifest.classes is None else each.predict_proba
+            np.testing.assert_allclose(outputs(given_frame, budget=budget), outputs_of(answer), rtol=1e-9, atol=1e-9)
+
+
+_FITTED: dict[str, Any] = {}
+
+
+def _trained(family: str) -> Any:
+    if family not in _FITTED:
+        _FITTED[family] = trained(family)
+    return _FITTED[family]
+
+
+def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
+    frame = rows(20, seed=5)
+    whole = estimator.predict(frame, budget=1)
+    np.testing.assert_array_equal(estimator.predict(frame[["city", "age"]], budget=1), whole)
+    with pytest.raises((GroupsError, TableError), match="'city'"):
+        estimator.predict(frame[["age"]], budget=1)
+
+
+@pytest.mark.parametrize(
+    "matrix", [np.asarray, sparse.csr_array, sparse.csc_matrix, lambda X: pd.DataFrame(X.tolist())]
+)
+def test_arrays_and_sparse_matrices_are_tables(matrix: Callable[[Any], Any]) -> None:
+    X = sparse.random_array((60, 8), density=0.4, rng=np.random.default_rng(0)).toarray()
+    fitted = AnytimeRegressor(alpha=1e-3).fit(X, X @ np.arange(8.0))
+    for budget in (0, 3, 8):
+        np.testing.assert_allclose(fitted.model_.predict(matrix(X), budget=budget), fitted.predict(X, budget=budget))
+
+
+def test_batches_give_the_answer_of_the_whole(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, model = rows(50, seed=3), estimator.model_
+    whole = model.answer(frame, explain=True)
+    monkeypatch.setattr(tables, "ROWS", 7)
+    parts = list(model.answers(frame, explain=True))
+    assert [len(part) for part in parts] == [7] * 7 + [1]
+    joined = tables.joined(parts)
+    np.testing.assert_array_equal(joined.scores, whole.scores)
+    assert joined.imputed == whole.imputed
+    assert joined.contributions is not None
+    assert whole.contributions is not None
+    total = joined.contributions.intercept + sum(joined.contributions.groups.values())
+    np.testing.assert_allclose(total, whole.scores[:, 0] if whole.scores.shape[1] == 1 else whole.scores)
+    for name, values in whole.contributions.features.items():
+        np.testing.assert_allclose(joined.contributions.features[name], values)
+
+
+def test_intervals_of_a_table_are_those_of_answers(tmp_path: Path) -> None:
+    for family in ("gaussian", "binomial"):
+        fitted = _trained(family)
+        frame = rows(120, seed=8)
+        frame["y"] = fitted.predict(rows(120, seed=9))
+        pq.write_table(pa.Table.from_pandas(frame), tmp_path / "c.parquet")
+        model = fitted.model_
+        sure = LoadedModel.of(calibrate(model, open_table(tmp_path / "c.parquet")))
+        answer, opened = sure.answer(frame), sure.open(rows=len(frame))
+        for name in model.places:
+            opened.add(name, frame.astype(object).where(frame.notna(), None))
+        expected = opened.answer()
+        if family == "gaussian":
+            assert answer.interval is not None
+            np.testing.assert_allclose(answer.interval, np.array(expected.interval))
+        else:
+            classes = np.array(model.manifest.classes)
+            assert answer.prediction_set is not None
+            assert [classes[row].tolist() for row in answer.prediction_set] == expected.prediction_set
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[AnytimeError], str]] = [
+    (lambda: rows(3), {"budget": -1}, ValuesError, "budget is -1; expected a number of units"),
+    (lambda: rows(3), {"prefix": 9}, ValuesError, "prefix is 9; expected a number of steps, 0 to 3"),
+    (lambda: rows(3), {"prefix": 1, "budget": 2}, ValuesError, "budget is 2 and prefix is 1; expected one of them"),
+    (lambda: rows(3), {"policy": "best"}, ValuesError, "policy is 'best'; expected 'prefix' or 'arrived'"),
+    (lambda: rows(3)[["dose"]], {}, TableError, "the table lacks 'age', 'city', every column of the first step"),
+    (lambda: pd.DataFrame({"z": [1]}), {}, TableError, "the table lacks 'age', 'city', every column of the first step"),
+    (lambda: rows(3).assign(age=["x", "y", "z"]), {}, TableError, "column 'age' holds text, as 'x' in row 0"),
+    (lambda: rows(3).assign(dose=np.inf), {}, TableError, "column 'dose' holds 3 infinite values, the first in row 0"),
+    (lambda: rows(0), {}, TableError, "has no rows"),
+    (lambda: 5, {}, TableError, "has shape (); expected (rows, columns)"),
+    (lambda: [[1.0], [1.0, 2.0]], {}, TableError, "a list of rows of different lengths"),
+    (lambda: np.zeros((2, 3)), {}, GroupsError, "X has 3 columns without names and the groups have 6 features"),
+    (lambda: "nowhere.csv", {}, TableError, "there is no file 'nowhere.csv'"),
+]
+
+
+@pytest.mark.parametrize(("table", "options", "kind", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_what_is_not_a_table_or_an_option_is_refused(
+    table: Callable[[], Any], options: dict[str, Any], kind: type[AnytimeError], message: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        _trained("gaussian").model_.predict(table(), **options)
+
+
+def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, tmp_path: Path) -> None:
+    estimator.save(tmp_path / "m.safetensors")
+    restored = type(estimator).load(tmp_path / "m.safetensors")
+    assert restored.sequence_ == estimator.sequence_
+    for name in ("coef_", "intercept_", "costs_", "alphas_"):
+        np.testing.assert_allclose(getattr(restored, name), getattr(estimator, name))
+    np.testing.assert_allclose(restored.curve_.explained_variance, estimator.curve_.explained_variance)
+    assert list(restored.get_feature_names_out()) == list(load(tmp_path / "m.safetensors").terms.features)
+    again = restored.save(tmp_path / "again.safetensors", name="m")
+    assert again.version == load(tmp_path / "m.safetensors").version
+    other: Any = AnytimeRegressor if isinstance(estimator, AnytimeClassifier) else AnytimeClassifier
+    with pytest.raises(ArtifactError, match="load it by Anytime"):
+        other.load(tmp_path / "m.safetensors")
+
+
+def test_a_loaded_estimator_can_be_fitted_again(tmp_path: Path) -> None:
+    fitted = _trained("gaussian")
+    fitted.save(tmp_path / "m.safetensors")
+    restored = AnytimeRegressor.load(tmp_path / "m.safetensors")
+    frame = rows(200)
+    restored.fit(frame, frame["dose"])
+    assert restored.sequence_[0] == "scan" or restored.score(frame, frame["dose"]) > 0.99
+
+
+# The command
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    frame = rows(30, seed=4)
+    frame.insert(0, "id", range(100, 130))
+    frame["note"] = 'a "b", c'
+    frame["day"] = pd.Timestamp("2026-01-02")
+    frame.to_csv("t.csv", index=False)
+    frame.to_parquet("t.parquet", index=False)
+    _trained("gaussian").save("m.safetensors")
+    _trained("multinomial").save("classes.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
+def test_predictions_are_written_with_the_kept_columns(desk: Path, source: str, suffix: str) -> None:
+    out = f"p{suffix}"
+    words = ["predict", "m.safetensors", source, "--budget", "5", "--explain", "--out", out]
+    assert main([*words, "--keep", "id", "--keep", "note", "--keep", "day"]) == 0
+    read = {".parquet": pd.read_parquet, ".arrow": pd.read_feather}.get(suffix, pd.read_csv)
+    frame = read(out)
+    assert frame["id"].tolist() == list(range(100, 130))
+    assert set(frame["note"]) == {'a "b", c'}
+    assert frame["day"].astype(str).str.startswith("2026-01-02").all()
+    expected = load("m.safetensors").predict("t.csv", budget=5)
+    np.testing.assert_allclose(frame["prediction"], expected)
+    parts = frame.filter(like="contribution_")
+    assert list(parts) == ["contribution_desk", "contribution_scan"]
+    np.testing.assert_allclose(frame["base"] + parts.sum(axis=1), expected)
+    assert sorted(each.name for each in desk.iterdir() if each.name.endswith(".tmp")) == []
+
+
+def test_probabilities_have_a_column_for_each_class(desk: Path) -> None:
+    assert main(["predict", "classes.safetensors", "t.csv", "--proba", "--out", "p.csv"]) == 0
+    frame, model = pd.read_csv("p.csv"), load("classes.safetensors")
+    names = [f"probability_{label}" for label in model.manifest.classes or ()]
+    np.testing.assert_allclose(frame[names], model.predict_proba("t.csv"))
+    np.testing.assert_array_equal(frame["prediction"], model.predict("t.csv"))
+
+
+def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pd.read_csv("t.csv")[["age", "iron"]].to_csv("few.csv", index=False)
+    assert main(["predict", "m.safetensors", "few.csv", "--policy", "arrived", "--out", "p.csv"]) == 0
+    said = capsys.readouterr().err
+    assert "missing: 'scan' (the table has none of their columns)" in said
+    assert "imputed: 'city', 'zinc', 'free' (the table lacks these columns)" in said
+    assert main(["predict", "m.safetensors", "few.csv", "--budget", "0.5", "--out", "p.csv"]) == 0
+    assert "every row has the base rate: no group is used; the first step costs 1 units" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--proba"], "--proba requires a model of classes; 'm' predicts regression"),
+        (["--interval"], "--interval requires a calibrated model; train 'm' with --calibrate TABLE"),
+        (["--keep", "idd"], "t.csv has no column 'idd'; did you mean 'id'?"),
+        (["--prefix", "4"], "prefix is 4; expected a number of steps, 0 to 3"),
+        (["--out", "p.txt"], "cannot write 'p.txt'"),
+        (["--out", "t.csv"], "--out is 't.csv', the table itself"),
+    ],
+)
+def test_a_wrong_call_writes_nothing(
+    desk: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    before = sorted(desk.iterdir())
+    assert main(["predict", "m.safetensors", "t.csv", "--out", "p.csv", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(desk.iterdir()) == before
+
+
+def test_an_error_in_a_later_batch_leaves_the_old_file(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.read_csv("t.csv")
+    frame["dose"] = frame["dose"].astype(object)
+    frame.loc[25, "dose"] = "many"
+    frame.to_csv("bad.csv", index=False)
+    Path("p.csv").write_text("old")
+    monkeypatch.setattr(tables, "ROWS", 10)
+    assert main(["predict", "m.safetensors", "bad.csv", "--out", "p.csv"]) == 2
+    assert Path("p.csv").read_text() == "old"
+    assert not list(desk.glob(".*.tmp"))
+
+
+def test_the_same_name_is_not_written_twice(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pd.read_csv("t.csv").assign(prediction=1).to_csv("own.csv", index=False)
+    assert main(["predict", "m.safetensors", "own.csv", "--keep", "prediction", "--out", "p.csv"]) == 2
+    assert "--keep prediction: a column of the predictions has this name" in capsys.readouterr().err
+
+
+def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
+    model = replace(_trained("gaussian").model_, moments=None)
+    answer = LoadedModel.of(model).answer(rows(4), policy="arrived")
+    assert answer.policy == "prefix"
+    assert "without its moments" in (answer.note or "")

@@ -1,0 +1,143 @@
+"""What if a group cost more, or were not there: the model that training gives then, next to the model as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor, load
+from anytime.cli.main import main
+from anytime.errors import GroupsError, TrainingError, ValuesError
+from anytime.inference.prediction import LoadedModel
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "a", "features": ["x0", "x1"], "cost": 4.0},
+        {"name": "visit", "features": [], "cost": 1.0},
+        {"name": "b", "features": ["x2"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "c", "features": ["x3"], "cost": 2.0},
+    ],
+}
+
+
+def rows() -> pd.DataFrame:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 4)), columns=["x0", "x1", "x2", "x3"])
+    frame["y"] = frame.sum(axis=1) + np.random.default_rng(1).normal(size=200)
+    frame["kind"] = np.where(frame["y"] > 0, "up", "down")
+    return frame
+
+
+def priced(**costs: float) -> dict[str, Any]:
+    return GROUPS | {"groups": [g | {"cost": costs.get(g["name"], g["cost"])} for g in GROUPS["groups"]]}
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return AnytimeRegressor(GROUPS, alpha=1e-3).fit(rows()[["x0", "x1", "x2", "x3"]], rows()["y"]).model_
+
+
+def test_the_changed_model_is_the_one_that_training_gives(model: LoadedModel) -> None:
+    found = model.what_if(costs={"c": 20.0, "a": "0.001 s"}, without=["b"], budgets=[1, 5, 100])
+    content = priced(c=20.0, a=1.0)
+    content["groups"] = [group for group in content["groups"] if group["name"] != "b"]
+    retrained = AnytimeRegressor(content, alpha=1e-3).fit(rows()[["x0", "x1", "x3"]], rows()["y"]).model_
+    assert [step.group for step in found.after.manifest.steps] == [step.group for step in retrained.manifest.steps]
+    for each in found.budgets:
+        before, after = (m.affordable(each.budget) for m in (model, retrained))
+        assert each.groups == (model.computed[before], retrained.computed[after])
+        assert each.costs == (model.costs[before], retrained.costs[after])
+        np.testing.assert_allclose(each.r2[0], model.expected(before).r2)
+        np.testing.assert_allclose(each.r2[1], retrained.expected(after).r2)
+        assert set(each.enters) == {*each.groups[1]} - {*each.groups[0]}
+        assert set(each.leaves) == {*each.groups[0]} - {*each.groups[1]}
+        np.testing.assert_allclose(each.loss, each.r2[0] - each.r2[1])
+    assert found.budgets[-1].shares[0] == 1.0
+    assert "what" not in repr(found)
+    assert "c costs 20, a costs 1, without b" in repr(found)
+
+
+def test_without_budgets_half_and_all_of_the_cost_are_compared(model: LoadedModel) -> None:
+    assert [each.budget for each in model.what_if(without=["c"]).budgets] == [3.75, 7.5]
+    nothing = model.what_if()
+    assert nothing.after is nothing.before
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"without": ["nix"]}, GroupsError, "there is no group 'nix'"),
+        ({"costs": {"nix": 1}}, GroupsError, "there is no group 'nix'"),
+        ({"without": ["visit"]}, GroupsError, "group 'b' requires 'visit'"),
+        ({"without": ["a", "visit", "b", "c"]}, GroupsError, "all groups are left out"),
+        ({"costs": {"a": -1}}, GroupsError, "the cost of group 'a' is -1"),
+        ({"costs": {"a": "dear"}}, GroupsError, "the cost of group 'a' is 'dear'; expected a number"),
+        ({"costs": {"a": "5 dollars"}}, GroupsError, "the costs are in 'dollars', 'ms'; expected one unit"),
+        ({"budgets": [-1]}, ValuesError, "budget is -1"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_one_line(
+    model: LoadedModel, changes: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        model.what_if(**changes)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: LoadedModel) -> Path:
+    monkeypatch.chdir(tmp_path)
+    model.save("m.safetensors")
+    rows().to_csv("t.csv", index=False)
+    X = rows()[["x0", "x1", "x2", "x3"]]
+    AnytimeClassifier(GROUPS, alpha=1e-2).fit(X, rows()["kind"]).save("classes.safetensors")
+    return tmp_path
+
+
+def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["what-if", "m.safetensors", "--without", "c", "--cost", "a=9ms", "--budget", "6"]
+    before = sorted(desk.iterdir())
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "model, a costs 9, without c (ms); r2 on the training rows" in shown
+    assert main([*words, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    found = load("m.safetensors").what_if(costs={"a": 9.0}, without=["c"], budgets=[6])
+    np.testing.assert_allclose(
+        [row["r2"] for row in values["after"]], [found.after.expected(k).r2 for k in range(found.after.steps + 1)]
+    )
+    assert values["budgets"][0]["leaves"] == list(found.budgets[0].leaves)
+    assert sorted(desk.iterdir()) == before
+
+
+def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TrainingError, match="add --data TABLE or data="):
+        load("classes.safetensors").what_if(without=["c"])
+    assert main(["what-if", "classes.safetensors", "--without", "c"]) == 2
+    assert "family binomial, which is fitted on rows; add --data TABLE" in capsys.readouterr().err
+    assert main(["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]) == 0
+    assert "without c" in capsys.readouterr().out
+
+
+def test_show_says_what_a_budget_buys(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = load("m.safetensors")
+    first = model.manifest.steps[0]
+    assert main(["show", "m.safetensors", "--budget", "0", "--budget", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert "budget 0 ms: no group (the base rate)" in shown
+    assert f"next: {' + '.join(first.adds)} costs {first.cost:g} ms and adds" in shown
+    assert "these are all steps" in shown
+    assert main(["show", "m.safetensors", "--budget", "2", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["budgets"]
+    assert row["groups"] == list(model.computed[model.affordable(2)])
+
+
+def test_resequence_takes_one_cost_without_a_file(desk: Path) -> None:
+    assert main(["resequence", "m.safetensors", "--cost", "c=50", "--out", "r.safetensors"]) == 0
+    changed = load("r.safetensors")
+    assert changed.manifest.steps[-1].group == "c"
+    assert changed.costs[-1] == 55.5

@@ -1,0 +1,183 @@
+"""Dates: every way into a model gives one prediction, from the table to the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from anytime import AnytimeRegressor, LoadedModel, load
+from anytime.cli.main import main
+from anytime.types import Float
+from anytime_service.app import create_app
+from anytime_service.client import AsyncClient, Client
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.settings import Settings
+from service.serving import Running, packed, running
+
+ROWS = 400
+RNG = np.random.default_rng(0)
+SECONDS = np.round(RNG.uniform(1.5e9, 1.7e9, ROWS), 3)
+SECONDS[::9] = np.nan
+MOMENTS = [None if math.isnan(s) else datetime(1970, 1, 1) + timedelta(milliseconds=round(1000 * s)) for s in SECONDS]
+X = pd.DataFrame({"when": pd.Series(MOMENTS, dtype="datetime64[ns]"), "a": RNG.normal(size=ROWS)})
+HOURS, MONTHS = (getattr(X["when"].dt, part).fillna(0) for part in ("hour", "month"))
+Y = np.asarray((HOURS > 8) + 2.0 * (MONTHS == 7) + X["a"] + 0.1 * RNG.normal(size=ROWS))
+GROUPS = {
+    "groups": [{"name": "visit", "features": ["when"], "cost": 1}, {"name": "rest", "features": ["a"], "cost": 2}]
+}
+MONTHLY = [f"when month={month}" for month in range(1, 13)]
+OSLO = timezone(timedelta(hours=1))
+
+
+def assert_near(found: Any, predictions: Float) -> None:
+    np.testing.assert_allclose(np.ravel(found), predictions, rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows as tables, and the model of the command line."""
+    path = tmp_path_factory.mktemp("dates")
+    frame = X.assign(y=Y)
+    frame.to_csv(path / "t.csv", index=False)
+    frame.to_parquet(path / "t.parquet")
+    frame.to_feather(path / "t.arrow", compression="uncompressed")
+    np.savez(path / "t.npz", when=frame["when"].to_numpy(), a=frame["a"].to_numpy(), y=Y)
+    (path / "g.json").write_text(json.dumps(GROUPS))
+    for suffix in ("csv", "parquet", "arrow", "npz"):
+        table, out = str(path / f"t.{suffix}"), str(path / f"{suffix}.safetensors")
+        call = ["train", table, "--groups", str(path / "g.json"), "--target", "y", "--alpha", "0.001", "--out", out]
+        assert main(call) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> LoadedModel:
+    return load(folder / "csv.safetensors")
+
+
+@pytest.fixture(scope="module")
+def predictions() -> Float:
+    fitted: Float = AnytimeRegressor(GROUPS, alpha=0.001).fit(X, Y).predict(X)
+    return fitted
+
+
+@pytest.fixture(scope="module")
+def service(model: LoadedModel) -> Iterator[Running]:
+    settings = Settings(port=0, max_rows=ROWS)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        yield service
+
+
+def column(of: Callable[[datetime], Any]) -> list[list[Any]]:
+    return [[None if moment is None else of(moment)] for moment in MOMENTS]
+
+
+FORMS: dict[str, Any] = {
+    "seconds": [[None if math.isnan(s) else s] for s in SECONDS.tolist()],
+    "ISO text": column(datetime.isoformat),
+    "ISO text with Z": column(lambda moment: moment.isoformat(" ") + "Z"),
+    "ISO text of a zone": column(lambda moment: moment.replace(tzinfo=UTC).astimezone(OSLO).isoformat()),
+    "datetimes": column(lambda moment: moment),
+    "datetimes of a zone": column(lambda moment: moment.replace(tzinfo=UTC).astimezone(OSLO)),
+    "dates of NumPy": X[["when"]].to_numpy(),
+    "scalars of NumPy": column(np.datetime64),
+    "nanoseconds of NumPy": column(lambda moment: np.datetime64(moment, "ns")),
+    "Timestamps": column(pd.Timestamp),
+    "a frame": X[["when"]],
+    "a frame of Arrow": pa.table({"when": X["when"]}),
+    "a frame of a zone": pd.DataFrame({"when": X["when"].dt.tz_localize("UTC").dt.tz_convert(OSLO)}),
+}
+REST = X[["a"]].to_numpy()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "npz"])
+def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, folder: Path, predictions: Float) -> None:
+    model = load(folder / f"{suffix}.safetensors")
+    assert model.groups.types == {"when": "date"}
+    assert [name for name in model.terms.features if "month" in name] == MONTHLY
+    opened = model.open(ROWS)
+    opened.add("visit", FORMS["seconds"])
+    opened.add("rest", REST)
+    assert_near(opened.answer().prediction, predictions)
+
+
+def test_an_evaluation_measures_the_predictions(
+    folder: Path, predictions: Float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in ("csv", "parquet", "arrow", "npz"):
+        capsys.readouterr()
+        assert main(["evaluate", str(folder / "csv.safetensors"), str(folder / f"t.{suffix}"), "--json"]) == 0
+        mse = json.loads(capsys.readouterr().out)["prefixes"][-1]["mse"]
+        assert mse == pytest.approx(np.mean((predictions - Y) ** 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_values_in_every_form_are_one_date(name: str, model: LoadedModel, predictions: Float, service: Running) -> None:
+    groups = {"visit": FORMS[name], "rest": REST}
+    opened = model.open(ROWS)
+    for group, values in groups.items():
+        opened.add(group, values)
+    assert_near(opened.answer().prediction, predictions)
+    with Client(service.url) as client:
+        assert_near(client.predict(groups).prediction, predictions)
+
+    async def main() -> Any:
+        async with AsyncClient(service.url) as client:
+            return (await client.predict(groups)).prediction
+
+    assert_near(asyncio.run(main()), predictions)
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "msgpack"])
+def test_the_server_reads_seconds_and_iso_text(form: Form, service: Running, predictions: Float) -> None:
+    for name in ("seconds", "ISO text", "ISO text of a zone"):
+        groups = {"visit": FORMS[name], "rest": REST.tolist()}
+        assert_near(service.post({"groups": groups}).json()["prediction"], predictions)
+        with service.stream(form) as stream:
+            stream.say("begin", 1, rows=ROWS)
+            for group, values in groups.items():
+                stream.say("group", 1, group=group, values=values)
+            stream.say("end", 1)
+            assert_near(stream.hear()["prediction"], predictions)
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", 1, rows=ROWS)
+        stream.say("group", 1, group="visit", **packed(SECONDS[:, np.newaxis]))
+        stream.say("group", 1, group="rest", **packed(REST))
+        stream.say("end", 1)
+        assert_near(stream.hear()["prediction"], predictions)
+
+
+def test_the_catalogue_and_the_console_know_dates(service: Running) -> None:
+    (when, _) = service.get("/models/csv").json()["columns"]
+    assert (when["name"], when["type"], when["levels"]) == ("when", "date", None)
+    value = service.get("/models/csv/sample", seed=1).json()["groups"]["visit"][0]
+    assert datetime.fromisoformat(value).tzinfo is not None or len(value) == 10
+    assert service.post({"groups": {"visit": [value]}}).status_code == 200
+    shape = service.get("/models/csv/shape", column="when").json()
+    assert [level["level"] for level in shape["levels"]][:12] == [f"month={month}" for month in range(1, 13)]
+
+
+@pytest.mark.parametrize("value", ["2024-13-01", "soon", "", 1.7e12, True, "20240101", "0000-01-01"])
+def test_another_value_is_one_error_that_names_the_column(value: Any, service: Running, model: LoadedModel) -> None:
+    reply = service.post({"groups": {"visit": [value]}})
+    assert reply.status_code == 422
+    assert "column 'when' has" in reply.json()["detail"]
+    assert "expected seconds since 1970 UTC or an ISO date, of the years 1 to 9999, or null" in reply.json()["detail"]
+
+
+def test_a_missing_date_is_imputed(model: LoadedModel) -> None:
+    for value in (None, np.nan, np.datetime64("NaT"), pd.NaT):
+        opened = model.open()
+        opened.add("visit", [value])
+        assert opened.answer().imputed == ("when",)
