@@ -355,13 +355,14 @@ class BlockView(View):
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
             outside = [row_block]
-            for f, fold in enumerate(folds):
-                parts = [part for each in outside for part in each.split(fold.number)[1]]
-                outside = [part for each in outside for part in each.split(fold.number)[0]]
-                for part in parts:
-                    sums[f] += self._products(part, self._bounded_predictors(part, theta))
-            for part in outside:
-                sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+            with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
+                for f, fold in enumerate(folds):
+                    parts = [part for each in outside for part in each.split(fold.number)[1]]
+                    outside = [part for each in outside for part in each.split(fold.number)[0]]
+                    for part in parts:
+                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
+                for part in outside:
+                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return sums

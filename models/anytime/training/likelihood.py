@@ -151,16 +151,19 @@ class _FoldFits:
 
     def deviances(self, alpha: float, whole: Optimum) -> Float:
         """Return the mean deviances on the folds (K,), given the optimum of all rows; infinite where a fit fails."""
+        starts = np.where(self._units[:, :, np.newaxis] > 0, whole.theta, 0.0)
         thetas = np.where(self._units[:, :, np.newaxis] > 0, whole.theta + self.differences, 0.0)
         remaining, found = list(range(len(self._folds))), np.empty(len(self._folds))
         if forms_hessian(*whole.theta.shape):
             view = self._single if alpha >= SINGLE and ROUGH.decrement > 0 else self._view
             if whole.solver is not None and self.alike:
                 alike = [in_units(whole.solver, units) for units in self._units]
-                remaining = self._advance(view, alpha, alike, remaining, thetas, found)
+                remaining = self._advance(view, alpha, alike, remaining, thetas, starts, found)
                 self.alike = len(remaining) <= len(thetas) // 2
             if len(remaining) > 1:
-                remaining = self._advance(view, alpha, self._solvers(view, alpha, whole), remaining, thetas, found)
+                remaining = self._advance(
+                    view, alpha, self._solvers(view, alpha, whole), remaining, thetas, starts, found
+                )
         for f in remaining:
             thetas[f], found[f] = self._alone(f, alpha, whole.solver, thetas[f])
         self.differences = thetas - whole.theta
@@ -179,10 +182,20 @@ class _FoldFits:
         return solvers
 
     def _advance(
-        self, view: View, alpha: float, solvers: Many[Solver | None], active: list[int], thetas: Float, found: Float
+        self,
+        view: View,
+        alpha: float,
+        solvers: Many[Solver | None],
+        active: list[int],
+        thetas: Float,
+        starts: Float,
+        found: Float,
     ) -> list[int]:
-        """Move fits to their optima and fill in deviances; return those that make too little progress."""
-        before, slow = dict.fromkeys(active, np.inf), []
+        """Move fits to their optima and fill in deviances; return those that make too little progress.
+
+        A fit that goes too far returns to where it was before; if it begins there, to its place in `starts`.
+        """
+        before, slow, earlier = dict.fromkeys(active, np.inf), [], starts.copy()
         while active:
             losses, scores, deviances = view.evaluate_folds(thetas[active], [self._held[f] for f in active])
             moving = []
@@ -195,11 +208,13 @@ class _FoldFits:
                 if solver and predicted <= max(JOINT_SHARE * ROUGH.decrement, MIN_DECREMENT) * abs(value):
                     found[f] = deviance
                 elif solver and predicted < PROGRESS * before[f]:  # not where values are not finite
-                    before[f] = predicted
+                    before[f], earlier[f] = predicted, thetas[f]
                     thetas[f][varies] += step
                     moving.append(f)
                 else:
                     slow.append(f)
+                    if not predicted < before[f]:  # the last step went too far
+                        thetas[f] = earlier[f]
             active = moving
         return slow
 

@@ -167,6 +167,7 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str) -> None:
         assert deviances[f] == pytest.approx(own.held_deviance(thetas[f]), rel=1e-12)
         if name != "classes":  # where values are missing, each fold has its own mean
             expected = own.evaluate(own.predictors(thetas[0]), hessian=True).hessian
+            assert expected is not None
             hessian = hessian_of((total - inside[f]) / fold.train.weight, design.predictors, np.float64)
             np.testing.assert_allclose(hessian, expected, rtol=1e-9, atol=1e-12)
 
