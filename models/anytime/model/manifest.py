@@ -9,10 +9,12 @@ import operator
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
 
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
-from anytime.types import FamilyName, Label, Link, Method, Task
+from anytime.target import Target
+from anytime.types import FamilyName, Label, Method, Task
 
 FORMAT = 1
 """Format number that this library writes and reads."""
@@ -148,7 +150,8 @@ class Manifest(_Record):
     squares, mean deviances in other families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the
     training rows. `calibration` has a threshold for each prefix, the base rate first, if the model is calibrated.
     `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
-    chose from. `first` names the groups that the user placed before all others.
+    chose from. `first` names the groups that the user placed before all others. `warnings` of training are sentences
+    for the reader, each with a remedy.
     """
 
     format: int = FORMAT
@@ -156,7 +159,7 @@ class Manifest(_Record):
     version: str = ""
     task: Task
     family: FamilyName = "gaussian"
-    link: Link = "identity"
+    link: str = "identity"
     target: tuple[str, ...] = Field(min_length=1)
     query: str | None = None
     responses: tuple[str, ...] = Field(min_length=1)
@@ -175,7 +178,18 @@ class Manifest(_Record):
     calibration: Calibration | None = None
     stopped: Stopped | None = None
     certificate: Certificate | None = None
+    warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, family: FamilyName) -> FamilyName:
+        return family_of(family).label
+
+    @property
+    def learned(self) -> Target:
+        """Return the target that the model learned from."""
+        return Target(self.task, self.target, self.classes, self.family)
 
 
 def steps_with_products(manifest: Manifest, terms: FeatureGroups) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
+from anytime.families import family_of
 from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
@@ -349,8 +350,8 @@ class Model:
     @property
     def fallback_reason(self) -> str:
         """Return why the model does not support the policy "arrived", if it does not."""
-        if self.manifest.family == "multinomial":
-            return "multinomial models have optima of prefixes only; the prefix policy answered"
+        if not family_of(self.manifest.family).least_squares:
+            return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
     def order(self, groups: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anytime.errors import TrainingError
-from anytime.glm.families import FAMILIES
+from anytime.families import family_of
 from anytime.glm.newton import EXACT, Optimum, optimum
 from anytime.glm.row_blocks import hessian_of
 from anytime.groups import FeatureGroups, load_groups
@@ -32,9 +32,7 @@ class Table:
         self.X, self.family, self.weights = X, family, weights
         if family == "multinomial":
             self.Y = (y[:, np.newaxis] == np.unique(y)).astype(np.float64)
-            self.target = Target(
-                "multiclass", tuple(f"is{k}" for k in range(self.Y.shape[1])), tuple(range(self.Y.shape[1]))
-            )
+            self.target = Target("multiclass", ("y",), tuple(range(self.Y.shape[1])))
         else:
             self.Y = y[:, np.newaxis].astype(np.float64)
             classes = (0, 1) if family == "binomial" else None
@@ -67,7 +65,7 @@ class Table:
 
     def held_out(self) -> tuple[Any, list[_HeldOut]]:
         gram = Gram.of(Moments.merged(self.parts))
-        design = self.observed.design(gram, FAMILIES[self.family], sum(part.weight for part in self.parts))
+        design = self.observed.design(gram, family_of(self.family), sum(part.weight for part in self.parts))
         return design, _folds(design, self.parts, self.target)
 
     def fitted(self, **options: Any) -> Fit:
