@@ -72,8 +72,15 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
+        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE, cyclic:PERIOD,"
+        " categories or date.",
         autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
+    ),
+]
+MinLevelRows = Annotated[
+    int,
+    typer.Option(
+        min=2, help="Require this many sampled rows for the indicator of a level, or of a common value of hinges."
     ),
 ]
 ClampAt = Annotated[

@@ -22,6 +22,7 @@ from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.folds import fold_count, stratified
 from anytime.groups import FeatureGroups, load_groups
@@ -214,6 +215,7 @@ def open_table_source(
         stated=stated,
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
+        min_level_rows=plan.min_level_rows,
         drop_missing=plan.drop_missing_target,
         seed=plan.seed,
     )
@@ -255,6 +257,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--drop-missing-target": plan.drop_missing_target,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
+        "--min-level-rows": plan.min_level_rows != MIN_LEVEL_ROWS,
     }
     for option, value in table_options.items():
         if value:

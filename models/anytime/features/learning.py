@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import (
     BASES,
+    MIN_LEVEL_ROWS,
     NUMERIC,
     Basis,
     Clamp,
@@ -83,10 +84,12 @@ class Sample:
     """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1.
 
     Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
+    `min_level_rows` is that of `ColumnSample`.
     """
 
     columns: Columns
     weights: Float | None = None
+    min_level_rows: int = MIN_LEVEL_ROWS
 
     @property
     def rows(self) -> int:
@@ -100,7 +103,8 @@ class Sample:
         if weights is not None and not are_whole(weights):
             weights = weights / weights.mean()
         rows = float(len(values)) if weights is None else float(weights.sum())
-        return ColumnSample(values[is_present], rows, None if weights is None else weights[is_present])
+        of_present = None if weights is None else weights[is_present]
+        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows)
 
     def _where(self, chosen: Bool) -> Sample:
         columns = {name: values[chosen] for name, values in self.columns.items()}
