@@ -17,6 +17,8 @@ from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp
 from anytime.types import ColumnType, Task
 
+_BASES = [basis.example or name for name, basis in BASES.items()]
+
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
     """Return what a shell completes a value to."""
@@ -72,9 +74,8 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE, cyclic:PERIOD,"
-        " categories or date.",
-        autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
+        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}; the default is linear.",
+        autocompletion=_candidates(*_BASES),
     ),
 ]
 MinLevelRows = Annotated[
