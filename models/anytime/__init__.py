@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anytime.errors import (
     AnytimeError,
+    AnytimeWarning,
     ArtifactError,
     EnvironmentFailure,
     ExtractorError,
@@ -33,6 +34,7 @@ __all__ = [
     "AnytimeClassifier",
     "AnytimeError",
     "AnytimeRegressor",
+    "AnytimeWarning",
     "ArtifactError",
     "CallCost",
     "EnvironmentFailure",

@@ -25,6 +25,10 @@ class AnytimeError(Exception):
     """Root of every error that this library raises deliberately."""
 
 
+class AnytimeWarning(UserWarning):
+    """A remark of training on rows, columns or a fit, with its remedy; the estimators issue it."""
+
+
 class EnvironmentFailure(AnytimeError):  # noqa: N818  (what failed is not the call)
     """Failure of the network, the disk, memory or a worker, so that the same call may succeed later."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
@@ -29,7 +30,17 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
-from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, TrainingError, ValuesError, listed
+from anytime.errors import (
+    AnytimeError,
+    AnytimeWarning,
+    ArtifactError,
+    GroupsError,
+    TableError,
+    TrainingError,
+    ValuesError,
+    listed,
+)
+from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
@@ -40,7 +51,6 @@ from anytime.inference.prediction import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.moments.accumulate import dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
@@ -48,6 +58,7 @@ from anytime.training.fit import Fit, fit, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
+from anytime.training.warnings import warnings_of
 from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Task
 
 
@@ -86,12 +97,15 @@ class _Restored:
             model.costs,
             np.array([each.explained_variance for each in expected]),
             None if None in errors else np.array(errors, dtype=np.float64),
+            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
+            tuple(self.chosen),
         )
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
     """Return true if the fit needs only the moments of the rows, else raise, as `available_if` expects."""
-    if estimator.family != "gaussian" and not (estimator.family == "auto" and is_regressor(estimator)):
+    auto = estimator.family == "auto"
+    if not (is_regressor(estimator) if auto else family_of(estimator.family).least_squares):
         raise AttributeError(
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
@@ -112,11 +126,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self,
         groups: GivenGroups = None,
         *,
-        family: FamilyName | Literal["auto"] = "auto",
+        family: FamilyName = "auto",
         method: Method = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
-        alpha: float | Literal["cv"] = 1e-5,
+        alpha: float | Literal["cv"] = "cv",
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
@@ -285,7 +299,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         estimator._given_groups = estimator._groups = model.groups
         estimator._names = list(model.groups.features)
         estimator._columns = np.arange(len(estimator._names))
-        estimator._target = Target(manifest.task, manifest.target, manifest.classes)
+        estimator._target = manifest.learned
         estimator._flat = len(manifest.target) == 1
         estimator.n_features_in_ = len(estimator._names)
         if estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
@@ -303,7 +317,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return changed if keep_moments else replace(changed, moments=None, curvatures=None)
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
         origin = provenance(known, "memory", folds=self._fold_count, seed=seed)
-        return known.model(name, self._target, origin, keep_moments=keep_moments)
+        return known.model(
+            name, self._target, origin, keep_moments=keep_moments, left_out=self._emptied, remarks=self._remarks
+        )
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
@@ -344,7 +360,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         y_checks = {}
         check_kind("y", y)
         if is_regressor(self):
-            y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
+            y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
@@ -371,6 +387,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
             self.fit_ = fit(stream.moments, self._groups, options)
         self._stream = stream
+        for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
+            warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -440,7 +458,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
-        return TrainingRows(dataset, self._family(), folds, _seed(self.random_state), jobs, self._target)
+        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target)
 
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
@@ -476,6 +494,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             min_level_rows=self.min_level_rows,
             seed=_seed(self.random_state),
         )
+        self._remarks = found.warnings
+        self._emptied = tuple(name for name in groups.names if name not in self._groups.positions)
+        groups = self._groups
         self._learns = found.sample is not None
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
@@ -681,7 +702,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     groups : the feature groups: path of a groups file, the same structure as a dict, a short form such as
         `{"a": ["age", "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A
         DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
-    family : "gaussian", which is "auto": least squares; or "poisson", for counts.
+    family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
+        "gamma", for amounts and durations above 0.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
     doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
@@ -724,8 +746,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.family == "poisson":
-            tags.target_tags.positive_only, tags.target_tags.multi_output = True, False
+        family = family_of(self._family())
+        tags.target_tags.positive_only = bool(family.least >= 0)
+        tags.target_tags.multi_output = not family.one_column
         return tags
 
     @available_if(_learns_from_streams)  # type: ignore[untyped-decorator]
@@ -755,9 +778,13 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-            if self._family() == "poisson" and (y[used] < 0).any():
-                raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
-            self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
+            family, learned = family_of(self._family()), y[used]
+            if not (valid := family.valid(learned)).all():
+                raise TrainingError(
+                    f"y contains {learned[~valid].min()}; family {family.label} expects {family.expected}"
+                )
+            task: Task = "count" if "count" in family.tasks else "regression"
+            self._target = Target(task, names or default, family=family.label)
         Y: Float = y.reshape(len(y), -1)
         if Y.shape[1] != len(self._target.columns):
             raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
@@ -781,7 +808,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
 
     def _shaped(self, scores: Float) -> Float:
-        expected = expected_responses(scores, self._family())
+        expected = family_of(self._family()).mean(scores)
         return expected[:, 0] if self._flat else expected
 
     def _family(self) -> FamilyName:
@@ -835,7 +862,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 remedy = "give all of them by classes=" if streamed else "expected 2 or more"
                 raise TrainingError(f"y has one class, {only!r}; {remedy}")
             task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
-            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()))
+            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()), self._family())
         new = [] if first and classes is None else np.setdiff1d(y[used], self.classes_).tolist()
         if new:
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
@@ -849,15 +876,15 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         scores = self._scores(X, budget)
         if scores.shape[1] > 1:
             return scores
-        return scores[:, 0] - 0.5 if self._family() == "gaussian" else scores[:, 0]
+        return scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
         if self.family == "auto":
-            return "binomial" if len(self.classes_) == 2 else "multinomial"
+            return family_names("binary" if len(self.classes_) == 2 else "multiclass")[0]
         return self.family
 
     def _likely(self, scores: Float) -> Float:
-        return class_probabilities(scores, self._family())
+        return family_of(self._family()).probabilities(scores)
 
     def predict_proba(self, X: Any, budget: float | None = None) -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""

@@ -414,7 +414,10 @@ class FeatureGroups(BaseModel):
         return _checked(content, "groups")
 
     def without(self, features: Iterable[str]) -> FeatureGroups:
-        """Return the groups without some features; emptied groups stay, because other groups may require them."""
+        """Return the groups without some features.
+
+        A group that they empty stays only where a group with features requires it, and so do its requirements.
+        """
         dropped = set(features)
         if dropped.issuperset(self.features):
             raise GroupsError("every feature is dropped; keep at least one")
@@ -422,7 +425,14 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        return self._of(groups)
+        required = {p for before in self.prerequisites for p in before}
+        useful = {
+            place
+            for place, (before, after) in enumerate(zip(self.groups, groups, strict=True))
+            if after.features or not (before.features or place in required)
+        }
+        useful |= {p for place in useful for p in self.prerequisites[place]}
+        return self._of(tuple(groups[place] for place in sorted(useful)))
 
     def only(self, groups: Iterable[int]) -> FeatureGroups:
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""

@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor, estimators
-from anytime.errors import GroupsError, TableError, TrainingError, ValuesError
+from anytime.errors import AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
 from anytime.types import Float
@@ -135,7 +135,7 @@ def test_all_steps_together_are_ridge_regression(alpha: float) -> None:
 
 def test_what_was_learned_is_told() -> None:
     X, y = table()
-    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+    estimator = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y)
     assert sorted(estimator.sequence_) == ["colour", "edges", "shape"]
     costs = {"edges": 2.0, "colour": 1.0, "shape": 5.0}
     assert estimator.curve_.costs.tolist() == np.cumsum([0.0, *(costs[name] for name in estimator.sequence_)]).tolist()
@@ -305,9 +305,9 @@ def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: typ
     frame, target = pd.DataFrame(X, columns=FEATURES), y if kind is AnytimeRegressor else y > y.mean()
     file = tmp_path / "groups.json"
     file.write_text(json.dumps(GROUPS))
-    estimator = kind(file, family="gaussian").partial_fit(frame, target)
+    estimator = kind(file, family="gaussian", alpha=1e-5).partial_fit(frame, target)
     expected = estimator.predict(frame)
-    joblib.dump(kind(file, family="gaussian").fit(frame, target), tmp_path / "estimator.joblib")
+    joblib.dump(kind(file, family="gaussian", alpha=1e-5).fit(frame, target), tmp_path / "estimator.joblib")
     if edited:
         file.write_text(json.dumps({"groups": GROUPS["groups"][:2]}))
     else:
@@ -337,12 +337,12 @@ def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
     X, y = table(missing=0.15)
     weights = np.random.default_rng(2).uniform(0.1, 3.0, len(X)) if weighted else None
     bases = {name: {"missing": False} for name in FEATURES}
-    estimator = AnytimeRegressor(GROUPS | {"bases": bases}).fit(X, y, sample_weight=weights)
+    estimator = AnytimeRegressor(GROUPS | {"bases": bases}, alpha=1e-5).fit(X, y, sample_weight=weights)
     mean = np.array(
         [np.average(c[~np.isnan(c)], weights=None if weights is None else weights[~np.isnan(c)]) for c in X.T]
     )
     filled = np.where(np.isnan(X), mean, X)
-    explicit = AnytimeRegressor(GROUPS).fit(filled, y, sample_weight=weights)
+    explicit = AnytimeRegressor(GROUPS, alpha=1e-5).fit(filled, y, sample_weight=weights)
     assert explicit.sequence_ == estimator.sequence_
     np.testing.assert_allclose(estimator.predict(X), explicit.predict(filled), rtol=1e-10)
     np.testing.assert_allclose(estimator.predict(filled), explicit.predict(filled), rtol=1e-10)
@@ -393,14 +393,14 @@ def test_what_is_handed_in_stays_as_it_was() -> None:
 def test_several_responses_are_predicted_together() -> None:
     X, y = table()
     Y = np.column_stack([y, 100 * X[:, 0], np.full(len(X), 7.0)])
-    estimator = AnytimeRegressor(GROUPS).fit(X, Y)
+    estimator = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, Y)
     assert estimator.predict(X).shape == Y.shape
     assert [stage.shape for stage in estimator.staged_predict(X)] == [Y.shape] * 4
     for p in range(3):
-        single = AnytimeRegressor(GROUPS).fit(X, Y[:, p])
+        single = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, Y[:, p])
         np.testing.assert_allclose(estimator.predict(X)[:, p], single.predict(X), rtol=1e-8)
-    assert AnytimeRegressor(GROUPS).fit(X, y[:, np.newaxis]).predict(X).shape == (len(X), 1)
-    assert AnytimeRegressor(GROUPS).fit(X, y).predict(X).shape == (len(X),)
+    assert AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y[:, np.newaxis]).predict(X).shape == (len(X), 1)
+    assert AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y).predict(X).shape == (len(X),)
 
 
 # Cross-validation.
@@ -420,9 +420,11 @@ def test_cross_validation_chooses_penalties_and_has_errors() -> None:
 
 def test_folds_give_errors_to_a_fixed_penalty_too() -> None:
     X, y = table()
-    estimator = AnytimeRegressor(GROUPS, cv=4).fit(X, y)
+    estimator = AnytimeRegressor(GROUPS, alpha=1e-5, cv=4).fit(X, y)
     assert estimator.curve_.cv_error is not None
-    np.testing.assert_allclose(estimator.predict(X), AnytimeRegressor(GROUPS).fit(X, y).predict(X), rtol=1e-9)
+    np.testing.assert_allclose(
+        estimator.predict(X), AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y).predict(X), rtol=1e-9
+    )
 
 
 def test_one_standard_error_takes_no_smaller_penalties() -> None:
@@ -658,12 +660,7 @@ def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
     target = labels(y, ["a", "b", "c"])
     estimator = AnytimeClassifier(GROUPS).fit(X, target)
     before = estimator.predict_proba(X)
-    once = np.where(np.arange(len(X)) == 17, "once", "often")
-    for arguments, why in (
-        ((X, np.full(len(X), "a")), "one class"),
-        ((X[:, :5], target), "5 columns"),
-        ((X, once), "class 'once' is in one row"),
-    ):
+    for arguments, why in (((X, np.full(len(X), "a")), "one class"), ((X[:, :5], target), "5 columns")):
         with pytest.raises((GroupsError, TrainingError), match=why):
             estimator.fit(*arguments)
         np.testing.assert_array_equal(estimator.predict_proba(X), before)
@@ -674,6 +671,27 @@ def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
         fresh.fit(X, np.full(len(X), "a"))
     with pytest.raises(ValueError, match="not fitted"):
         fresh.predict(X)
+
+
+def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
+    X, y = table()
+    target = labels(y, ["a", "b", "c"]).astype(object)
+    target[[3, 17, 40, 41]] = ["once", "only", "single", "lone"]
+    for alpha in (1e-3, "cv"):
+        with pytest.warns(AnytimeWarning, match="classes of one row: 'lone', 'once', 'only', 'single'"):
+            estimator = AnytimeClassifier(GROUPS, alpha=alpha).fit(X, target)
+        assert estimator.predict_proba(X).shape == (len(X), 7)
+    assert estimator.curve_.cv_error is not None
+    assert np.isfinite(estimator.curve_.cv_error).all()
+    once = np.where(np.arange(len(X)) == 17, "once", "often")
+    with pytest.warns(AnytimeWarning, match="class 'once' is in one row"):
+        binary = AnytimeClassifier(GROUPS).fit(X, once)
+    assert binary.fit_.measured is not None
+    # The deviance of the base rate on held-out rows, of which none is 'once', which every fold's rate counts.
+    rows = len(X)
+    expected = [-2 * np.log(1 - 1 / (rows - held)) for held in (15.0, 16.0)]
+    for found in binary.fit_.measured.folds[:, 0]:
+        assert np.isclose(found, expected, rtol=1e-6).any(), (found, expected)
 
 
 @pytest.mark.parametrize("family", ["auto", "gaussian"])
@@ -711,13 +729,11 @@ def test_a_column_of_a_dataframe_without_numbers_is_named_with_what_to_do(values
     X, y = table()
     frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
     dated = frame.assign(x2=values)
-    with pytest.raises(TableError) as caught:
-        AnytimeRegressor(groups).fit(dated, y)
-    message = str(caught.value)
-    assert message.startswith(f"X: {said}")
-    assert "expected numbers" in message
-    assert (": convert it (a duration to seconds" in message) == (values[1] != "two")
-    assert ("state `types: {x2: text}`" in message) == (values[1] == "two")
+    with pytest.warns(AnytimeWarning, match="left out 1 column") as caught:
+        AnytimeRegressor(groups, alpha=1e-5).fit(dated, y)
+    (message,) = (str(each.message) for each in caught)
+    assert message.startswith(f"left out 1 column: {said.removeprefix('column ')}")
+    assert "; expected numbers, text or dates: convert or fix such columns (a duration to seconds" in message
     with pytest.raises(TableError, match="expected numbers"):
         AnytimeRegressor(groups).fit(frame, y).predict(dated)
 

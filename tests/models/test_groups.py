@@ -263,12 +263,15 @@ def test_the_dict_it_came_from_is_not_changed_and_may_change() -> None:
     assert groups == load_groups(CLINIC)
 
 
-def test_without_drops_features_and_keeps_the_groups_that_others_pay_for() -> None:
+def test_without_drops_features_and_the_groups_that_nothing_pays_for() -> None:
     groups = load_groups(CLINIC).without(["iron", "sugar", "s1"])
     assert groups.features == ("age", "s0", "s2")
-    assert groups.names == load_groups(CLINIC).names
-    assert groups.slices[4] == slice(1, 3)
-    assert groups.prerequisites == load_groups(CLINIC).prerequisites
+    assert groups.names == ("age", "blood", "visit", "scan")
+    assert load_groups(CLINIC).without(["iron", "sugar", "s0", "s1", "s2"]).names == ("age",)
+    alone = {"groups": [*CLINIC["groups"][:1], group("call", [], 1)]}
+    assert load_groups(alone).without([]).names == ("age", "call")  # the user's own choice
+    required = {"groups": [group("a", ["x"], 1), group("b", ["y"], 1, requires=["a"])]}
+    assert load_groups(required).without(["x"]).names == ("a", "b")
 
 
 def test_without_refuses_to_drop_every_feature() -> None:

@@ -56,7 +56,7 @@ def basis(
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     with working(f"reading a sample of {data.name}"):
-        written, _ = surveyed(
+        written, found = surveyed(
             table,
             known,
             target or (),
@@ -68,6 +68,8 @@ def basis(
             seed=seed,
             complete=True,
         )
+    for each in found.warnings:
+        remark(each)
     write_groups(written, out)
     remember_written(out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())

@@ -48,6 +48,8 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
     source = open_source(data, plan)
+    for each in source.warnings:
+        remark(each)
     tested = None if test is None else open_test(test, source, plan)
     fitted = fit(source.moments(), source.columns.groups, plan.training)
     held, expansion = None, fitted.expansion

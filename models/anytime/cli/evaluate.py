@@ -13,10 +13,11 @@ from rich.table import Table
 from anytime.cli.console import blank_table, print_json, print_results
 from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, spread
 from anytime.cli.report import evaluation_table, measure_lines
+from anytime.cli.sources import remark_missing
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
-from anytime.evaluation.evaluate import Evaluation
-from anytime.evaluation.evaluate import evaluate as evaluate_model
+from anytime.evaluation.calibrate import held_out
+from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.inference.prediction import load
 from anytime.model.model import Model
 
@@ -70,13 +71,9 @@ def evaluate(
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
-    evaluation = evaluate_model(
-        loaded,
-        reading.open(data),
-        weights=reading.weights,
-        drop_missing=reading.drop_missing_target,
-        n_jobs=reading.jobs,
-    )
+    dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
+    remark_missing(found)
+    evaluation = evaluated(loaded, dataset, n_jobs=reading.jobs)
     simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated
@@ -85,6 +86,7 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: 
     """
     found: list[StoredMoments] = []
     folds = max(plan.folds, 1)
+    unusable = list(plan.drop or ())
     for path in data:
         if are_moments(path):
             found.append(StoredMoments.load(path))
@@ -95,7 +97,11 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: 
                 f"--target is {listed(plan.target)}; the moments in {str(data[0])!r} are of {listed(known.columns)}"
             )
         learned = found[0].record.groups if found else None
+        plan = replace(plan, drop=unusable)
         source = open_table_source(path, plan, backend, partial=True, known=known, learned=learned)
+        for each in source.warnings:
+            remark(each)
+        unusable += source.unusable
         settled = source.columns
         record = MomentsRecord(
             created=now(),

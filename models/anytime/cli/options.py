@@ -13,9 +13,10 @@ import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
+from anytime.families import FAMILIES, default_family, family_of
 from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp
-from anytime.types import ColumnType, Task
+from anytime.types import ColumnType, FamilyName, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
 
@@ -65,6 +66,14 @@ Folds = Annotated[
     int,
     typer.Option(
         help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
+    ),
+]
+FamilyOption = Annotated[
+    FamilyName | None,
+    typer.Option(
+        help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
+        "--task count.",
+        autocompletion=_candidates(*FAMILIES),
     ),
 ]
 Query = Annotated[
@@ -121,7 +130,13 @@ Costs = Annotated[
 ]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
-DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+MissingTarget = Annotated[
+    Literal["drop", "error"],
+    typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them."),
+]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
+]
 Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -155,12 +170,20 @@ class RowOptions(TableFormat):
     """Which rows of a table count, how much, and how they are read."""
 
     weights: Weights = None
+    missing_target: MissingTarget = "drop"
     drop_missing_target: DropMissing = False
     n_jobs: Jobs = None
 
     @property
     def jobs(self) -> int:
         return workers(self.n_jobs)
+
+    @property
+    def drops_missing(self) -> bool:
+        """Return whether rows without a target are left out; otherwise they are an error."""
+        if self.drop_missing_target and self.missing_target == "error":
+            raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
+        return self.missing_target == "drop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +281,16 @@ def checked_basis(basis: str | None) -> str | None:
     if basis is not None:
         parsed_basis(basis)
     return basis
+
+
+def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> FamilyName:
+    """Return the stated family, or that of the task; raise TrainingError if there is no such family."""
+    if family is None:
+        return "gaussian" if task == "auto" else default_family(task)
+    try:
+        return family_of(family).label
+    except TrainingError as error:
+        raise TrainingError(f"--{error}") from None
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:

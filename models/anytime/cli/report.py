@@ -190,6 +190,7 @@ def summary(model: Model) -> str:
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_guarantee(model)}")
+    lines += [f"warning: {text}" for text in manifest.warnings]
     if manifest.certificate is not None:
         lines.append(certificate_line(model))
     if calibration is not None:

@@ -22,9 +22,10 @@ from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
-from anytime.folds import fold_count, stratified
+from anytime.folds import fold_count
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
@@ -35,7 +36,6 @@ from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.resequencing import Retrained, moments_of_groups
 from anytime.training.rows import TrainingRows
-from anytime.types import FamilyName
 
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
@@ -90,6 +90,12 @@ class TableSource(TrainingRows):
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
+    emptied: tuple[str, ...] = ()
+    """Groups that have no usable column."""
+    warnings: tuple[str, ...] = ()
+    """What users should know of the columns."""
+    unusable: tuple[str, ...] = ()
+    """Columns that are left out."""
 
     @property
     def name(self) -> str:
@@ -107,14 +113,14 @@ class TableSource(TrainingRows):
         with progress(f"reading {self.name}", self.rows) as advance:
             if cluster is None:
                 return self.summed(groups, advance, checkpoint)
-            by_class = stratified(self.family)
+            by_class = self.target.law.by_class
             return cluster.moments(self.dataset, self.folds, seed=self.seed, stratified=by_class, progress=advance)
 
     def observed(self) -> Observations | None:
         cluster = self.backend.cluster
-        if cluster is None or self.family == "gaussian":
+        if cluster is None or self.target.law.least_squares:
             return super().observed()
-        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=stratified(self.family))
+        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=self.target.law.by_class)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,8 @@ class MomentsSource:
 
     stored: StoredMoments
     columns: Columns
+    emptied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -197,6 +205,7 @@ def open_table_source(
     for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
+    complete = groups
     groups = groups.without(plan.drop) if plan.drop else groups
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
@@ -216,28 +225,39 @@ def open_table_source(
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         min_level_rows=plan.min_level_rows,
-        drop_missing=plan.drop_missing_target,
+        drop_missing=plan.drops_missing,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, plan.task, plan.likelihood, partial=partial)
-    dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drop_missing_target)
-    ignored = [name for name in dataset.check() if name not in table.index]
+    dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
+    ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
-    if found.missing:
-        remark(f"left out: {found.missing} of {found.rows} rows without a target")
-    note = _note(found, known, plan.likelihood)
+    remark_missing(found)
+    note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
-    return TableSource(dataset, plan.likelihood, folds, plan.seed, plan.jobs, known, found.used, note, backend)
+    return TableSource(
+        dataset,
+        folds,
+        plan.seed,
+        plan.jobs,
+        known,
+        rows=found.used,
+        remark=note,
+        backend=backend,
+        emptied=tuple(name for name in complete.names if name not in groups.positions),
+        warnings=found.warnings,
+        unusable=tuple(found.unusable),
+    )
 
 
-def _note(found: Survey, target: Target, family: FamilyName) -> str:
+def _note(found: Survey, target: Target) -> str:
     """Return the classes, or a hint that the target might be classes."""
     if target.classes is not None:
-        likelihood = "binomial" if len(target.classes) == 2 else "multinomial"
+        likelihood = family_names(target.task)[0]
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
-        return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
+        return f", classes {', '.join(map(str, target.classes))}{hint * target.law.least_squares}"
     count = len(found.values[0])
     few_integers = len(target.columns) == 1 and found.types[target.columns[0]] == "integer" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
@@ -246,7 +266,7 @@ def _note(found: Survey, target: Target, family: FamilyName) -> str:
 def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     stored = StoredMoments.load(data)
     record = stored.record
-    if plan.likelihood != "gaussian":
+    if not family_of(plan.likelihood).least_squares:
         raise TrainingError(
             f"family {plan.likelihood!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
         )
@@ -254,7 +274,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--query": plan.query,
         "--weights": plan.weights,
         "--drop": plan.drop,
-        "--drop-missing-target": plan.drop_missing_target,
+        "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
         "--min-level-rows": plan.min_level_rows != MIN_LEVEL_ROWS,
@@ -275,9 +295,17 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     return MomentsSource(stored, Columns(plan.changed(groups), stored.target, record.query, record.weights))
 
 
+def remark_missing(found: Survey) -> None:
+    """Print how many rows of a table without a target are left out, if there are some."""
+    if found.missing:
+        remark(f"left out: {found.missing} of {found.rows} rows of {Path(found.table).name} without a target")
+
+
 def open_test(test: Path, source: Source, tables: TableFormat) -> Dataset:
     """Open a table to evaluate on, with the columns of the source, and check it before the long pass over it."""
-    return checked_dataset(Dataset(tables.open(test), *source.columns))[0]
+    dataset, found = checked_dataset(Dataset(tables.open(test), *source.columns))
+    remark_missing(found)
+    return dataset
 
 
 def open_calibration(calibrate: Path, source: Source, coverage: float, tables: TableFormat) -> Dataset:
@@ -293,19 +321,21 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, tables: T
             "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
             "--calibrate, then calibrate in Python on rows drawn like those to predict"
         )
-    dataset, rows = checked_dataset(Dataset(tables.open(calibrate), *source.columns))
-    conformal_rank(rows, coverage)
+    dataset, found = checked_dataset(Dataset(tables.open(calibrate), *source.columns))
+    remark_missing(found)
+    conformal_rank(found.used, coverage)
     return dataset
 
 
 def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> Retrained | None:
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
-    if refit.data is None or manifest.family == "gaussian":
+    target = manifest.learned
+    if refit.data is None or target.law.least_squares:
         return None
-    target = Target(manifest.task, manifest.target, manifest.classes)
-    dataset, rows = checked_dataset(
-        Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drop_missing_target)
+    dataset, found = checked_dataset(
+        Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
-    source = TableSource(dataset, manifest.family, 1, 0, refit.jobs, target, rows)
+    remark_missing(found)
+    source = TableSource(dataset, 1, 0, refit.jobs, target, found.used)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))

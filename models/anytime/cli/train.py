@@ -90,7 +90,8 @@ def train(
         origin,
         query=settled.query,
         keep_moments=not no_moments,
-        left_out=plan.changes.without,
+        left_out=(*plan.changes.without, *source.emptied),
+        remarks=source.warnings,
     )
     if calibration is not None:
         with working(f"calibrating on {calibration.table.name}"):

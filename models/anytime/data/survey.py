@@ -8,9 +8,11 @@ what is found here is stored with the groups, so that every other table is read 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -22,10 +24,11 @@ from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError, TrainingError, clipped, suggestion
+from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
-from anytime.features.learning import Sample, learned_groups, needs_sample, present, sample_of
+from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
 from anytime.groups import ColumnBasis, FeatureGroups
-from anytime.target import FAMILY_TASKS, Target, check_family
+from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
 
 MAX_CLASSES = 1000
@@ -44,6 +47,8 @@ class Survey:
     values : the different values of each target column; complete only up to the maximum number of classes.
     sample : of the features; None if no feature was read.
     layout : of the file, as `Table.layout`.
+    unusable : why the groups do not have some columns of their file, by column: sentences without a subject.
+    remarks : what else users should know of the columns.
     """
 
     table: str
@@ -55,6 +60,17 @@ class Survey:
     values: tuple[frozenset[Any], ...]
     sample: Sample | None = None
     layout: str = ""
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what users should know of the columns: which are unusable and why, and what else they lose."""
+        if not self.unusable:
+            return self.remarks
+        reasons = "; ".join(f"{name!r} {why}" for name, why in self.unusable.items())
+        count = f"{len(self.unusable)} column{'s' * (len(self.unusable) != 1)}"
+        return f"left out {count}: {reasons}; {UNUSABLE_REMEDY}", *self.remarks
 
     @property
     def used(self) -> int:
@@ -141,7 +157,7 @@ class _Found:
             where = ", ".join(map(str, self._first)) + (", ..." if self._missing > len(self._first) else "")
             raise TableError(
                 f"{name}: {self._missing} of {self._rows} rows have no target (rows {where}, counted from 0); "
-                "fix them or skip them with --drop-missing-target"
+                "fix them, or leave them out: --missing-target drop"
             )
         if self._missing == self._rows:
             raise TableError(f"{name}: no row has a target; expected at least one")
@@ -164,8 +180,8 @@ def settle_target(
     target has one value only, or does not fit the task.
     """
     columns, several = found.columns, len(found.columns) > 1
-    if task == "auto" and family in FAMILY_TASKS:
-        task = FAMILY_TASKS[family]
+    if task == "auto" and family is not None and len(family_of(family).tasks) == 1:
+        (task,) = family_of(family).tasks
     for name, values in zip(columns, found.values, strict=True):
         if found.types[name] == "text":
             _check_text(found, name, values)
@@ -178,13 +194,17 @@ def settle_target(
         raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
     if task == "auto":
         task = "regression" if several else _guessed_task(found)
-    if task == "count" and min(found.values[0]) < 0:
-        raise TableError(
-            f"{found.table}: target {columns[0]!r} holds {min(found.values[0])}; expected counts, 0 or more"
-        )
-    target = Target(task, columns) if task in ("regression", "count") else _class_target(found, task, partial=partial)
-    if family is not None:
+    family = default_family(task) if family is None else family
+    if task not in ("regression", "count"):
+        target = replace(_class_target(found, task, partial=partial), family=family)
         check_family(family, target)
+        return target
+    target = Target(task, columns, family=family)
+    check_family(family, target)
+    for name, values in zip(columns, found.values, strict=True):
+        known = np.array(sorted(values), dtype=np.float64)
+        if (wrong := known[~target.law.valid(known)]).size:
+            raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.law.expected}")
     return target
 
 
@@ -239,6 +259,8 @@ def surveyed(
 ) -> tuple[FeatureGroups, Survey]:
     """Survey a training table; return the groups with the types and bases of its columns, and what was found.
 
+    Columns that are neither numbers nor levels, and groups of such columns only, are left out if others remain.
+
     Parameters
     ----------
     query, weights : columns that are read as such.
@@ -250,7 +272,7 @@ def surveyed(
     Raises
     ------
     TableError
-        As `survey`; or a column holds text that is mostly numbers, or dates and other text.
+        As `survey`; or every column holds text that is mostly numbers, or dates and other text, or is of another type.
     GroupsError
         A basis does not fit its column.
     TrainingError
@@ -266,33 +288,92 @@ def surveyed(
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
-    types = table.types(names, used)
+    types, unusable = _types(table, names, groups.features, used)
+    groups = _without(groups, unusable, table)
     kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
     sample = None if found.sample is None else replace(found.sample, min_level_rows=int(min_level_rows))
-    if sample is None:
-        return groups.with_types({**shown, **groups.types}), found
-    free = [name for name, kind in shown.items() if kind == "text" and name not in known and name not in table.factors]
-    dates: dict[str, Any] = {}
-    for name in free:
-        given = groups.bases.get(name, ColumnBasis())
-        if given.basis is not None and parsed_basis(given.basis)[0].by_level:
-            continue
-        values = sample.columns[name]
-        if _are_dates(sample.column(name).values.tolist()):
-            dates[name] = DATES.coded(values.tolist())
-        elif name not in groups.bases:
-            _check_levels(table, name, sample)
-    shown |= dict.fromkeys(dates, "date")
-    sample = replace(sample, columns={**sample.columns, **dates})
-    typed = groups.with_types({**shown, **groups.types})
+    remarks: tuple[str, ...] = ()
+    if sample is not None:
+        free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
+        dates: dict[str, Any] = {}
+        for name in free:
+            given = groups.bases.get(name, ColumnBasis())
+            if given.basis is not None and parsed_basis(given.basis)[0].by_level:
+                continue
+            with _collected(unusable, name):
+                if _are_dates(sample.column(name).values.tolist()):
+                    dates[name] = DATES.coded(sample.columns[name].tolist())
+                elif name not in groups.bases:
+                    _check_levels(table, name, sample)
+        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
+        shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
+        sample = replace(sample, columns={**sample.columns, **dates})
+    groups = groups.with_types({**shown, **groups.types})
+    if sample is not None:
+        stated_bases = set(groups.bases)
+        try:
+            groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
+        except TableError as error:
+            raise TableError(f"{table.name}: {error}") from None
+        lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
+        if not complete:
+            reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
+            groups, unusable = _without(groups, reasons, table), unusable | reasons
+        remarks = (rare,) if rare else ()
+    return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
+
+
+def _types(
+    table: Table, names: Many[str], features: Many[str], stated: Mapping[str, ReadAs]
+) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
+    """Return the types of columns, without unusable features, and the errors of these."""
     try:
-        return learned_groups(typed, sample, option, clamp, factors=table.factors, complete=complete), found
+        return table.types(names, stated), {}
+    except TableError:
+        unusable: dict[str, TableError] = {}
+        for name in features:
+            with _collected(unusable, name):
+                table.types([name], stated)
+        if not unusable:
+            raise
+    return table.types([name for name in names if name not in unusable], stated), unusable
+
+
+@contextmanager
+def _collected(errors: dict[str, TableError], name: str) -> Iterator[None]:
+    """Keep an error about a column instead of raising it."""
+    try:
+        yield
     except TableError as error:
-        raise TableError(f"{table.name}: {error}") from None
+        errors[name] = error
+
+
+def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: Table) -> FeatureGroups:
+    """Return the groups without unusable columns; raise one error for all of them if no other remains."""
+    if not unusable:
+        return groups
+    if len(unusable) < len(groups.features):
+        return groups.without(unusable)
+    if len(unusable) == 1:
+        raise next(iter(unusable.values()))
+    reasons = "; ".join(f"{name!r} {_reason(error)}" for name, error in unusable.items())
+    raise TableError(f"{table.name}: no column of the groups is usable: {reasons}; {UNUSABLE_REMEDY}")
+
+
+def _reason(error: TableError) -> str:
+    """Return why a column is unusable, from a message `column NAME is ...; expected ...`."""
+    _, _, rest = str(error).partition("column ")
+    return re.sub(r"^(\'.*?\'|\".*?\") ", "", rest.partition("; expected")[0])
+
+
+UNUSABLE_REMEDY = (
+    "expected numbers, text or dates: convert or fix such columns (a duration to seconds, for example), or state "
+    "their type by --text, --number or `types` in the groups file"
+)
 
 
 def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
@@ -347,8 +428,8 @@ def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
             yield batch.start + row, values[row]
 
 
-def checked_dataset(dataset: Dataset) -> tuple[Dataset, int]:
-    """Check a further table; return it, without the query if the table lacks it, and its number of rows to use."""
+def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
+    """Check a further table; return it, without the query if the table lacks it, and what it holds."""
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
     for name in dataset.target.columns:
@@ -356,7 +437,7 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, int]:
     dataset.check()
     columns, weights = dataset.target.columns, dataset.weights
     found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
-    return dataset, found.used
+    return dataset, found
 
 
 def _check_has(table: Table, target: str) -> None:

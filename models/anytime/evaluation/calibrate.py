@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime.data.dataset import Dataset, Rows
 from anytime.data.formats import Table
-from anytime.data.survey import checked_dataset
+from anytime.data.survey import Survey, checked_dataset
 from anytime.inference.conformal import (
     confidence,
     conformal_level,
@@ -28,17 +28,16 @@ from anytime.inference.conformal import (
 )
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
-from anytime.target import Target, class_codes
+from anytime.target import class_codes
 from anytime.types import Float
 
 
 def held_out(
     model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False
-) -> tuple[Dataset, int]:
-    """Return a checked dataset of a table with the model's columns, and the number of its rows with a target."""
+) -> tuple[Dataset, Survey]:
+    """Return a checked dataset of a table with the model's columns, and what the table holds."""
     manifest = model.manifest
-    target = Target(manifest.task, manifest.target, manifest.classes)
-    return checked_dataset(Dataset(table, model.groups, target, manifest.query, weights, drop_missing))
+    return checked_dataset(Dataset(table, model.groups, manifest.learned, manifest.query, weights, drop_missing))
 
 
 def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
@@ -58,8 +57,8 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
     TableError, GroupsError
         The table lacks a column of the model, or contains values that the model does not accept.
     """
-    dataset, rows = held_out(model, table, drop_missing=drop_missing)
-    conformal_rank(rows, coverage)
+    dataset, found = held_out(model, table, drop_missing=drop_missing)
+    conformal_rank(found.used, coverage)
     return calibrated(model, dataset, coverage)
 
 

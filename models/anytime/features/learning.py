@@ -211,6 +211,31 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
+def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
+    """Return which columns of text lost all their levels, and why; and a remark on those that lost some.
+
+    A column whose gaps have an indicator keeps that.
+    """
+    lost, shared = [], []
+    for name in columns:
+        basis = groups.bases[name] if name in groups.bases else ColumnBasis()
+        if basis.levels is None or not (basis.other and groups.known_types.get(name) == "text"):
+            continue
+        found = sample.column(name)
+        values, counts = found.counts()
+        rare = ~np.isin(values.astype(str), [str(level) for level in basis.levels])
+        size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
+        gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
+        if len(values) and not basis.levels and not gaps:
+            lost.append((name, f"has no level that {sample.min_level_rows} rows share ({size})"))
+        elif rare.any():
+            shared.append(f"{name!r} ({size})")
+    if not shared:
+        return lost, ""
+    listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
+    return lost, f"levels of fewer than {sample.min_level_rows} rows share one term: of {listing}"
+
+
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
     if clamp is None:
         clamp = basis.clamp

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from anytime.glm.families import Family
+from anytime.families import Family
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 
@@ -59,6 +59,7 @@ class Design(ABC):
     weight : sum of the weights of the training rows.
     ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
     held : the held-out fold, or None.
+    retained : codes of the classes whose rows of that fold are training rows: those without other rows.
     centre : (D,) the means of the training rows in the units of the whole table; they replace missing values.
     dtype : of products for second derivatives, and of rows in memory.
     """
@@ -68,6 +69,7 @@ class Design(ABC):
     weight: float
     ridge: Float
     held: int | None = None
+    retained: tuple[int, ...] = ()
     centre: Float | None = None
     dtype: DType = np.float64
 
@@ -81,11 +83,11 @@ class Design(ABC):
         """Return the number Q of free linear predictors of a row."""
         return self.family.predictors(len(self.gram.y_mean))
 
-    def without(self, fold: int, gram: Gram, weight: float) -> Self:
-        """Return the rows of the other folds; the penalty applies in their own standard units."""
+    def without(self, fold: int, gram: Gram, weight: float, retained: tuple[int, ...] = ()) -> Self:
+        """Return the rows of the other folds, and those of `retained` classes; the penalty is in their own units."""
         ridge = np.square(gram.x_scale / self.gram.x_scale)
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
-        return replace(self, held=fold, gram=gram, weight=weight, ridge=ridge, centre=centre)
+        return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
     def fold_threads(self, width: int) -> int | None:  # noqa: ARG002
         """Return the number of threads that share out fits of that many columns on the folds; None is 1."""

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import iadd
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from anytime.glm.design import Design, DType, Evaluation, Predictors, Totals, Vi
 from anytime.glm.newton import forms_hessian
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
+from anytime.target import class_codes
 from anytime.types import Bool, Float, Index
 
 ROWS = 16_000
@@ -71,13 +72,23 @@ class RowBlock:
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, self.mapped)
 
-    def split(self, fold: int) -> tuple[list[RowBlock], list[RowBlock]]:
-        """Return the rows outside a fold and the rows inside, contiguous ones together; without folds, all are in 0."""
+    def split(self, fold: int, retained: tuple[int, ...] = ()) -> tuple[list[RowBlock], list[RowBlock]]:
+        """Return the rows outside a fold and the rows inside, contiguous ones together; without folds, all are in 0.
+
+        The rows of `retained` classes are outside.
+        """
         if self.folds is None:
-            return ([], [self]) if fold == 0 else ([self], [])
-        start, stop = np.searchsorted(self.folds, [fold, fold + 1]).tolist()
-        outside = [self.part(rows) for rows in (slice(0, start), slice(stop, len(self.Y))) if rows.stop > rows.start]
-        return outside, [self.part(slice(start, stop))] if stop > start else []
+            start, stop = 0, len(self.Y) if fold == 0 else 0
+        else:
+            start, stop = np.searchsorted(self.folds, [fold, fold + 1]).tolist()
+        inside = [(start, stop)]
+        if retained:
+            kept = start + np.flatnonzero(np.isin(class_codes(self.Y[start:stop]), retained))
+            inside = list(zip([start, *(kept + 1).tolist()], [*kept.tolist(), stop], strict=True))
+        ends = [0, *chain.from_iterable(inside), len(self.Y)]
+        outside = zip(ends[::2], ends[1::2], strict=True)
+        parts = [[self.part(slice(a, b)) for a, b in spans if b > a] for spans in (outside, inside)]
+        return parts[0], parts[1]
 
     def release(self) -> None:
         """Release the memory of a mapped block; the next use reads it from the file."""
@@ -219,13 +230,13 @@ class BlockDesign(Design):
         """Return the rows outside the held-out fold."""
         if self.held is None:
             return self._stored
-        return [part for row_block in self._stored for part in row_block.split(self.held)[0]]
+        return [part for row_block in self._stored for part in row_block.split(self.held, self.retained)[0]]
 
     @cached_property
     def held_out(self) -> list[RowBlock]:
         """Return the rows of the held-out fold."""
         assert self.held is not None  # noqa: S101
-        return [part for row_block in self._stored for part in row_block.split(self.held)[1]]
+        return [part for row_block in self._stored for part in row_block.split(self.held, self.retained)[1]]
 
     @property
     def _stored(self) -> list[RowBlock]:
@@ -282,11 +293,14 @@ class BlockView(View):
 
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
-        bends = [family.bend(eta.astype(block.Z.dtype, copy=False)) for eta, block in zip(etas, blocks, strict=True)]
+        curvatures = [
+            family.hessian_product(eta.astype(block.Z.dtype, copy=False), block.Y)
+            for eta, block in zip(etas, blocks, strict=True)
+        ]
 
         def product(direction: Float) -> Float:
             def of_block(i: int) -> Float:
-                curved, w = bends[i](self._predictors(blocks[i], direction)), blocks[i].weights
+                curved, w = curvatures[i](self._predictors(blocks[i], direction)), blocks[i].weights
                 return self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])
 
             return self._mean(of_block)
@@ -420,7 +434,7 @@ class BlockView(View):
 
     def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta), row_block.weights
+        h, w = self.design.family.hessian(eta, row_block.Y[rows]), row_block.weights
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
 
 

@@ -26,10 +26,10 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.errors import EnvironmentFailure, TableError, TrainingError
+from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
-from anytime.glm.families import Family
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
@@ -243,7 +243,8 @@ class ClusterDesign(Design):
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         gram = light(self.gram)
-        design = BlockDesign(gram, self.family, self.weight, self.ridge, self.held, self.centre, self.dtype, n_jobs=1)
+        kept = self.held, self.retained, self.centre, self.dtype
+        design = BlockDesign(gram, self.family, self.weight, self.ridge, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             found: list[Any] = self.client.gather(futures)

@@ -20,9 +20,9 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -39,6 +39,7 @@ from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelih
 from anytime.training.model_selection import (
     MIN_PARALLEL_COLUMNS,
     Choice,
+    Errors,
     HeldBest,
     HoldOut,
     KernelFold,
@@ -48,6 +49,7 @@ from anytime.training.model_selection import (
     split,
 )
 from anytime.training.options import Options
+from anytime.training.warnings import warnings_of
 from anytime.types import Bool, Float, Index
 
 REFINED = 0.02
@@ -64,6 +66,7 @@ class Fit:
     likelihood : result of the likelihood fit; None for least squares.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None without folds.
+    measured : errors of each fold and prefix at the penalties chosen, or None without folds.
     held : result on the validation table, or None.
 
     expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
@@ -80,6 +83,7 @@ class Fit:
     alpha: float
     alphas: Float
     errors: Float | None
+    measured: Errors | None
     prefixes: PrefixModels
     likelihood: LikelihoodFit | None = None
     held: HeldBest | None = None
@@ -90,7 +94,8 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+        r2 = None if self.r2 is None or not len(self.r2) else self.r2
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:
@@ -163,8 +168,12 @@ class Fit:
         query: str | None = None,
         keep_moments: bool = True,
         left_out: tuple[str, ...] = (),
+        remarks: tuple[str, ...] = (),
     ) -> Model:
-        """Return the model of the groups in the sequence; `left_out` names groups that were excluded before."""
+        """Return the model of the groups in the sequence.
+
+        `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
+        """
         groups, columns = self.selected
         stopped = self.stopped
         if left_out:
@@ -177,7 +186,7 @@ class Fit:
             name=name,
             task=target.task,
             family=self.options.family,
-            link=FAMILIES[self.options.family].link,
+            link=family_of(self.options.family).link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -197,6 +206,7 @@ class Fit:
             ),
             guarantee=self.guarantee,
             stopped=stopped,
+            warnings=(*remarks, *warnings_of(self, target)),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -273,7 +283,7 @@ def fit(
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
-        if options.family == "gaussian":
+        if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)
@@ -294,6 +304,7 @@ def fit(
         alpha=choice.alpha,
         alphas=choice.alphas,
         errors=choice.errors,
+        measured=choice.measured,
         prefixes=prefixes,
         likelihood=likelihood,
         held=held,
@@ -417,7 +428,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
             refine=refine,
         )
         sequence = factored(gram, groups, choice.sequence, choice.alpha)
-        return Choice(choice.alpha, sequence, choice.alphas, choice.errors)
+        return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
 
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(gram, groups, options.method, **rules)

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from anytime.errors import TrainingError
+from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
-from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, in_threads, row_blocks_of
 from anytime.glm.search import (
@@ -36,7 +36,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
-from anytime.target import Target
+from anytime.target import Target, class_shares
 from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
 from anytime.types import Float, Index
@@ -205,7 +205,7 @@ def fit_likelihood(
     """
     weight = sum(part.weight for part in parts)
     groups = expansion.terms
-    design = observed.design(gram, FAMILIES[options.family], weight, expansion)
+    design = observed.design(gram, family_of(options.family), weight, expansion)
     _check(design, observed.target)
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     compared = len(folds) > 0 and len(options.grid) > 1
@@ -245,17 +245,17 @@ def _check(design: Design, target: Target) -> None:
     """Raise for responses without a base rate."""
     mean = design.gram.y_mean
     if target.classes is None:
-        if not mean[0] > 0:
-            raise TrainingError("every count with weight is 0; expected at least one larger count")
+        family = design.family
+        if not family.has_base_rate(mean):
+            what = f"every {family.noun} with weight is {mean[0]:g}"
+            raise TrainingError(f"{what}; expected at least one larger {family.noun}")
         return
     rows, counts = design.totals.rows, design.totals.responses
-    counts = np.array([rows - counts[0], counts[0]]) if len(counts) == 1 else counts
-    shares = np.array([1 - mean[0], mean[0]]) if len(mean) == 1 else mean
+    counts, shares = (rows * class_shares(counts / rows)).round(), class_shares(mean)
     for label, count, share in zip(target.classes, counts, shares, strict=True):
-        if count < 2:
-            seen = "one row" if count else "no row"
+        if count < 1:
             raise TrainingError(
-                f"class {label!r} is in {seen} of {rows}; a likelihood needs 2 or more: add rows, or remove the class"
+                f"class {label!r} is in no row of {rows}; a likelihood needs 1 or more: add rows, or remove the class"
             )
         if share <= 0:
             raise TrainingError(
@@ -264,18 +264,36 @@ def _check(design: Design, target: Target) -> None:
 
 
 def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
-    """Hold out each fold in turn; skip folds without weight."""
+    """Hold out each fold in turn; skip folds without weight.
+
+    Rows of a class that no other fold has are not held out: without them the class would have no probability. Nor is a
+    fold that has all counts above 0.
+    """
     full = with_rows(parts)
     folds = []
     for f in full:
-        rest = Moments.merged([parts[g] for g in full if g != f])
+        rest, held = Moments.merged([parts[g] for g in full if g != f]), parts[f]
+        responses = slice(held.features, held.features + held.responses)
         gram = Gram.of(rest)
-        mean = gram.y_mean
-        shares = mean if target.classes is None or len(mean) > 1 else np.array([1 - mean[0], mean[0]])
-        if not (shares > 0).all():
-            what = "every count but 0" if target.classes is None else f"class {target.classes[int(shares.argmin())]!r}"
-            raise TrainingError(f"{what} is in one fold only; use fewer folds, more such rows, or a fixed alpha")
-        folds.append(_HeldOut(design.without(f, gram, rest.weight), parts[f].weight))
+        if target.classes is None:
+            if not design.family.has_base_rate(gram.y_mean):  # without the fold, every count is 0
+                continue
+            folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
+            continue
+        counted, own = class_shares(gram.y_mean), held.weight * class_shares(held.mean[responses])
+        lacking = counted <= 0
+        kept = np.where(lacking, own, 0.0)
+        if lacking.any() and not held.weight - kept.sum() > 0:
+            continue
+        weight = rest.weight + float(kept.sum())
+        if lacking.any():
+            counted = (rest.weight * counted + kept) / weight
+            gram = replace(gram, y_mean=counted[-len(gram.y_mean) :])
+        train = design.without(f, gram, weight, tuple(np.flatnonzero(lacking).tolist()))
+        folds.append(_HeldOut(train, held.weight - float(kept.sum())))
+    if len(folds) < 2:
+        what = f"{design.family.noun}s above 0" if target.classes is None else "each class"
+        raise TrainingError(f"fewer than two folds can be held out; use more rows of {what}, or a fixed alpha")
     return folds
 
 

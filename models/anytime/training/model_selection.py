@@ -140,6 +140,10 @@ class Errors:
         mean: Float = np.average(self.folds, axis=0, weights=self.weights)
         return mean
 
+    def between(self, prefix: int) -> Errors:
+        """Return the differences to the errors of one prefix, the last axis, within each fold."""
+        return Errors(self.folds - self.folds[..., prefix, np.newaxis], self.weights)
+
     @property
     def standard_error(self) -> Float:
         """Return the standard error of the mean from the spread between folds, (...)."""
@@ -178,13 +182,15 @@ def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alp
 class Choice(Generic[S]):
     """The penalty that ordered the groups, and the sequence; the penalty of each prefix, and its error there.
 
-    `alphas` and `errors` are (steps + 1,); without folds there are no errors.
+    `alphas` and `errors` are (steps + 1,); without folds there are no errors. `measured` has the errors of each fold,
+    (K, steps + 1), with the order of all rows.
     """
 
     alpha: float
     sequence: S
     alphas: Float
     errors: Float | None
+    measured: Errors | None = None
 
     def mean_error(self, horizon: float | None) -> float:
         """Return the mean error over the cost axis, up to a cost or the sequence's end."""
@@ -192,7 +198,8 @@ class Choice(Generic[S]):
 
     def upto(self, steps: int) -> Choice[S]:
         errors = None if self.errors is None else self.errors[: steps + 1]
-        return Choice(self.alpha, self.sequence.upto(steps), self.alphas[: steps + 1], errors)
+        measured = None if self.measured is None else replace(self.measured, folds=self.measured.folds[:, : steps + 1])
+        return Choice(self.alpha, self.sequence.upto(steps), self.alphas[: steps + 1], errors, measured)
 
 
 def cross_validated(
@@ -302,8 +309,8 @@ def choose(
     measured = curves.of(chosen)
     all_errors = Errors(_padded(measured, steps), curves.weights)
     own = _pick(all_errors, one_se)
-    mean = _finite(all_errors.mean[own, np.arange(len(own))])
-    return Choice(grid[best], chosen, np.asarray(grid)[sorted(measured)][own], mean)
+    at_own = Errors(all_errors.folds[:, own, np.arange(len(own))], curves.weights)
+    return Choice(grid[best], chosen, np.asarray(grid)[sorted(measured)][own], _finite(at_own.mean), at_own)
 
 
 class _Curves(Generic[S]):

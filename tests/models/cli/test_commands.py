@@ -136,12 +136,15 @@ def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) 
     assert load("m.safetensors").manifest.classes == ("down", "up")
 
 
-def test_train_leaves_out_rows_without_a_target_when_told_to(desk: Path, capsys: Capture) -> None:
+def test_train_leaves_out_rows_without_a_target_unless_they_are_an_error(desk: Path, capsys: Capture) -> None:
     frame = rows()
     frame.loc[[3, 5], "y"] = np.nan
     frame.to_parquet("train.parquet")
     trained("--drop-missing-target")
-    assert "left out: 2 of 60 rows without a target" in capsys.readouterr().err.splitlines()
+    trained()
+    assert main([*TRAIN, "--missing-target", "error"]) == 2
+    assert main([*TRAIN, "--missing-target", "error", "--drop-missing-target"]) == 2
+    assert "left out: 2 of 60 rows of train.parquet without a target" in capsys.readouterr().err.splitlines()
     assert load("m.safetensors").manifest.provenance.rows == 58
 
 
@@ -155,6 +158,7 @@ def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: C
 
 
 CALIBRATE = ["--calibrate", "held.csv"]
+REFUSE = ["--missing-target", "error"]
 
 
 @pytest.mark.parametrize(
@@ -680,7 +684,12 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("an empty file", empty_file, CSV, ["train.csv", "empty"]),
     ("one row", lambda: rows(count=1).to_parquet("train.parquet"), TRAIN, ["'y'", "at least 2"]),
     ("a target that never changes", change(y=3.5), TRAIN, ["'y'", "3.5", "at least 2"]),
-    ("text in a column of numbers", change(b0=["1.5", "red"] * 30), TRAIN, ["'b0'", "text", "'red' in row 1"]),
+    (
+        "text in a column that is stated as numbers",
+        change(b0=["1.5", "red"] * 30),
+        [*TRAIN, "--number", "b0"],
+        ["'b0'", "text", "'red' in row 1"],
+    ),
     ("infinity in a feature", change(b0=at(4, np.inf)), TRAIN, ["'b0'", "infinite", "row 4"]),
     ("infinity in the target", change(y=at(4, np.inf)), TRAIN, ["'y'", "infinite", "row 4"]),
     (
@@ -689,7 +698,12 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
         [*TRAIN, "--task", "binary"],
         ["'y'", "inf"],
     ),
-    ("a missing target", change(y=at(4, np.nan)), TRAIN, ["1 of 60 rows", "rows 4", "--drop-missing-target"]),
+    (
+        "a missing target",
+        change(y=at(4, np.nan)),
+        [*TRAIN, "--missing-target", "error"],
+        ["1 of 60 rows", "rows 4", "--missing-target drop"],
+    ),
     ("a value too large to square", change(b0=at(4, 1e200)), TRAIN, ["too large", "rescale"]),
     ("a negative weight", change(w=at(4, -1.0)), [*TRAIN, "--weights", "w"], ["weight", "row 4"]),
     ("no weight at all", change(w=0.0), [*TRAIN, "--weights", "w"], ["weight"]),
@@ -756,7 +770,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("a calibration on another table", other_test_columns, [*TRAIN, "--calibrate", "test.csv"], ["test.csv", "'b0'"]),
     ("a calibration on the training rows", nothing, [*TRAIN, "--calibrate", "train.parquet"], ["rows", "learns from"]),
     ("too few rows to calibrate", few_held, [*TRAIN, *CALIBRATE], ["8 rows are too few", "9 or more"]),
-    ("rows to calibrate without targets", gaps_held, [*TRAIN, *CALIBRATE], ["held.csv", "2 of 30 rows"]),
+    ("rows to calibrate without targets", gaps_held, [*TRAIN, *CALIBRATE, *REFUSE], ["held.csv", "2 of 30 rows"]),
     ("a calibration of other classes", other_classes, aimed("kind", *CALIBRATE), ["'left'", "never seen"]),
     ("a coverage of nothing", nothing, [*TRAIN, "--coverage", "0.9"], ["--coverage", "--calibrate"]),
     ("a coverage in percent", few_held, [*TRAIN, *CALIBRATE, "--coverage", "90"], ["coverage is 90", "0.9"]),
@@ -1071,3 +1085,24 @@ def test_first_names_no_group_that_a_stopping_rule_excluded(desk: Path, capsys: 
     assert manifest.first == tuple(step.group for step in manifest.steps)
     assert len(manifest.first) < 3, "this table does not test anything"
     output(capsys, "resequence", "m.safetensors", "--method", "omp", "--out", "new.safetensors")
+
+
+def test_a_dropped_column_leaves_no_group_that_costs(desk: Path, capsys: Capture) -> None:
+    trained("--drop", "c0")
+    model = load("m.safetensors")
+    names = [name for step in model.manifest.steps for name in step.adds]
+    assert all(model.groups.groups[model.groups.positions[name]].features or name == "visit" for name in names)
+
+
+def test_a_prefix_that_is_worse_than_a_shorter_one_is_a_warning(desk: Path, capsys: Capture) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"key": rng.choice(["a", "b"], 55), **{f"x{i}": rng.standard_t(2, 55) for i in range(9)}})
+    frame["y"] = (frame["key"] == "a") * 2.0 + 0.2 * rng.normal(size=55)
+    frame.to_csv("worse.csv", index=False)
+    groups = {"groups": [{"name": c, "features": [c], "cost": 1} for c in frame.columns if c != "y"]}
+    Path("g.json").write_text(json.dumps(groups))
+    said = output(capsys, "train", "worse.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors")
+    warned = [line for line in said.splitlines() if line.startswith("warning: the cross-validated error is least at")]
+    assert len(warned) == 1
+    assert load("m.safetensors").manifest.warnings == (warned[0].removeprefix("warning: "),)
+    assert warned[0] in output(capsys, "show", "m.safetensors")

@@ -15,9 +15,8 @@ import pyarrow.parquet
 import pytest
 from scipy.sparse import csr_array
 
-from anytime import AnytimeRegressor, load
+from anytime import AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
-from anytime.errors import TableError
 
 FEATURES = ["city", "size", "member", "visits", "weight"]
 GROUPS: dict[str, Any] = {
@@ -160,14 +159,14 @@ DATES = [datetime.datetime(2020, 1, 1) + datetime.timedelta(days=k) for k in ran
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 @pytest.mark.parametrize("kind", [pa.time32("ms"), pa.duration("s")])
-def test_times_and_durations_are_refused_with_advice(
+def test_times_and_durations_are_left_out_with_advice(
     suffix: str, kind: Any, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dates = pa.array(range(240), pa.int32() if kind == pa.time32("ms") else pa.int64()).cast(kind)
     write(table().set_column(4, "weight", dates), Path(f"t{suffix}"))
-    assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert f"'weight' is {kind}; expected numbers, text or dates: convert it (a duration to seconds," in error
+    assert "weight" not in trained(f"t{suffix}").groups.features
+    said = capsys.readouterr().out
+    assert f"left out 1 column: 'weight' is {kind}; expected numbers, text or dates: convert or fix" in said
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -177,7 +176,7 @@ def test_dates_in_text_are_dates_unless_the_groups_state_the_basis(suffix: str, 
     assert trained(f"t{suffix}").terms.features[-2:] == ("weight weekday=Sat", "weight weekday=Sun")
     fitted = AnytimeRegressor(GROUPS).fit(table().to_pandas().assign(weight=days), np.arange(240.0))
     assert fitted.get_feature_names_out()[-1] == "weight weekday=Sun"
-    with pytest.raises(TableError, match="column 'weight' holds dates, and 'soon', which is no date in ISO form"):
+    with pytest.warns(AnytimeWarning, match="'weight' holds dates, and 'soon', which is no date in ISO form"):
         AnytimeRegressor(GROUPS).fit(table().to_pandas().assign(weight=[*days[1:], "soon"]), np.arange(240.0))
     levels = {"basis": "categories", "levels": [days[0]], "other": True}
     Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
@@ -185,8 +184,8 @@ def test_dates_in_text_are_dates_unless_the_groups_state_the_basis(suffix: str, 
 
 
 @pytest.mark.parametrize("values", [pd.Series(DATES).diff().tolist(), pd.Series(DATES).dt.time.tolist()])
-def test_durations_in_a_dataframe_are_refused_with_advice(values: list[Any]) -> None:
-    with pytest.raises(TableError, match=r"'weight'.*expected numbers.*\(a duration to seconds"):
+def test_durations_in_a_dataframe_are_left_out_with_advice(values: list[Any]) -> None:
+    with pytest.warns(AnytimeWarning, match=r"'weight'.*expected numbers.*\(a duration to seconds"):
         AnytimeRegressor().fit(table().to_pandas().assign(weight=values)[FEATURES], np.arange(240.0))
 
 
@@ -197,26 +196,70 @@ def mixed() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_text_among_numbers_is_refused_unless_the_groups_state_the_basis(
+def test_text_among_numbers_is_left_out_unless_the_groups_state_the_basis(
     suffix: str, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(pa.Table.from_pandas(mixed()), Path(f"t{suffix}"))
-    assert main(["train", f"t{suffix}", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    where = "column 'weight' holds text, as 'heavy' in row 239 (counted from 0)"
-    assert error.startswith(f"error: t{suffix}: {where}; expected numbers: ")
-    assert error.endswith("or state `types: {weight: text}` in the groups file if it holds levels")
+    assert "weight" not in trained(f"t{suffix}").groups.features
+    where = "'weight' holds text, as 'heavy' in row 239 (counted from 0)"
+    assert f"left out 1 column: {where}; expected numbers, text or dates: " in capsys.readouterr().out
     levels = {"basis": "categories", "levels": ["heavy"], "other": True}
     Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
     assert trained(f"t{suffix}").terms.features[-2:] == ("weight=heavy", "weight is other")
 
 
-def test_text_among_numbers_in_a_dataframe_is_refused_unless_the_groups_state_the_basis() -> None:
+def test_text_among_numbers_in_a_dataframe_is_left_out_unless_the_groups_state_the_basis() -> None:
     X, y = mixed()[FEATURES], np.arange(240.0)
-    with pytest.raises(
-        TableError, match=r"column 'weight' holds text, as 'heavy' in row 239 \(counted from 0\); expected numbers"
-    ):
+    with pytest.warns(AnytimeWarning, match=r"'weight' holds text, as 'heavy' in row 239 \(counted from 0\); expected"):
         AnytimeRegressor(GROUPS).fit(X, y)
     levels = {"basis": "categories", "levels": ["heavy"], "other": True}
     fitted = AnytimeRegressor(GROUPS | {"bases": {"weight": levels}}).fit(X, y)
     assert fitted.get_feature_names_out()[-2:].tolist() == ["weight=heavy", "weight is other"]
+
+
+def test_unusable_columns_are_named_together_and_their_groups_are_no_steps(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = table().to_pandas().assign(city=["1,5 kg", *map(str, range(239))], weight=mixed()["weight"])
+    groups = {"groups": [{"name": c, "features": [c], "cost": 1.0, "requires": []} for c in FEATURES]}
+    groups["groups"].append({"name": "scale", "features": [], "cost": 5.0, "requires": []})
+    groups["groups"][-2]["requires"] = ["scale"]
+    Path("g.json").write_text(json.dumps(groups))
+    write(pa.Table.from_pandas(frame), Path("t.csv"))
+    model = trained("t.csv")
+    said = [line for line in capsys.readouterr().out.splitlines() if "left out 2 columns" in line]
+    assert len(said) == 1
+    assert "'city' holds" in said[0]
+    assert "'weight' holds text, as 'heavy'" in said[0]
+    assert set(model.groups.names) == {"size", "member", "visits"}
+    assert model.manifest.stopped is not None
+    assert set(model.manifest.stopped.left_out) == {"city", "weight", "scale"}
+    with pytest.warns(AnytimeWarning, match="left out 2 columns"):
+        fitted = AnytimeRegressor(groups, alpha=1e-3).fit(frame, np.arange(240.0))
+    assert set(fitted.sequence_) == {"size", "member", "visits"}
+    assert np.isfinite(fitted.predict(frame)).all()
+
+
+def test_a_table_without_usable_columns_is_refused_in_one_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = ["heavy", *map(str, range(239))]
+    write(pa.table({"a": mixed, "b": mixed[::-1], "y": np.arange(240.0)}), Path("t.csv"))
+    groups = {"groups": [{"name": "ab", "features": ["a", "b"], "cost": 1.0}]}
+    Path("g.json").write_text(json.dumps(groups))
+    assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "no column of the groups is usable: 'a' holds text" in error
+    assert "; 'b' holds text" in error
+
+
+def test_rare_levels_are_named_with_their_rows_and_a_column_of_rare_levels_is_left_out() -> None:
+    frame = pd.DataFrame({"z": np.arange(60.0) % 7, "few": ["a"] * 40 + ["b"] * 15 + list("cdefg")})
+    with pytest.warns(
+        AnytimeWarning, match=r"levels of fewer than 10 rows share one term: of 'few' \(5 levels, 5 rows"
+    ):
+        AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0))
+    frame["key"] = [f"k{i}" for i in range(60)]
+    with pytest.warns(AnytimeWarning, match=r"'key' has no level that 10 rows share \(60 levels, 60 rows\)"):
+        fitted = AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0))
+    assert set(fitted.sequence_) == {"z", "few"}
+    frame.loc[::3, "key"] = None  # that it is missing tells something
+    assert set(AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0)).sequence_) == {"z", "few", "key"}

@@ -155,7 +155,7 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
     path = write(tmp_path, {"x0": np.arange(20), "y": y}, suffix)
     with pytest.raises(TableError) as caught:
         survey(open_table(path), ["y"])
-    one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "--drop-missing-target")
+    one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "--missing-target drop")
     found = survey(open_table(path), ["y"], drop_missing=True)
     assert (found.rows, found.missing) == (20, 7)
 
@@ -246,7 +246,7 @@ def test_the_columns_of_the_matrix_are_in_the_order_of_the_groups(tmp_path: Path
 def test_several_targets_make_several_responses(tmp_path: Path) -> None:
     path = write(tmp_path, columns(z=np.arange(N)))
     found = dataset(path, ["y", "z"])
-    assert found.target == Target("regression", ("y", "z"))
+    assert found.target == Target("regression", ("y", "z"), family="gaussian")
     (rows,) = found.rows()
     assert rows.Y.shape == (N, 2)
     with pytest.raises(TableError) as caught:
