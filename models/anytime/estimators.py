@@ -41,7 +41,7 @@ from anytime.errors import (
     listed,
 )
 from anytime.families import family_names, family_of
-from anytime.features.bases import Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
@@ -137,6 +137,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
+        min_level_rows: int = MIN_LEVEL_ROWS,
         pairs: int | Literal["auto"] | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -153,6 +154,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
+        self.min_level_rows = min_level_rows
         self.pairs = pairs
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -489,6 +491,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
+            min_level_rows=self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -710,9 +713,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
     basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
+        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P", "cyclic:P",
+        "categories" (the default of text) or "date" (of dates).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
+    min_level_rows : sampled rows that a level, or a common value of "hinge", needs for an indicator, 2 or more: no
+        indicator discloses a single row.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
         of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
         keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.

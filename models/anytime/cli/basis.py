@@ -16,6 +16,7 @@ from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
 from anytime.errors import listed
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, write_groups
 from anytime.target import Target
@@ -28,6 +29,7 @@ def basis(
     groups: options.MaybeGroups = None,
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
+    min_level_rows: options.MinLevelRows = MIN_LEVEL_ROWS,
     target: Annotated[
         list[str] | None, typer.Option(help="Learn only from rows with a value in this column; repeat for several.")
     ] = None,
@@ -61,6 +63,7 @@ def basis(
             stated=types,
             option=option,
             clamp=quantile,
+            min_level_rows=min_level_rows,
             drop_missing=True,
             seed=seed,
             complete=True,

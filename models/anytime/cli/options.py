@@ -18,6 +18,8 @@ from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp
 from anytime.types import ColumnType, FamilyName, Task
 
+_BASES = [basis.example or name for name, basis in BASES.items()]
+
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
     """Return what a shell completes a value to."""
@@ -81,8 +83,14 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
-        autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
+        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}; the default is linear.",
+        autocompletion=_candidates(*_BASES),
+    ),
+]
+MinLevelRows = Annotated[
+    int,
+    typer.Option(
+        min=2, help="Require this many sampled rows for the indicator of a level, or of a common value of hinges."
     ),
 ]
 ClampAt = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from anytime.cli import options
-from anytime.features.bases import Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.groups import FeatureGroups
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, remaining_groups
@@ -30,6 +30,7 @@ class Plan(options.RowOptions):
     text: options.TextColumns = None
     number: options.NumberColumns = None
     clamp: options.ClampAt = None
+    min_level_rows: options.MinLevelRows = MIN_LEVEL_ROWS
     seed: options.Seed = 0
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.families import family_names, family_of
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.folds import fold_count
 from anytime.groups import FeatureGroups, load_groups
@@ -223,6 +224,7 @@ def open_table_source(
         stated=stated,
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
+        min_level_rows=plan.min_level_rows,
         drop_missing=plan.drops_missing,
         seed=plan.seed,
     )
@@ -275,6 +277,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
+        "--min-level-rows": plan.min_level_rows != MIN_LEVEL_ROWS,
     }
     for option, value in table_options.items():
         if value:
