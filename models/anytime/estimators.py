@@ -134,6 +134,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
+        min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -150,6 +151,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
+        self.min_level_rows = min_level_rows
         self.pairs = pairs
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -486,6 +488,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
+            min_level_rows=self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -709,6 +712,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
+    min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
+        "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
         of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
         keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.

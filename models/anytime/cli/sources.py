@@ -224,6 +224,7 @@ def open_table_source(
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         drop_missing=plan.drops_missing,
+        min_level_rows=plan.least_level_rows,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow

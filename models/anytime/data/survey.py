@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, clipped, suggestion
+from anytime.errors import TableError, TrainingError, clipped, suggestion
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
 from anytime.groups import ColumnBasis, FeatureGroups
@@ -247,6 +248,7 @@ def surveyed(
     option: str | None = None,
     clamp: Clamp = None,
     drop_missing: bool = False,
+    min_level_rows: int | Literal["auto"] = MIN_LEVEL_ROWS,
     seed: int = 0,
     complete: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
@@ -259,6 +261,7 @@ def surveyed(
     query, weights : columns that are read as such.
     stated : types that the user states besides those of the groups; other text must not look like numbers.
     option, clamp, complete : as in `learned_groups`.
+    min_level_rows : rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed : as in `survey`.
 
     Raises
@@ -283,7 +286,7 @@ def surveyed(
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = found.sample
+    sample = None if found.sample is None else _with_least(found.sample, min_level_rows)
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -313,6 +316,14 @@ def surveyed(
             groups, unusable = _without(groups, reasons, table), unusable | reasons
         remarks = (rare,) if rare else ()
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
+
+
+def _with_least(sample: Sample, min_level_rows: int | Literal["auto"]) -> Sample:
+    if min_level_rows == "auto":
+        return replace(sample, selects_levels=True)
+    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
+        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more, or 'auto'")
+    return replace(sample, min_level_rows=int(min_level_rows))
 
 
 def _types(
@@ -397,7 +408,7 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
     _, counts = sample.column(name).counts()
-    return bool(2 * counts[counts >= MIN_LEVEL_ROWS].sum() >= counts.sum())
+    return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
 
 
 def _is_date(value: str) -> bool:

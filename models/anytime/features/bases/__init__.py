@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from anytime.errors import GroupsError
 from anytime.features.bases.basis import (
+    LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
     Basis,
@@ -38,6 +39,7 @@ from anytime.groups import ColumnBasis
 __all__ = [
     "BASES",
     "DATES",
+    "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
     "Basis",
