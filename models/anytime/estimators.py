@@ -40,7 +40,7 @@ from anytime.errors import (
     ValuesError,
     listed,
 )
-from anytime.features.bases import Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
@@ -488,7 +488,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
-            min_level_rows=self.min_level_rows,
+            min_level_rows=MIN_LEVEL_ROWS
+            if self.min_level_rows == "auto" and not self._has_folds
+            else self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -533,8 +535,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
-        return 5 if needed else None
+        return 5 if self._has_folds or Expansion.of(self._groups).needs_size else None
+
+    @property
+    def _has_folds(self) -> bool:
+        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""

@@ -44,7 +44,8 @@ class Plan(options.RowOptions):
 
     @property
     def least_level_rows(self) -> int | Literal["auto"]:
-        return options.parsed_level_rows(self.min_level_rows)
+        least = options.parsed_level_rows(self.min_level_rows)
+        return MIN_LEVEL_ROWS if least == "auto" and self.folds < 2 else least
 
     @property
     def types(self) -> dict[str, ColumnType]:
