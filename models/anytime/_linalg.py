@@ -69,18 +69,12 @@ def row_scores(terms: Float, coef: Float, intercept: Float) -> Float:
     the row or the number of rows, as it does with BLAS, whose kernels treat the last rows of a block differently.
     """
     rows = terms.shape[1]
-    # The sum over contiguous columns runs along the rows. One row alone would be summed along the terms.
-    if rows == 1:
-        terms = np.concatenate((terms, terms), axis=1)
-    elif not terms.flags.c_contiguous:
-        terms = np.ascontiguousarray(terms)
-    if len(intercept) == 1:
-        single: Float = np.einsum("tr,t->r", terms, coef[:, 0])[:rows, np.newaxis] + intercept
-        return single
-    scores = np.empty((rows, len(intercept)))
-    for p, each in enumerate(intercept):
-        scores[:, p] = np.einsum("tr,t->r", terms, coef[:, p])[:rows] + each
-    return scores
+    # With both in C order, the inner sum runs along the rows or the responses. A single product has neither.
+    terms, coef = np.ascontiguousarray(terms), np.ascontiguousarray(coef)
+    if rows == len(intercept) == 1:
+        terms = terms.repeat(2, axis=1)
+    sums: Float = np.einsum("tr,tp->pr", terms, coef)[:, :rows].T
+    return np.add(sums, intercept, order="C")
 
 
 NULL_EIGENVALUE = 1e-10

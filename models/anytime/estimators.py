@@ -40,6 +40,7 @@ from anytime.errors import (
     ValuesError,
     listed,
 )
+from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
@@ -50,7 +51,6 @@ from anytime.inference.prediction import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.moments.accumulate import dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
@@ -97,12 +97,15 @@ class _Restored:
             model.costs,
             np.array([each.explained_variance for each in expected]),
             None if None in errors else np.array(errors, dtype=np.float64),
+            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
+            tuple(self.chosen),
         )
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
     """Return true if the fit needs only the moments of the rows, else raise, as `available_if` expects."""
-    if estimator.family != "gaussian" and not (estimator.family == "auto" and is_regressor(estimator)):
+    auto = estimator.family == "auto"
+    if not (is_regressor(estimator) if auto else family_of(estimator.family).least_squares):
         raise AttributeError(
             "partial_fit requires least squares (family='gaussian'); a likelihood needs all rows at once"
         )
@@ -123,7 +126,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self,
         groups: GivenGroups = None,
         *,
-        family: FamilyName | Literal["auto"] = "auto",
+        family: FamilyName = "auto",
         method: Method = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
@@ -296,7 +299,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         estimator._given_groups = estimator._groups = model.groups
         estimator._names = list(model.groups.features)
         estimator._columns = np.arange(len(estimator._names))
-        estimator._target = Target(manifest.task, manifest.target, manifest.classes)
+        estimator._target = manifest.learned
         estimator._flat = len(manifest.target) == 1
         estimator.n_features_in_ = len(estimator._names)
         if estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
@@ -357,7 +360,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         y_checks = {}
         check_kind("y", y)
         if is_regressor(self):
-            y_checks = {"multi_output": self.family != "poisson", "y_numeric": True}
+            y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
@@ -455,7 +458,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
-        return TrainingRows(dataset, self._family(), folds, _seed(self.random_state), jobs, self._target)
+        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target)
 
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
@@ -704,7 +707,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     groups : the feature groups: path of a groups file, the same structure as a dict, a short form such as
         `{"a": ["age", "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A
         DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
-    family : "gaussian", which is "auto": least squares; or "poisson", for counts.
+    family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
+        "gamma", for amounts and durations above 0.
     method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
     doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
@@ -746,8 +750,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.family == "poisson":
-            tags.target_tags.positive_only, tags.target_tags.multi_output = True, False
+        family = family_of(self._family())
+        tags.target_tags.positive_only = bool(family.least >= 0)
+        tags.target_tags.multi_output = not family.one_column
         return tags
 
     @available_if(_learns_from_streams)  # type: ignore[untyped-decorator]
@@ -777,9 +782,13 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         if first:
             self._flat = y.ndim == 1
             default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-            if self._family() == "poisson" and (y[used] < 0).any():
-                raise TrainingError(f"y contains {y.min()}; family poisson expects counts, 0 or more")
-            self._target = Target("count" if self._family() == "poisson" else "regression", names or default)
+            family, learned = family_of(self._family()), y[used]
+            if not (valid := family.valid(learned)).all():
+                raise TrainingError(
+                    f"y contains {learned[~valid].min()}; family {family.label} expects {family.expected}"
+                )
+            task: Task = "count" if "count" in family.tasks else "regression"
+            self._target = Target(task, names or default, family=family.label)
         Y: Float = y.reshape(len(y), -1)
         if Y.shape[1] != len(self._target.columns):
             raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
@@ -803,7 +812,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
 
     def _shaped(self, scores: Float) -> Float:
-        expected = expected_responses(scores, self._family())
+        expected = family_of(self._family()).mean(scores)
         return expected[:, 0] if self._flat else expected
 
     def _family(self) -> FamilyName:
@@ -857,7 +866,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 remedy = "give all of them by classes=" if streamed else "expected 2 or more"
                 raise TrainingError(f"y has one class, {only!r}; {remedy}")
             task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
-            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()))
+            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()), self._family())
         new = [] if first and classes is None else np.setdiff1d(y[used], self.classes_).tolist()
         if new:
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
@@ -871,15 +880,15 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         scores = self._scores(X, budget)
         if scores.shape[1] > 1:
             return scores
-        return scores[:, 0] - 0.5 if self._family() == "gaussian" else scores[:, 0]
+        return scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
         if self.family == "auto":
-            return "binomial" if len(self.classes_) == 2 else "multinomial"
+            return family_names("binary" if len(self.classes_) == 2 else "multiclass")[0]
         return self.family
 
     def _likely(self, scores: Float) -> Float:
-        return class_probabilities(scores, self._family())
+        return family_of(self._family()).probabilities(scores)
 
     def predict_proba(self, X: Any, budget: float | None = None) -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.target import class_codes
-from anytime.types import FamilyName, Float, Index
+from anytime.types import Float, Index
 
 
 class FoldStream:
@@ -57,10 +57,6 @@ class FoldCounts:
 def fold_count(folds: int, rows: int) -> int:
     """Return the number of folds for some rows: at most one per row, and at least 1."""
     return max(min(folds, max(rows, 2)), 1)
-
-
-def stratified(family: FamilyName) -> bool:
-    return family in ("binomial", "multinomial")
 
 
 class FoldAssigner:

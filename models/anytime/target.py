@@ -8,25 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.errors import TrainingError, listed
+from anytime.families import Family, default_family, family_names, family_of
 from anytime.types import ColumnType, FamilyName, Float, Index, Label, Task
-
-FAMILY_TASKS: dict[FamilyName, Task] = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}
-"""The task of each family that has its own; "gaussian" serves both regression and classes."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The task, the target columns and the classes, if any."""
+    """The task, the target columns, the classes, if any, and the family, by default that of the task."""
 
     task: Task
     columns: tuple[str, ...]
     classes: tuple[Label, ...] | None = None
+    family: FamilyName | None = None
 
     @classmethod
-    def of_classes(cls, columns: tuple[str, ...], classes: Iterable[Label]) -> Target:
+    def of_classes(cls, columns: tuple[str, ...], classes: Iterable[Label], family: FamilyName | None = None) -> Target:
         """Return the target of some classes; one class alone is that of moments which others will join."""
         found = tuple(classes)
-        return cls("binary" if len(found) == 2 else "multiclass", columns, found)
+        return cls("binary" if len(found) == 2 else "multiclass", columns, found, family)
+
+    @property
+    def law(self) -> Family:
+        """Return the family, which states what the responses are."""
+        return family_of(self.family or default_family(self.task))
 
     @property
     def responses(self) -> tuple[str, ...]:
@@ -57,15 +61,18 @@ class Target:
 
 
 def check_family(family: FamilyName, target: Target) -> None:
-    if family == "gaussian" and target.task == "count":
-        raise TrainingError("family gaussian does not fit task count; choose family poisson, or task regression")
-    if family != "gaussian" and FAMILY_TASKS[family] != target.task:
-        kind = f"task {target.task}" if target.classes is None else f"{len(target.classes)} classes"
-        fitting = [name for name, task in FAMILY_TASKS.items() if task == target.task]
-        raise TrainingError(
-            f"family {family} does not fit target {listed(target.columns)} ({kind}); "
-            f"choose {' or '.join([*fitting, *(['gaussian'] if target.task != 'count' else [])])}"
-        )
+    """Raise TrainingError if a family does not fit the task or the columns of a target."""
+    law, task, columns = family_of(family), target.task, target.columns
+    if task not in law.tasks:
+        names = family_names(task)
+        if target.classes is not None:
+            what = f"target {listed(columns)} ({len(target.classes)} classes)"
+        else:
+            what = f"target {listed(columns)} (task {task})"
+            names += [f"task {each}" for each in law.tasks if each in ("regression", "count")]
+        raise TrainingError(f"family {family} does not fit {what}; choose {' or '.join(names)}")
+    if law.one_column and len(columns) > 1:
+        raise TrainingError(f"family {family} fits one target, and {len(columns)} are given; name one")
 
 
 def class_shares(means: Float) -> Float:

@@ -13,8 +13,8 @@ Bool: TypeAlias = NDArray[np.bool_]
 
 Task = Literal["regression", "binary", "multiclass", "count"]
 Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
-FamilyName = Literal["gaussian", "binomial", "multinomial", "poisson"]
-Link = Literal["identity", "logit", "softmax", "log"]
+FamilyName: TypeAlias = str
+"""The name of a family of `anytime.families`, with its parameter if it has one: "poisson"."""
 
 ColumnType = Literal["number", "integer", "bool", "text", "date"]
 """What the values of a raw column are; each may be missing."""

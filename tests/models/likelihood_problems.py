@@ -20,10 +20,13 @@ from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows
 from models.problems import any_groups, grouped, messy_table
 
-__all__ = ["KINDS", "METHODS", "OPTIMUM", "Case", "cases", "clean", "coefficients", "order_of", "responses"]
+__all__ = ["KINDS", "METHODS", "NUMBERS", "OPTIMUM", "Case", "cases", "clean", "coefficients", "order_of", "responses"]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
-KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson")
+NUMBERS: tuple[Family, ...] = ("poisson", "gamma", "negative-binomial:0.5")
+"""The families of one response that is no class."""
+
+KINDS: tuple[Family, ...] = ("binomial", "multinomial", *NUMBERS)
 
 OPTIMUM = 1e-5
 """Tolerance of coefficients, as a share of 1 and the largest.
@@ -55,15 +58,17 @@ class Case:
 
     @property
     def target(self) -> Target:
-        if self.family == "poisson":
-            return Target("count", ("y",))
+        if self.family in NUMBERS:
+            return Target("regression" if self.family == "gamma" else "count", ("y",))
         classes = tuple(range(max(2, self.Y.shape[1])))
         return Target("binary" if len(classes) == 2 else "multiclass", ("y",), classes)
 
 
 def responses(family: Family, signal: Float, rng: np.random.Generator) -> Float:
-    """Responses (rows, P) with these predictors (rows, K); every class has rows, some counts are not 0."""
-    if family == "poisson":
+    """Responses (rows, P) with these predictors (rows, K); every class has rows, amounts and some counts are not 0."""
+    if family == "gamma":
+        return rng.gamma(2.0, np.exp(np.clip(signal[:, :1], -3, 4)) / 2.0)
+    if family in NUMBERS:
         counts = rng.poisson(np.exp(np.clip(signal[:, :1], -3, 4))).astype(np.float64)
         counts[:2] += 1
         return counts

@@ -6,6 +6,9 @@ X is standardised, the responses are as they come, n is the sum of the weights, 
     F(G) = min r over the intercept alone - min r over the intercept and the columns of G
     b_g  = 1/n sum_i w_i (y_i - grad phi(W x_i)) x_ig                     Eq. 22, at the optimum of G
 
+For gamma and the negative binomial with their log link, the negative log-likelihood of a row is in the place of
+phi(W x_i) - y_i'W x_i, and its negative derivative in that of y_i - grad phi(W x_i).
+
 Every optimum begins at nothing and is found by damped Newton steps with explicit second derivatives. The multinomial
 keeps its K classes side by side: what is common to all of them costs nothing in the intercepts, and is left alone by
 the pseudo-inverse.
@@ -22,9 +25,12 @@ from scipy.special import expit, logsumexp, softmax
 
 from anytime.types import Float
 
-__all__ = ["Family", "LikelihoodRows", "Minimum", "hessians", "losses", "means"]
+__all__ = ["Family", "LikelihoodRows", "Minimum", "hessians", "losses", "means", "residuals"]
 
-Family = Literal["gaussian", "binomial", "multinomial", "poisson"]
+Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "negative-binomial:0.5"]
+
+SIZE = 2.0
+"""The negative binomial's number of failures, 1/dispersion."""
 
 NULL = 1e-13
 """Share of the largest eigenvalue under which one is zero."""
@@ -34,8 +40,13 @@ NULL = 1e-13
 
 
 def losses(family: Family, eta: Float, Y: Float) -> Float:
-    """phi(eta) - y'eta of each row."""
+    """phi(eta) - y'eta of each row, or the negative log-likelihood without what does not depend on eta."""
     phi: Float
+    if family == "gamma":
+        return np.asarray((eta + Y / np.exp(eta)).sum(axis=1))
+    if family == "negative-binomial:0.5":
+        p = SIZE / (SIZE + np.exp(eta))  # of a failure
+        return np.asarray(-(SIZE * np.log(p) + Y * np.log(SIZE * np.exp(eta) / (SIZE + np.exp(eta)))).sum(axis=1))
     if family == "gaussian":
         phi = (eta**2).sum(axis=1) / 2
     elif family == "binomial":
@@ -49,19 +60,29 @@ def losses(family: Family, eta: Float, Y: Float) -> Float:
 
 
 def means(family: Family, eta: Float) -> Float:
-    """Grad phi."""
+    """The expected responses."""
     found: Float = eta
     if family == "binomial":
         found = expit(eta)
     elif family == "multinomial":
         found = softmax(eta, axis=1)
-    elif family == "poisson":
+    elif family not in ("gaussian", "multinomial"):
         found = np.exp(eta)
     return found
 
 
-def hessians(family: Family, eta: Float) -> Float:
-    """Second derivatives of phi, (rows, P, P)."""
+def residuals(family: Family, eta: Float, Y: Float) -> Float:
+    """The negative derivative of the loss: y - grad phi, times the derivative of phi's argument if that is not eta."""
+    found: Float = Y - means(family, eta)
+    if family == "gamma":
+        found = found / means(family, eta)
+    elif family == "negative-binomial:0.5":
+        found = found / (1 + means(family, eta) / SIZE)
+    return found
+
+
+def hessians(family: Family, eta: Float, Y: Float) -> Float:
+    """Second derivatives of the loss, (rows, P, P)."""
     rows, P = eta.shape
     if family == "gaussian":
         return np.tile(np.eye(P), (rows, 1, 1))
@@ -69,6 +90,10 @@ def hessians(family: Family, eta: Float) -> Float:
     if family == "multinomial":
         return np.array([np.diag(own) - np.outer(own, own) for own in p])
     curved: Float = p if family == "poisson" else expit(eta) * expit(-eta)
+    if family == "gamma":
+        curved = Y / p
+    elif family == "negative-binomial:0.5":
+        curved = (Y + SIZE) * SIZE * p / (SIZE + p) ** 2
     return curved[:, :, np.newaxis]
 
 
@@ -119,7 +144,7 @@ class LikelihoodRows:
 
     def gradient(self, selected: Sequence[int], columns: Sequence[int]) -> Float:
         """b_g at the optimum of the selected columns, (columns, P)."""
-        residual = self.Y - means(self.family, self._eta(selected))
+        residual = residuals(self.family, self._eta(selected), self.Y)
         gradient: Float = self.X[:, list(columns)].T @ (self.w[:, np.newaxis] * residual)
         return gradient
 
@@ -154,7 +179,7 @@ class LikelihoodRows:
 
     def _hessian(self, columns: Sequence[int], eta: Float) -> Float:
         """Second derivatives of r in all coefficients, that of column j and response p at j P + p."""
-        Z, h = self._design(columns), hessians(self.family, eta)
+        Z, h = self._design(columns), hessians(self.family, eta, self.Y)
         d, P = Z.shape[1], eta.shape[1]
         H = np.einsum("i,ij,ipq,ik->jpkq", self.w, Z, h, Z, optimize=True).reshape(d * P, d * P)
         penalised: Float = H + np.diag(np.repeat([0.0, *[self.alpha] * (d - 1)], P))
@@ -173,7 +198,7 @@ class LikelihoodRows:
         value = self._objective(columns, theta)
         for _ in range(500):
             eta = Z @ theta
-            gradient = ridge * theta - Z.T @ (self.w[:, np.newaxis] * (self.Y - means(self.family, eta)))
+            gradient = ridge * theta - Z.T @ (self.w[:, np.newaxis] * residuals(self.family, eta, self.Y))
             step = -(_inverse(self._hessian(columns, eta)) @ gradient.ravel()).reshape(theta.shape)
             promised = -float(np.sum(gradient * step))
             if promised <= 1e-20 * (1 + abs(value)):  # rounding leaves 1e-25; the last step squares the rest

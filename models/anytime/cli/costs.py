@@ -112,7 +112,7 @@ def costs(
         if written:
             print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
-        why = "the model has no moments" if loaded.manifest.family == "gaussian" else "a likelihood needs --data"
+        why = "the model has no moments" if loaded.manifest.learned.law.least_squares else "a likelihood needs --data"
         remark(f"the new sequence is estimated from the gains of the steps, as {why}")
     if check and changed.lost > tolerance:
         remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")

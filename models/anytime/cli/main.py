@@ -41,6 +41,7 @@ COMMANDS = {
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
+    "report": ("report_page", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
     "compare": ("compare", "Compare the selection methods on one table."),
     "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
@@ -52,6 +53,14 @@ COMMANDS = {
 }
 """Commands of the library: the module with the function of that name, and the help text."""
 
+SECTIONS = {
+    "Train": ("groups", "train", "basis", "moments", "compare"),
+    "Decide": ("show", "predict", "evaluate", "report", "what-if", "plot", "certify"),
+    "Serve": ("demo", "serve", "export"),
+    "Maintain": ("profile", "costs", "resequence"),
+    "Papers": ("reproduce",),
+}
+"""The commands in the help, by what they are for."""
 
 EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a command."
 
@@ -93,11 +102,16 @@ class _Commands(TyperGroup):
         return items or super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        lines = [(name, text) for name, (_, text) in COMMANDS.items()]
-        others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
-        lines += [(name, _summary(name)) for name in others]
-        with formatter.section("Commands"):
-            formatter.write_dl(lines)
+        texts = {name: text for name, (_, text) in COMMANDS.items()}
+        texts |= {name: _summary(name) for name in self.list_commands(ctx) if name not in COMMANDS}
+        placed = {name for names in SECTIONS.values() for name in names}
+        sections = SECTIONS | {"Others": tuple(name for name in texts if name not in placed)}
+        width = max(map(len, texts))
+        for title, names in sections.items():
+            lines = [(name.ljust(width), texts[name]) for name in names if name in texts]
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
 
 def _print_version(wanted: bool) -> None:

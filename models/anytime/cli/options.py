@@ -13,9 +13,10 @@ import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
+from anytime.families import FAMILIES, default_family, family_of
 from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp
-from anytime.types import ColumnType, Task
+from anytime.types import ColumnType, FamilyName, Task
 
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
@@ -63,6 +64,14 @@ Folds = Annotated[
     int,
     typer.Option(
         help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
+    ),
+]
+FamilyOption = Annotated[
+    FamilyName | None,
+    typer.Option(
+        help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
+        "--task count.",
+        autocompletion=_candidates(*FAMILIES),
     ),
 ]
 Query = Annotated[
@@ -280,6 +289,16 @@ def checked_basis(basis: str | None) -> str | None:
     if basis is not None:
         parsed_basis(basis)
     return basis
+
+
+def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> FamilyName:
+    """Return the stated family, or that of the task; raise TrainingError if there is no such family."""
+    if family is None:
+        return "gaussian" if task == "auto" else default_family(task)
+    try:
+        return family_of(family).label
+    except TrainingError as error:
+        raise TrainingError(f"--{error}") from None
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:

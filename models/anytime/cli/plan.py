@@ -90,10 +90,7 @@ class TrainPlan(FitPlan):
 
     min_level_rows: options.MinLevelRows = "auto"
     rows: options.RowsOfCall = None
-    family: Annotated[
-        FamilyName | None,
-        typer.Option(help="Fit this likelihood; the default is gaussian (least squares), or poisson for --task count."),
-    ] = None
+    family: options.FamilyOption = None
     method: Annotated[
         Method, typer.Option(help="Select groups by this criterion; sparse: by entry on the Group Lasso path.")
     ] = Options.method
@@ -124,7 +121,7 @@ class TrainPlan(FitPlan):
 
     @property
     def likelihood(self) -> FamilyName:
-        return self.family or ("poisson" if self.task == "count" else "gaussian")
+        return options.checked_family(self.family, self.task)
 
     @cached_property
     def training(self) -> Options:

@@ -22,8 +22,9 @@ from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
+from anytime.families import family_names, family_of
 from anytime.features.expansion import Expansion
-from anytime.folds import fold_count, stratified
+from anytime.folds import fold_count
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
@@ -34,7 +35,6 @@ from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.resequencing import Retrained, moments_of_groups
 from anytime.training.rows import TrainingRows
-from anytime.types import FamilyName
 
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
@@ -112,14 +112,14 @@ class TableSource(TrainingRows):
         with progress(f"reading {self.name}", self.rows) as advance:
             if cluster is None:
                 return self.summed(groups, advance, checkpoint)
-            by_class = stratified(self.family)
+            by_class = self.target.law.by_class
             return cluster.moments(self.dataset, self.folds, seed=self.seed, stratified=by_class, progress=advance)
 
     def observed(self) -> Observations | None:
         cluster = self.backend.cluster
-        if cluster is None or self.family == "gaussian":
+        if cluster is None or self.target.law.least_squares:
             return super().observed()
-        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=stratified(self.family))
+        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=self.target.law.by_class)
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,10 @@ def open_table_source(
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
     remark_missing(found)
-    note = _note(found, known, plan.likelihood)
+    note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
     return TableSource(
         dataset,
-        plan.likelihood,
         folds,
         plan.seed,
         plan.jobs,
@@ -252,12 +251,12 @@ def open_table_source(
     )
 
 
-def _note(found: Survey, target: Target, family: FamilyName) -> str:
+def _note(found: Survey, target: Target) -> str:
     """Return the classes, or a hint that the target might be classes."""
     if target.classes is not None:
-        likelihood = "binomial" if len(target.classes) == 2 else "multinomial"
+        likelihood = family_names(target.task)[0]
         hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
-        return f", classes {', '.join(map(str, target.classes))}{hint * (family == 'gaussian')}"
+        return f", classes {', '.join(map(str, target.classes))}{hint * target.law.least_squares}"
     count = len(found.values[0])
     few_integers = len(target.columns) == 1 and found.types[target.columns[0]] == "integer" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""
@@ -266,7 +265,7 @@ def _note(found: Survey, target: Target, family: FamilyName) -> str:
 def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     stored = StoredMoments.load(data)
     record = stored.record
-    if plan.likelihood != "gaussian":
+    if not family_of(plan.likelihood).least_squares:
         raise TrainingError(
             f"family {plan.likelihood!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
         )
@@ -329,12 +328,12 @@ def open_calibration(calibrate: Path, source: Source, coverage: float, tables: T
 def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> Retrained | None:
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     manifest = model.manifest
-    if refit.data is None or manifest.family == "gaussian":
+    target = manifest.learned
+    if refit.data is None or target.law.least_squares:
         return None
-    target = Target(manifest.task, manifest.target, manifest.classes)
     dataset, found = checked_dataset(
         Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
     remark_missing(found)
-    source = TableSource(dataset, manifest.family, 1, 0, refit.jobs, target, found.used)
+    source = TableSource(dataset, 1, 0, refit.jobs, target, found.used)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.model import Model, affordable
@@ -79,7 +80,8 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     """
     priced = model.groups.with_costs(groups)
     staying = _order(model, priced)
-    learnable = data is not None if model.manifest.family != "gaussian" else model.moments is not None
+    squares = family_of(model.manifest.family).least_squares
+    learnable = model.moments is not None if squares else data is not None
     if not learnable:
         return Drift(staying, _sorted(model, staying, priced), estimated=True)
     moving = _order(resequence(model, priced, data=data), priced)

@@ -100,16 +100,18 @@ def valid_weights(weights: Float) -> Bool:
 def responses(batch: Batch, target: Target, kept: Bool) -> Float:
     """Return the responses of the `kept` rows (rows,), as (kept rows, P): numbers, or indicators of the classes.
 
-    Raises TableError for an infinite target, a negative count, or a class that is not one of the target's.
+    Raises TableError for an infinite target, a response that the family excludes, or a class that is not the target's.
     """
     classes, name = target.classes, target.columns[0]
     if classes is None:
         for column in target.columns:
             check_finite(batch, column)
         Y = np.column_stack([np.asarray(batch.column(column), dtype=np.float64)[kept] for column in target.columns])
-        if target.task == "count" and (Y < 0).any():
-            row = batch.start + int(np.flatnonzero(kept)[np.flatnonzero((Y < 0).any(axis=1))[0]])
-            raise TableError(f"target {name!r} is negative in row {row}; expected counts")
+        valid = target.law.valid(Y)
+        if not valid.all():
+            place = np.flatnonzero(~valid.all(axis=1))[0]
+            row, value = batch.start + int(np.flatnonzero(kept)[place]), Y[place, 0]
+            raise TableError(f"target {name!r} is {value:.6g} in row {row}; expected {target.law.expected}")
         return Y
     labels = batch.column(name)[kept]
     indicated = classes[1:] if len(classes) == 2 else classes

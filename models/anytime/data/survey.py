@@ -24,10 +24,11 @@ from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError, TrainingError, clipped, suggestion
+from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
 from anytime.groups import ColumnBasis, FeatureGroups
-from anytime.target import FAMILY_TASKS, Target, check_family
+from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
 
 MAX_CLASSES = 1000
@@ -179,8 +180,8 @@ def settle_target(
     target has one value only, or does not fit the task.
     """
     columns, several = found.columns, len(found.columns) > 1
-    if task == "auto" and family in FAMILY_TASKS:
-        task = FAMILY_TASKS[family]
+    if task == "auto" and family is not None and len(family_of(family).tasks) == 1:
+        (task,) = family_of(family).tasks
     for name, values in zip(columns, found.values, strict=True):
         if found.types[name] == "text":
             _check_text(found, name, values)
@@ -193,13 +194,17 @@ def settle_target(
         raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
     if task == "auto":
         task = "regression" if several else _guessed_task(found)
-    if task == "count" and min(found.values[0]) < 0:
-        raise TableError(
-            f"{found.table}: target {columns[0]!r} holds {min(found.values[0])}; expected counts, 0 or more"
-        )
-    target = Target(task, columns) if task in ("regression", "count") else _class_target(found, task, partial=partial)
-    if family is not None:
+    family = default_family(task) if family is None else family
+    if task not in ("regression", "count"):
+        target = replace(_class_target(found, task, partial=partial), family=family)
         check_family(family, target)
+        return target
+    target = Target(task, columns, family=family)
+    check_family(family, target)
+    for name, values in zip(columns, found.values, strict=True):
+        known = np.array(sorted(values), dtype=np.float64)
+        if (wrong := known[~target.law.valid(known)]).size:
+            raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.law.expected}")
     return target
 
 

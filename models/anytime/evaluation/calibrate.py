@@ -28,7 +28,7 @@ from anytime.inference.conformal import (
 )
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
-from anytime.target import Target, class_codes
+from anytime.target import class_codes
 from anytime.types import Float
 
 
@@ -37,8 +37,7 @@ def held_out(
 ) -> tuple[Dataset, Survey]:
     """Return a checked dataset of a table with the model's columns, and what the table holds."""
     manifest = model.manifest
-    target = Target(manifest.task, manifest.target, manifest.classes)
-    return checked_dataset(Dataset(table, model.groups, target, manifest.query, weights, drop_missing))
+    return checked_dataset(Dataset(table, model.groups, manifest.learned, manifest.query, weights, drop_missing))
 
 
 def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:

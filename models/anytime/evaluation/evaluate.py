@@ -12,7 +12,7 @@ from anytime.data.formats import Table
 from anytime.errors import TableError
 from anytime.evaluation.calibrate import held_out, measured
 from anytime.evaluation.classes import ClassMeasures, class_measures
-from anytime.glm.families import FAMILIES, deviances
+from anytime.families import family_of
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
@@ -111,7 +111,7 @@ def evaluate(
 def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> Evaluation:
     manifest, query = model.manifest, dataset.query
     deviance = None
-    if manifest.family == "gaussian":
+    if family_of(manifest.family).least_squares:
         moments = table_moments(dataset, n_jobs=n_jobs)
         explained, mse, r2, risk = held_out_curve(model.prefixes, moments)
         rows = moments.rows
@@ -169,7 +169,7 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
 def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
     """Return a stopping rule: the error of every prefix on a checked dataset with training's features and target."""
     name = Path(dataset.table.name).name
-    if family != "gaussian":
+    if not family_of(family).least_squares:
         return HoldOut(name, lambda models: _likelihood_curve(models, family, dataset)[1])
 
     def errors(models: PrefixModels) -> Float:
@@ -188,7 +188,7 @@ def _likelihood_curve(
     The null deviance is that of the table's own mean responses, None if they are constant. The loss is linear in the
     responses, so its mean at their base rate is the saturated loss of their mean.
     """
-    family = FAMILIES[name]
+    family = family_of(name)
     deviance, squares, count = np.zeros(models.steps + 1), np.zeros(models.steps + 1), 0
     weight, saturated, mean = 0.0, 0.0, np.zeros(len(models.intercept))
     low, high = np.full(len(mean), np.inf), np.full(len(mean), -np.inf)
@@ -202,7 +202,7 @@ def _likelihood_curve(
         low = np.minimum(low, Y.min(axis=0, initial=np.inf))
         high = np.maximum(high, Y.max(axis=0, initial=-np.inf))
         for prefix, scores in enumerate(models.predict_all(rows.X[used])):
-            deviance[prefix] += w @ deviances(family, scores, Y)
+            deviance[prefix] += w @ family.deviances(scores, Y)
             with np.errstate(over="ignore"):  # a prediction may be extreme on some row
                 squares[prefix] += w @ np.square(family.mean(scores) - Y).mean(axis=1)
     _check_weight(dataset, weight)

@@ -17,6 +17,7 @@ from anytime.errors import AnytimeError, ValuesError, clipped, file_error
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.compare import Comparison
 from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
+from anytime.families import family_of
 from anytime.model.model import Model
 from anytime.types import Float
 
@@ -55,17 +56,16 @@ def plot_model(model: Model, path: Path) -> None:
     steps = model.manifest.steps
     explained = np.array([model.expected(prefix).r2 for prefix in range(model.steps + 1)], dtype=np.float64)
     unit = model.groups.cost_unit
-    gaussian = model.manifest.family == "gaussian"
-    label = "R² (training)" if gaussian else "deviance explained (training)"
+    family = family_of(model.manifest.family)
     style = {"where": "post", "color": "black", "marker": "o", "markersize": 3}
     axes[0].step(model.costs, explained, **style)
     _draw_bound(axes[0], model)
-    axes[0].set(ylabel=label, title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
+    axes[0].set(ylabel=f"{family.explained} (training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
         errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
         axes[1].step(model.costs, errors, linestyle="--", **style)
-        axes[1].set(ylabel=f"cross-validated {'error' if gaussian else 'deviance'}", ylim=(0, None))
+        axes[1].set(ylabel=f"cross-validated {family.error}", ylim=(0, None))
     axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
     write_figure(figure, path)
 
@@ -193,7 +193,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         below.set(yticks=[], ylim=(0, None))
         for side in ("top", "right", "left"):
             below.spines[side].set_visible(False)
-    what = {"identity": "score", "log": "logarithm of the count"}.get(model.manifest.link, "log-odds")
+    what = family_of(model.manifest.family).link.score
     if len(scores) > 1:
         figure.axes[0].legend(fontsize=7)
     scored = f" of {'class ' * (model.manifest.classes is not None)}{scores[0]}" if len(scores) == 1 else ""

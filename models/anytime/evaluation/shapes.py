@@ -16,6 +16,7 @@ from anytime.errors import ValuesError, suggestion
 from anytime.features.bases import ShapeLevel
 from anytime.features.expansion import Column, Columns
 from anytime.model.model import Model
+from anytime.model.notebook import frame_of
 from anytime.types import Float, Index, Label
 
 GRID = 200
@@ -68,6 +69,16 @@ class ColumnShape:
     other: Level | None
     missing: Level | None
     quantiles: tuple[float, ...] | None
+
+    def to_frame(self) -> Any:
+        """Return the corners of the line, or the levels with their shares of the rows, and their contributions."""
+        if self.points:
+            columns = {"x": [each.x for each in self.points], "contribution": [p.contribution for p in self.points]}
+            return frame_of(columns)
+        named = [(str(each.level), each) for each in self.levels]
+        named += [(name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each]
+        columns = {"level": [name for name, _ in named], "share": [each.share for _, each in named]}
+        return frame_of(columns | {"contribution": [each.contribution for _, each in named]})
 
     def values(self) -> Float:
         """Return equally likely values of the column, ascending, for a histogram."""

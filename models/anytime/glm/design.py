@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from anytime.glm.families import Family
+from anytime.families import Family
 from anytime.moments.moments import Gram
 from anytime.types import Float, Index
 

@@ -293,11 +293,14 @@ class BlockView(View):
 
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
-        bends = [family.bend(eta.astype(block.Z.dtype, copy=False)) for eta, block in zip(etas, blocks, strict=True)]
+        curvatures = [
+            family.hessian_product(eta.astype(block.Z.dtype, copy=False), block.Y)
+            for eta, block in zip(etas, blocks, strict=True)
+        ]
 
         def product(direction: Float) -> Float:
             def of_block(i: int) -> Float:
-                curved, w = bends[i](self._predictors(blocks[i], direction)), blocks[i].weights
+                curved, w = curvatures[i](self._predictors(blocks[i], direction)), blocks[i].weights
                 return self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])
 
             return self._mean(of_block)
@@ -431,7 +434,7 @@ class BlockView(View):
 
     def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta), row_block.weights
+        h, w = self.design.family.hessian(eta, row_block.Y[rows]), row_block.weights
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
 
 

@@ -10,9 +10,9 @@ G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section 2.2). Every prefix has its
 marginal: it covers the average row, not every subset of rows, and not all prefixes at once. It applies to whichever
 prefix answers, provided that the interruption does not depend on the row.
 
-Numbers are scored in training standard deviations, counts in Poisson standard deviations, and classes by one minus the
-probability of the true class. `predicted` is what a model outputs: probabilities (rows, classes), or expected
-responses (rows, P).
+Numbers are scored in standard deviations: of the training responses for least squares, else those that the family
+expects of a response with this mean. Classes are scored by one minus the probability of the true class. `predicted` is
+what a model outputs: probabilities (rows, classes), or expected responses (rows, P).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from itertools import compress
 import numpy as np
 
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.model.model import Model
-from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index, Label
 
@@ -80,8 +80,8 @@ def conformal_threshold(scores: Float, coverage: float) -> float:
 def residual_scores(Y: Float, fitted: Float, scale: Float) -> Float:
     """Return scores (m,) of numbers: max over p of |y_p - fitted_p| / scale_p, which covers all responses jointly.
 
-    `Y` and `fitted` are (m, P). `scale` is positive: (P,) training standard deviations, or the square roots of expected
-    counts (m, 1), with which the scores are the Pearson residuals of a Poisson.
+    `Y` and `fitted` are (m, P). `scale` is positive: (P,) training standard deviations, or those of a family
+    (m, 1), with which the scores are Pearson residuals.
     """
     return np.asarray((np.abs(Y - fitted) / scale).max(axis=1))
 
@@ -139,8 +139,13 @@ def expected_calibration_error(confidence: Float, right: Float, bins: int = 15) 
 
 def model_outputs(model: Model, scores: Float) -> Float:
     """Return the probabilities or expected responses of a prefix with these scores (rows, P)."""
-    outputs = expected_responses if model.manifest.classes is None else class_probabilities
-    return outputs(scores, model.manifest.family)
+    family = family_of(model.manifest.family)
+    return family.mean(scores) if model.manifest.classes is None else family.probabilities(scores)
+
+
+def _deviation(model: Model, predicted: Float) -> Float:
+    """Return the standard deviations that intervals are measured in, which broadcast to `predicted` (rows, P)."""
+    return family_of(model.manifest.family).deviation(predicted, model.prefixes.response_scale)
 
 
 def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:
@@ -150,20 +155,15 @@ def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:
     """
     # `conformal_threshold` checks that the result is finite.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        match model.manifest.task:
-            case "regression":
-                return residual_scores(Y, predicted, model.prefixes.response_scale)
-            case "count":
-                return residual_scores(Y, predicted, np.sqrt(predicted))
-            case _:
-                return class_scores(predicted, class_codes(Y))
+        if model.manifest.classes is not None:
+            return class_scores(predicted, class_codes(Y))
+        return residual_scores(Y, predicted, _deviation(model, predicted))
 
 
 def covering_intervals(model: Model, predicted: Float, threshold: float) -> Float:
-    """Return lower and upper ends (rows, P, 2), for numbers and counts; callers check for overflow."""
-    if model.manifest.task == "count":
-        return np.maximum(residual_intervals(predicted, threshold, np.sqrt(predicted)), 0.0)
-    return residual_intervals(predicted, threshold, model.prefixes.response_scale)
+    """Return lower and upper ends (rows, P, 2) of responses that are not classes; callers check for overflow."""
+    ends = residual_intervals(predicted, threshold, _deviation(model, predicted))
+    return np.maximum(ends, family_of(model.manifest.family).least)
 
 
 def coverings(model: Model, predicted: Float, Y: Float, threshold: float) -> tuple[Bool, Float]:

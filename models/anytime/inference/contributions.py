@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from anytime.inference.subsets import MAX_SETS
 from anytime.model.model import Model
+from anytime.model.notebook import frame_of
 from anytime.types import Float, Index
 
 PRODUCTS = 2**20
@@ -42,6 +43,16 @@ class Contributions:
     intercept: Any
     groups: dict[str, Any]
     features: dict[str, Any]
+
+    def to_frame(self, of: Literal["groups", "features"] = "groups") -> Any:
+        """Return a frame with a column for each group or feature; of several scores `name_0`, `name_1`, ..."""
+        parts: dict[str, Any] = self.groups if of == "groups" else self.features
+        found: dict[str, Any] = {}
+        scores = np.size(self.intercept)
+        for name, values in parts.items():
+            flat = np.reshape(np.asarray(values, dtype=np.float64), (-1, scores))
+            found |= {f"{name}_{p}" if scores > 1 else name: flat[:, p] for p in range(scores)}
+        return frame_of(found)
 
 
 def contributions(

@@ -35,6 +35,7 @@ from anytime.inference.subsets import ArrivedModel, arrived_model, checked_polic
 from anytime.inference.values import numbers_of, plain_values
 from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
+from anytime.model.notebook import captioned, html_table
 from anytime.types import Bool, Float, Index, Policy, Reason
 
 if TYPE_CHECKING:
@@ -126,6 +127,23 @@ class Answer:
     contributions: Contributions | None = None
     ages: dict[str, float] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        shown = {
+            "prediction": reprlib.repr(self.prediction),
+            "probabilities": None if self.probabilities is None else reprlib.repr(self.probabilities),
+            "interval": self.interval,
+            "prediction_set": self.prediction_set,
+            "groups": ", ".join(self.groups) or "none (the base rate)",
+            "step": f"{self.prefix} of {self.steps}",
+            "cost": f"{self.cost:g}",
+            "missing": ", ".join(self.missing),
+            "imputed": ", ".join(self.imputed),
+            "clamped": ", ".join(self.clamped),
+            "note": self.note,
+        }
+        rows = [[name, value] for name, value in shown.items() if value not in (None, "")]
+        return captioned(f"answer of {self.model} {self.version}".rstrip(), html_table(["", ""], rows, words=(0, 1)))
+
     def with_note(self, note: str) -> Self:
         """Return the answer with one more note, before the one that it has; all have at most 300 characters."""
         return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
@@ -180,6 +198,13 @@ class Prediction:
         """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
         self._advance()
+
+    def __repr__(self) -> str:
+        received = ", ".join(self.received) or "no group"
+        return f"<Prediction by {self.model.name} of {self.rows} rows: {received}; prefix {self.prefix}>"
+
+    def _repr_html_(self) -> str:
+        return captioned(repr(self)[1:-1])
 
     @property
     def rows(self) -> int:

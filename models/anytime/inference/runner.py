@@ -232,6 +232,9 @@ class Runner(Generic[Answers]):
                 for prediction in run.predictions:
                     prediction.answer()
 
+    def __repr__(self) -> str:
+        return f"<Runner of {', '.join(model.name for model in self.models)}>"
+
     def run(
         self,
         x: Any,

@@ -24,6 +24,7 @@ from anytime.inference.conformal import class_members, covering_intervals, model
 from anytime.inference.contributions import Contributions
 from anytime.inference.subsets import arrived_model, checked_policy, usable
 from anytime.model.model import Expected, checked_budget
+from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
 
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
     from anytime.inference.prediction import LoadedModel, Prediction
 
 
-@dataclass(frozen=True, eq=False)
+SHOWN = 20
+"""Rows of an answer that a notebook shows."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class TableAnswer:
     """Predictions for rows of a table, and what they are based on; axis 0 of each array is the rows.
 
@@ -70,8 +75,39 @@ class TableAnswer:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def to_frame(self) -> Any:
+        """Return a row for each prediction, with probabilities, intervals and contributions where there are some."""
+        return frame_of(_columns(self))
+
+    def _repr_html_(self) -> str:
+        columns = {name: values[:SHOWN].tolist() for name, values in _columns(self).items()}
+        more = f", the first {SHOWN}" * (len(self) > SHOWN)
+        used = ", ".join(self.groups) or "no group (the base rate)"
+        rows = ([digits(x) if isinstance(x, float) else x for x in row] for row in zip(*columns.values(), strict=True))
+        return captioned(f"{len(self)} rows{more}: {used}; cost {self.cost:g}", html_table(list(columns), rows))
+
     def __repr__(self) -> str:
         return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"
+
+
+def _columns(answer: TableAnswer) -> dict[str, Any]:
+    """Return the predictions of an answer as columns (rows,), with probabilities or intervals where there are some."""
+    found: dict[str, Any] = {}
+
+    def add(name: str, values: NDArray[Any]) -> None:
+        flat = values.reshape(len(answer), -1)
+        ends = [""] if flat.shape[1] == 1 else [f"_{k}" for k in range(flat.shape[1])]
+        found.update({f"{name}{end}": flat[:, k] for k, end in enumerate(ends)})
+
+    add("prediction", answer.prediction)
+    if answer.probabilities is not None:
+        add("probability", answer.probabilities)
+    if answer.interval is not None:
+        add("low", answer.interval[..., 0])
+        add("high", answer.interval[..., 1])
+    for name, values in () if answer.contributions is None else answer.contributions.groups.items():
+        add(f"contribution_{name}", values)
+    return found
 
 
 def joined(answers: Sequence[TableAnswer]) -> TableAnswer:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from anytime.model.notebook import digits, frame_of, html_table
 from anytime.types import Float, Index
 
 Shape = Literal["trapezoid", "step"]
@@ -22,11 +23,32 @@ class Curve:
     costs : (steps + 1,) cumulative cost.
     explained_variance : (steps + 1,) F on the standardised training data, at most half the number of responses.
     cv_error : (steps + 1,) cross-validated mean squared error in target units, or None without cross-validation.
+    r2 : (steps + 1,) R² on the training rows, or None where the target is constant.
+    groups : the chosen group of each step, (steps,); empty if it is not known.
     """
 
     costs: Float
     explained_variance: Float
     cv_error: Float | None = None
+    r2: Float | None = None
+    groups: tuple[str, ...] = ()
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        groups = self.groups or ("",) * (len(self.costs) - 1)
+        columns = {"cost": self.costs, "explained_variance": self.explained_variance, "r2": self.r2}
+        columns |= {"cv_error": self.cv_error}
+        known = {name: values.tolist() for name, values in columns.items() if values is not None}
+        return {"step": list(range(len(self.costs))), "group": ["(base rate)", *groups], **known}
+
+    def to_frame(self) -> Any:
+        """Return a frame with a row for each prefix, of whatever frame library is installed."""
+        return frame_of(self._columns)
+
+    def _repr_html_(self) -> str:
+        columns = self._columns
+        rows = ([k, name, *map(digits, values)] for k, name, *values in zip(*columns.values(), strict=True))
+        return html_table(list(columns), rows, words=(1,))
 
 
 PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)

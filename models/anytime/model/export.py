@@ -50,6 +50,7 @@ from typing import Any
 import numpy as np
 
 from anytime.errors import ArtifactError
+from anytime.families import family_of
 from anytime.features.bases import Form
 from anytime.features.expansion import Column, Side
 from anytime.model.model import GroupPosition, Model, ProductPosition
@@ -171,9 +172,6 @@ def c_source(model: Model) -> str:
     places = model.places
     starts = [0, *accumulate(len(place.features) for place in places.values())]
     errors = [model.expected(prefix).cv_error for prefix in range(model.steps + 1)]
-    rule: str = manifest.link
-    if manifest.classes is not None and manifest.family == "gaussian":
-        rule = "second indicator" if scores == 1 else "indicators"
     values = {
         "name": name,
         "NAME": name.upper(),
@@ -214,7 +212,7 @@ def c_source(model: Model) -> str:
             parts |= {"inputs": C_INPUTS, "defined": parts["defined"] + C_PAIRS, "products": C_PRODUCTS}
             kept = C_KEPT
         parts["expanded"] = checked + C_EXPANDED.replace("${below}", below).replace("${kept}", kept)
-    parts["output_code"] = OUTPUT_CODE[rule]
+    parts["output_code"] = family_of(manifest.family).output_code(manifest.classes is not None, scores)
     return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
 
 
@@ -687,37 +685,3 @@ C_PRODUCTS = """
             : ${name}_factor(p, 0, u) * ${name}_factor(p, 1, v) - ${name}_means[term];
     }"""
 """C code that stores the products that a group completes."""
-
-OUTPUT_CODE = {
-    "identity": """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = scores[r];""",
-    "log": """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
-    "logit": """\
-    output[1] = 1 / (1 + exp(-scores[0]));
-    output[0] = 1 - output[1];""",
-    "softmax": """\
-    ANYTIME_REAL largest = scores[0], total = 0;
-    for (size_t r = 1; r < ${NAME}_OUTPUTS; r++)
-        largest = scores[r] > largest ? scores[r] : largest;
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += output[r] = exp(scores[r] - largest);
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] /= total;""",
-    "second indicator": """\
-    if (!isfinite(scores[0]))
-        return 0;
-    output[1] = scores[0] < 0 ? 0 : scores[0] > 1 ? 1 : scores[0];
-    output[0] = 1 - output[1];""",
-    "indicators": """\
-    ANYTIME_REAL total = 0;
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += output[r] = scores[r] < 0 ? 0 : scores[r];
-    if (!isfinite(total))
-        return 0;
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = total > 0 ? output[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;""",
-}
-"""C code that maps scores to outputs, by rule."""

@@ -18,13 +18,14 @@ from pydantic import ValidationError
 
 from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError, GroupsError, TrainingError
+from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Manifest, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
-from anytime.target import Target, check_family
+from anytime.target import check_family
 
 MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
 
@@ -162,7 +163,7 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     }
     if any(name.startswith("moments.") for name in arrays):
         shapes |= packed_shapes(arrays, "moments.", D, P)
-    if manifest.family != "gaussian":
+    if not family_of(manifest.family).least_squares:
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
         stored = arrays.get("curvature.prefixes", np.empty(0)).size
@@ -203,7 +204,7 @@ def _check_manifest(manifest: Manifest) -> None:
             f"has a certificate of {len(certificate.bounds)} bounds and {len(certificate.exact)} flags; expected "
             f"{prefixes} of each, one per prefix: train or certify it again"
         )
-    target = Target(manifest.task, manifest.target, manifest.classes)
+    target = manifest.learned
     if not target.is_consistent or len(target.responses) != len(manifest.responses):
         raise _damaged(
             f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which do not fit "
@@ -213,3 +214,6 @@ def _check_manifest(manifest: Manifest) -> None:
         check_family(manifest.family, target)
     except TrainingError as error:
         raise _damaged(f"has family {manifest.family!r}, which does not fit task {manifest.task!r}") from error
+    link = family_of(manifest.family).link.name
+    if manifest.link != link:
+        raise _damaged(f"has link {manifest.link!r}; family {manifest.family!r} has {link!r}")

@@ -9,10 +9,13 @@ import operator
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
 
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
-from anytime.types import FamilyName, Label, Link, Method, Task
+from anytime.model.notebook import digits, html_table
+from anytime.target import Target
+from anytime.types import FamilyName, Label, Method, Task
 
 FORMAT = 1
 """Format number that this library writes and reads."""
@@ -98,6 +101,13 @@ class Certificate(_Record):
     nodes: int = Field(ge=1)
     seconds: float | None = Field(default=None, ge=0)
 
+    def _repr_html_(self) -> str:
+        rows = (
+            [k, digits(bound), "yes" if exact else "no"]
+            for k, (bound, exact) in enumerate(zip(self.bounds, self.exact, strict=True))
+        )
+        return html_table(["prefix", "largest F of any set of this cost", "exact"], rows, words=(2,))
+
 
 class Redundant(_Record):
     """Columns that add nothing: constant in training, or linear combinations of earlier columns."""
@@ -157,7 +167,7 @@ class Manifest(_Record):
     version: str = ""
     task: Task
     family: FamilyName = "gaussian"
-    link: Link = "identity"
+    link: str = "identity"
     target: tuple[str, ...] = Field(min_length=1)
     query: str | None = None
     responses: tuple[str, ...] = Field(min_length=1)
@@ -178,6 +188,16 @@ class Manifest(_Record):
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, family: FamilyName) -> FamilyName:
+        return family_of(family).label
+
+    @property
+    def learned(self) -> Target:
+        """Return the target that the model learned from."""
+        return Target(self.task, self.target, self.classes, self.family)
 
 
 def steps_with_products(manifest: Manifest, terms: FeatureGroups) -> list[tuple[int, ...]]:

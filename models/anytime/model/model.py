@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from anytime.errors import ValuesError
+from anytime.families import family_of
 from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, steps_with_products
+from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
@@ -157,6 +159,29 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
+
+    def to_frame(self) -> Any:
+        """Return the steps as a frame with a row for each prefix, of whatever frame library is installed."""
+        return frame_of(self._step_columns)
+
+    @property
+    def _step_columns(self) -> dict[str, list[Any]]:
+        steps, expected = self.manifest.steps, [self.expected(k) for k in range(self.steps + 1)]
+        return {
+            "step": list(range(self.steps + 1)),
+            "adds": ["(base rate)", *(" + ".join(step.adds) for step in steps)],
+            "cost": [0.0, *(step.cost for step in steps)],
+            "total": self.costs.tolist(),
+            "r2": [each.r2 for each in expected],
+            "cv_error": [each.cv_error for each in expected],
+            "alpha": [None, *(step.alpha for step in steps)],
+        }
+
+    def _repr_html_(self) -> str:
+        columns = self._step_columns
+        rows = ([k, adds, *map(digits, values)] for k, adds, *values in zip(*columns.values(), strict=True))
+        kind = f"{self.name} {self.version}".rstrip() + f": {self.manifest.task}, costs in {self.groups.cost_unit}"
+        return captioned(kind, html_table(list(columns), rows, words=(1,)))
 
     @property
     def name(self) -> str:
@@ -349,8 +374,8 @@ class Model:
     @property
     def fallback_reason(self) -> str:
         """Return why the model does not support the policy "arrived", if it does not."""
-        if self.manifest.family == "multinomial":
-            return "multinomial models have optima of prefixes only; the prefix policy answered"
+        if not family_of(self.manifest.family).least_squares:
+            return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
     def order(self, groups: Iterable[str]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection.greedy import best
@@ -175,7 +176,7 @@ def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian"
         raise TrainingError(
             "method 'sparse' follows a path and does not support epsilon; remove epsilon, or choose 'omp'"
         )
-    if family != "gaussian":
+    if not family_of(family).least_squares:
         raise TrainingError(
             f"method 'sparse' supports family gaussian, not {family}; choose method 'fr' or family gaussian"
         )

@@ -26,10 +26,10 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.errors import EnvironmentFailure, TableError, TrainingError
+from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.glm.design import Design, Evaluation, Predictors, Totals, View
-from anytime.glm.families import Family
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments

@@ -20,10 +20,10 @@ import numpy as np
 from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.families import FAMILIES
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -97,7 +97,8 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors)
+        r2 = None if self.r2 is None or not len(self.r2) else self.r2
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:
@@ -188,7 +189,7 @@ class Fit:
             name=name,
             task=target.task,
             family=self.options.family,
-            link=FAMILIES[self.options.family].link,
+            link=family_of(self.options.family).link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -285,7 +286,7 @@ def fit(
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
-        if options.family == "gaussian":
+        if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from anytime.errors import TrainingError
+from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
-from anytime.glm.families import FAMILIES, Family
 from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
 from anytime.glm.row_blocks import BlockDesign, in_threads, row_blocks_of
 from anytime.glm.search import (
@@ -205,7 +205,7 @@ def fit_likelihood(
     """
     weight = sum(part.weight for part in parts)
     groups = expansion.terms
-    design = observed.design(gram, FAMILIES[options.family], weight, expansion)
+    design = observed.design(gram, family_of(options.family), weight, expansion)
     _check(design, observed.target)
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     compared = len(folds) > 0 and len(options.grid) > 1
@@ -245,8 +245,10 @@ def _check(design: Design, target: Target) -> None:
     """Raise for responses without a base rate."""
     mean = design.gram.y_mean
     if target.classes is None:
-        if not mean[0] > 0:
-            raise TrainingError("every count with weight is 0; expected at least one larger count")
+        family = design.family
+        if not family.has_base_rate(mean):
+            what = f"every {family.noun} with weight is {mean[0]:g}"
+            raise TrainingError(f"{what}; expected at least one larger {family.noun}")
         return
     rows, counts = design.totals.rows, design.totals.responses
     counts, shares = (rows * class_shares(counts / rows)).round(), class_shares(mean)
@@ -274,7 +276,7 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         responses = slice(held.features, held.features + held.responses)
         gram = Gram.of(rest)
         if target.classes is None:
-            if not (gram.y_mean > 0).all():  # without the fold, every count is 0
+            if not design.family.has_base_rate(gram.y_mean):  # without the fold, every count is 0
                 continue
             folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
             continue
@@ -290,7 +292,7 @@ def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOu
         train = design.without(f, gram, weight, tuple(np.flatnonzero(lacking).tolist()))
         folds.append(_HeldOut(train, held.weight - float(kept.sum())))
     if len(folds) < 2:
-        what = "counts above 0" if target.classes is None else "each class"
+        what = f"{design.family.noun}s above 0" if target.classes is None else "each class"
         raise TrainingError(f"fewer than two folds can be held out; use more rows of {what}, or a fixed alpha")
     return folds
 

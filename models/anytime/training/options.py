@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.glm.families import FAMILIES
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.selection import check_sparse
 from anytime.types import FamilyName, Method
@@ -75,8 +75,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise TrainingError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
-        if self.family not in FAMILIES:
-            raise TrainingError(f"family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
+        family_of(self.family)
         check_sparse(self.method, self.doubling, self.family, self.epsilon)
         if isinstance(self.alpha, str):
             if self.alpha != "cv":

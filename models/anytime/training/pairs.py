@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, sample_of
 from anytime.features.screening import screened_pairs, screened_rows
 from anytime.groups import FeatureGroups
-from anytime.model.prefixes import expected_responses
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit, terms_of
@@ -77,7 +77,7 @@ def fit_with_pairs(additive: Fit, rows: PairedRows, *, folds: int, seed: int, ho
         raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
         scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
-        residuals = sample.Y - expected_responses(scores, options.family)
+        residuals = sample.Y - family_of(options.family).mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
         found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
     if not found:

@@ -16,7 +16,6 @@ from anytime.groups import FeatureGroups
 from anytime.model.manifest import Manifest
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
-from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
@@ -93,8 +92,8 @@ def resequence(
         why = " in the new file, which the model left out; train a new model"
         priced = priced.with_costs(_without(groups, left_out(model, groups), why))
     remaining = remaining_groups(priced, changes)
-    target = Target(old.task, old.target, old.classes)
-    if old.family != "gaussian":
+    target = old.learned
+    if not target.law.least_squares:
         if data is None:
             raise TrainingError(f"model {model.name!r} has family {old.family}, which is fitted on rows; pass its data")
         table, fitted = data.name, fit([data.moments], remaining, options, data.observed)

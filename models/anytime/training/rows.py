@@ -7,14 +7,13 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 from anytime.data.dataset import Dataset, Progress, ignored
-from anytime.folds import FoldAssigner, stratified
+from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block
 from anytime.moments.files import Checkpoint
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
-from anytime.types import FamilyName
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class TrainingRows:
     """A table for training, in this process, and the folds of its rows."""
 
     dataset: Dataset
-    family: FamilyName
     folds: int
     seed: int
     jobs: int | None
@@ -37,7 +35,7 @@ class TrainingRows:
         return dataset.moments(
             self.folds,
             seed=self.seed,
-            stratified=stratified(self.family),
+            stratified=self.target.law.by_class,
             n_jobs=self.jobs,
             progress=progress,
             checkpoint=checkpoint,
@@ -47,8 +45,8 @@ class TrainingRows:
         return self.summed(groups)
 
     def blocks(self) -> Iterator[Block]:
-        return self.dataset.blocks(FoldAssigner(self.folds, self.seed, stratified=stratified(self.family)))
+        return self.dataset.blocks(FoldAssigner(self.folds, self.seed, stratified=self.target.law.by_class))
 
     def observed(self) -> Observations | None:
         """Return the rows themselves, in the same folds, for a likelihood."""
-        return None if self.family == "gaussian" else Observed(self.blocks(), self.target, self.jobs)
+        return None if self.target.law.least_squares else Observed(self.blocks(), self.target, self.jobs)

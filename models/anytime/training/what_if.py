@@ -96,7 +96,7 @@ def what_if(
     words += [f"without {name}" for name in without]
     after = model
     if words:
-        if model.manifest.family != "gaussian" and data is None:
+        if not model.manifest.learned.law.least_squares and data is None:
             raise TrainingError(
                 f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE "
                 "or data="

@@ -14,7 +14,7 @@ from anytime.features.expansion import Column
 from anytime.groups import FeatureGroup
 from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.types import FamilyName, Float, Label, Link, Task
+from anytime.types import FamilyName, Float, Label, Task
 from anytime_service.errors import FieldError
 
 
@@ -45,6 +45,19 @@ class ModelColumn(BaseModel, frozen=True):
     range: tuple[float, float] | None
 
 
+class Measures(BaseModel, frozen=True):
+    """What the numbers of a model are called, by its family; they are as the fields of `ModelSummary` describe.
+
+    `explained` is the name of `r2`, and `error` that of `cv_error`. `score` is the number to which contributions add
+    up. `least_squares` is false for a likelihood.
+    """
+
+    explained: str
+    error: str
+    score: str
+    least_squares: bool
+
+
 class ModelSummary(BaseModel, frozen=True):
     """The summary of a model's manifest; `steps` are in sequence order.
 
@@ -58,7 +71,8 @@ class ModelSummary(BaseModel, frozen=True):
     versions: tuple[str, ...]
     task: Task
     family: FamilyName
-    link: Link
+    link: str
+    measures: Measures
     method: str
     target: tuple[str, ...]
     responses: tuple[str, ...]
@@ -161,6 +175,10 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields: dict[str, Any] = {
         name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
     }
+    law = manifest.learned.law
+    fields["measures"] = Measures(
+        explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
+    )
     fields["versions"] = tuple(versions)
     fields["cost_unit"] = model.groups.cost_unit
     fields["rows"] = model.groups.rows_per_call

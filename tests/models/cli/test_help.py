@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anytime.cli.main import COMMANDS, _Commands, main
+from anytime.cli.main import COMMANDS, SECTIONS, _Commands, main
 
 NAMES = [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 VERBS = """
@@ -42,6 +43,15 @@ def test_a_command_and_its_options_are_described_by_sentences_that_begin_with_a_
     texts |= {each.name: each.help for each in command(name).params}
     assert not {key: text for key, text in texts.items() if not text or text.split()[0] not in VERBS.split()}
     assert not {key: text for key, text in texts.items() if not text.endswith(".")}
+
+
+def test_the_help_has_every_command_once_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.rstrip(":") for line in shown.splitlines() if line.rstrip(":") in SECTIONS] == [*SECTIONS]
+    listed = re.findall(r"^  ([\w-]+)  ", shown[shown.index("Train:") :], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(NAMES)
+    assert "Others:" not in shown
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -709,20 +709,24 @@ def on_disk(suffix: str) -> str:
     return f"t.{suffix}"
 
 
-@pytest.mark.parametrize("basis", ["linear", "auto", "hinge:2"])
+@pytest.mark.parametrize(
+    ("basis", "folds"), [("linear", 4), ("auto", 4), ("hinge:2", 4), ("linear", 0), ("hinge:2", 0)]
+)
 @pytest.mark.parametrize("has_query", [False, True])
 @pytest.mark.parametrize("has_weights", [False, True])
 def test_the_same_rows_from_every_source_are_the_same_model(
-    has_weights: bool, has_query: bool, basis: str, desk: Path
+    has_weights: bool, has_query: bool, basis: str, folds: int, desk: Path
 ) -> None:
     Path("g.json").write_text(json.dumps(MIXED_GROUPS))
     weights, query = IMPORTANCE if has_weights else None, QUERY if has_query else None
+    alpha: Any = "cv" if folds else 0.01
     models = {}
     for library in ("array", "pandas", "polars", "pyarrow", "duckdb"):
-        estimator = AnytimeRegressor(MIXED_GROUPS, alpha="cv", cv=4, basis=basis)
+        estimator = AnytimeRegressor(MIXED_GROUPS, alpha=alpha, cv=folds or None, basis=basis)
         models[library] = estimator.fit(in_memory(library), TARGET, weights, query).model_
     for suffix in ("csv", "parquet", "arrow"):
-        command = ["train", on_disk(suffix), "--groups", "g.json", "--target", "y", "--alpha", "cv", "--folds", "4"]
+        command = ["train", on_disk(suffix), "--groups", "g.json", "--target", "y", "--alpha", str(alpha)]
+        command += ["--folds", str(folds)]
         command += [*["--weights", "importance"] * has_weights, *["--query", "request"] * has_query]
         assert main([*command, "--basis", basis, "--number", "visits", "--out", f"{suffix}.safetensors"]) == 0
         models[suffix] = load(f"{suffix}.safetensors")
@@ -731,6 +735,7 @@ def test_the_same_rows_from_every_source_are_the_same_model(
         assert model.terms.features == first.terms.features, name
         assert model.computed == first.computed, name
         assert [step.alpha for step in model.manifest.steps] == [step.alpha for step in first.manifest.steps], name
+        assert all((step.cv_error is None) == (not folds) for step in model.manifest.steps), name
         np.testing.assert_allclose(model.prefixes.packed, first.prefixes.packed, rtol=1e-12, atol=1e-12, err_msg=name)
 
 

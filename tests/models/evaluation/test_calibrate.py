@@ -24,6 +24,7 @@ from anytime.errors import AnytimeError, ArtifactError, TableError, TrainingErro
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.calibrate import calibrate, calibrated, held_out, measured
 from anytime.evaluation.evaluate import evaluate
+from anytime.families import family_of
 from anytime.inference.conformal import (
     confidence,
     conformal_level,
@@ -36,7 +37,6 @@ from anytime.inference.conformal import (
 from anytime.inference.prediction import Answer, Prediction, load
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
-from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
@@ -271,7 +271,7 @@ def test_reliability_is_the_calibration_error_of_each_prefix(name: str, tmp_path
     (rows,) = held_out(model, given.table(tmp_path, HELD))[0].rows()
     found = the_calibration(given.calibrated(tmp_path, HELD)).reliability
     for prefix in range(model.steps + 1):
-        likely = class_probabilities(model.prefixes.predict(X, prefix), model.manifest.family)
+        likely = family_of(model.manifest.family).probabilities(model.prefixes.predict(X, prefix))
         assert found is not None
         assert found[prefix] == pytest.approx(
             expected_calibration_error(*confidence(likely, class_codes(rows.Y))), abs=1e-9
@@ -358,12 +358,12 @@ def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str
         answers = [opened(model, x, prefix).answer() for x in X]
         classes = model.manifest.classes
         if classes is not None:
-            likely = class_probabilities(scores, model.manifest.family)
+            likely = family_of(model.manifest.family).probabilities(scores)
             enough = [[1 - share <= threshold + 1e-12 for share in row] for row in likely.tolist()]
             assert [answer.prediction_set for answer in answers] == [list(compress(classes, row)) for row in enough]
             assert {answer.interval for answer in answers} == {None}
             continue
-        told = expected_responses(scores, model.manifest.family)
+        told = family_of(model.manifest.family).mean(scores)
         half = threshold * (np.sqrt(told) if name == "count" else p.response_scale)
         ends = np.stack([told - half, told + half], axis=-1)
         ends = np.maximum(ends, 0.0) if name == "count" else ends
@@ -581,7 +581,7 @@ def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path
         ("number", lambda frame: frame.assign(target=frame["target"].where(frame.index != 4)), "1 of 130 rows"),
         ("number", lambda frame: frame.assign(target=np.inf), "infinite values, the first in row 0"),
         ("number", lambda frame: frame.assign(bmi="much"), "'bmi'"),
-        ("count", lambda frame: frame.assign(target=-frame["target"]), "negative in row 0"),
+        ("count", lambda frame: frame.assign(target=-frame["target"]), "in row 0; expected counts, 0 or more"),
         ("binary", lambda frame: frame.assign(target="unclear"), "'unclear' was never seen in training"),
         ("digits", lambda frame: frame.assign(digit=11), "11 was never seen in training"),
     ],

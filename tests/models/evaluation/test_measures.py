@@ -20,9 +20,9 @@ from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import Evaluation, evaluate
+from anytime.families import family_of
 from anytime.inference.prediction import Prediction, load
 from anytime.model.model import Model
-from anytime.model.prefixes import class_probabilities, expected_responses
 from anytime.types import Float
 
 FEATURES = ["a", "b", "c", "d"]
@@ -135,9 +135,9 @@ def test_r2_of_a_likelihood_is_the_share_of_the_tables_own_null_deviance(
     def expected(frame: pd.DataFrame) -> list[float]:
         w, truth = frame["w"] if weights else None, frame[target]
         if family == "poisson":
-            means = [expected_responses(s, family)[:, 0] for s in scores(model, frame)]
+            means = [family_of(family).mean(s)[:, 0] for s in scores(model, frame)]
             return [d2_tweedie_score(truth, mean, power=1, sample_weight=w) for mean in means]
-        likely = [class_probabilities(s, family) for s in scores(model, frame)]
+        likely = [family_of(family).probabilities(s) for s in scores(model, frame)]
         return [d2_log_loss_score(truth, p, sample_weight=w) for p in likely]
 
     # scikit-learn clips probabilities at 2.2e-16, far below any here.

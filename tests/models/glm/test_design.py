@@ -11,8 +11,8 @@ from scipy import sparse
 from scipy.special import xlogy
 
 from anytime.errors import EnvironmentFailure
+from anytime.families import family_of
 from anytime.glm import newton, row_blocks, search
-from anytime.glm.families import FAMILIES, deviances
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import QuadraticModel
@@ -24,16 +24,16 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.types import Float, Index
 from models import literal
-from models.likelihood_problems import KINDS, METHODS, OPTIMUM, Case, clean, coefficients, order_of
+from models.likelihood_problems import KINDS, METHODS, NUMBERS, OPTIMUM, Case, clean, coefficients, order_of
 from models.literal import Method
-from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, means
+from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, means, residuals
 
 
 def design_of(case: Case, **options: Any) -> BlockDesign:
     moments = moments_of(case.X, case.Y, case.weights)
     gram = Gram.of(moments)
     parts = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return BlockDesign(gram, FAMILIES[case.family], moments.weight, np.ones(case.X.shape[1]), row_blocks=parts)
+    return BlockDesign(gram, family_of(case.family), moments.weight, np.ones(case.X.shape[1]), row_blocks=parts)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
@@ -96,8 +96,8 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
     eta = Z @ design.family.scores(theta)
     B = design.family.scores(np.eye(Q))  # (Q, P)
     np.testing.assert_allclose(found.loss, w @ losses(family, eta, case.Y), rtol=1e-12)
-    np.testing.assert_allclose(found.score, Z.T @ (w[:, np.newaxis] * (case.Y - means(family, eta))) @ B.T, atol=1e-13)
-    h = np.einsum("ap,ipq,bq->iab", B, hessians(family, eta), B)
+    np.testing.assert_allclose(found.score, Z.T @ (w[:, np.newaxis] * residuals(family, eta, case.Y)) @ B.T, atol=1e-13)
+    h = np.einsum("ap,ipq,bq->iab", B, hessians(family, eta, case.Y), B)
     H = np.einsum("i,ij,iab,ik->jakb", w, Z, h, Z).reshape(4 * Q, 4 * Q)
     assert found.hessian is not None
     np.testing.assert_allclose(found.hessian, H, atol=1e-13)
@@ -133,21 +133,27 @@ def test_deviances_are_twice_the_loss_above_that_of_the_perfect_fit(family: Fami
         "binomial": rng.integers(0, 2, size=(20, 1)).astype(float),
         "multinomial": np.eye(3)[rng.integers(0, 3, size=20)],
         "poisson": rng.integers(0, 5, size=(20, 1)).astype(float),
+        "gamma": rng.gamma(2.0, size=(20, 1)),
+        "negative-binomial:0.5": rng.integers(0, 5, size=(20, 1)).astype(float),
     }[family]
-    found = deviances(FAMILIES[family], scores, Y)
+    found = family_of(family).deviances(scores, Y)
     mean = means(family, scores)
     if family == "gaussian":
         wanted = np.sum((Y - scores) ** 2, axis=1)
     elif family == "poisson":
         wanted = 2 * (xlogy(Y, Y / mean) - Y + mean)[:, 0]
+    elif family == "gamma":
+        wanted = 2 * (np.log(mean / Y) + Y / mean - 1)[:, 0]
+    elif family == "negative-binomial:0.5":  # of 2 failures
+        wanted = 2 * (xlogy(Y, Y / mean) - (Y + 2) * np.log((Y + 2) / (mean + 2)))[:, 0]
     else:
         wanted = -2 * np.log((Y * mean + (1 - Y) * (1 - mean) if P == 1 else Y * mean).sum(axis=1))
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
     assert (found >= 0).all()
     perfect = Y if family == "gaussian" else 60 * (2 * Y - 1)
-    if family == "poisson":
+    if family in NUMBERS:
         perfect = np.log(Y + 1e-300)
-    np.testing.assert_allclose(deviances(FAMILIES[family], perfect, Y), 0.0, atol=1e-12)
+    np.testing.assert_allclose(family_of(family).deviances(perfect, Y), 0.0, atol=1e-12)
 
 
 # Rows cut, kept and shared out.
@@ -282,7 +288,7 @@ def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int
     used = found.sequence.columns[: found.sequence.ends[prefix]].tolist()
     theta = LikelihoodRows(Z[~out], case.Y[~out], case.family, alpha, w[~out]).coefficients(used)
     eta = np.column_stack([np.ones(int(out.sum())), Z[out][:, used]]) @ theta
-    return float(np.average(deviances(FAMILIES[case.family], eta, case.Y[out]), weights=w[out]))
+    return float(np.average(family_of(case.family).deviances(eta, case.Y[out]), weights=w[out]))
 
 
 @pytest.mark.usefixtures("exact_folds")
@@ -393,7 +399,7 @@ def test_boehnings_bound_lies_above_the_hessian_and_so_gains_are_never_overrated
         selected += adds
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", *NUMBERS])
 def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_family(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,7 +417,7 @@ def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_fami
 # The second-order model at a fit.
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", *NUMBERS])
 def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> None:
     case = weighted(family)
     design = design_of(case)

@@ -13,17 +13,19 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from scipy.special import expit, softmax
-from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor
 
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.types import Float
 from models import literal
-from models.likelihood_problems import KINDS, METHODS, OPTIMUM
-from models.literal_likelihood import Family
+from models.likelihood_problems import METHODS, OPTIMUM
+from models.literal_likelihood import Family, residuals
 from models.problems import grouped
 
 GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
+KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson", "gamma")
+OF_NUMBERS: Any = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
 Estimator = AnytimeClassifier | AnytimeRegressor
 
 
@@ -33,23 +35,25 @@ def table(family: Family, rows: int = 150, seed: int = 0) -> tuple[Float, Any]:
     eta = literal.standardise(X, np.zeros(rows))[0] @ (0.7 * rng.normal(size=(7, 3)))
     if family == "poisson":
         return X, rng.poisson(np.exp(eta[:, 0])).astype(np.float64)
+    if family == "gamma":
+        return X, rng.gamma(2.0, np.exp(eta[:, 0]) / 2.0)
     K = 2 if family == "binomial" else 3
     return X, np.array(["ash", "elm", "oak"])[(eta[:, :K] + rng.gumbel(size=(rows, K))).argmax(axis=1)]
 
 
 def fitted(family: Family, X: Any, y: Any, groups: FeatureGroups = GROUPS, weights: Any = None, **options: Any) -> Any:
-    kind = AnytimeRegressor if family == "poisson" else AnytimeClassifier
+    kind = AnytimeRegressor if family in OF_NUMBERS else AnytimeClassifier
     return kind(groups, family=family, **options).fit(X, y, sample_weight=weights)
 
 
 def by_sklearn(family: Family, Z: Float, y: Any, alpha: float, weights: Float | None) -> tuple[Float, Float]:
     """Coefficients (d, P) and intercepts (P,), with the gradient of the penalised mean loss there all but zero."""
     w = np.ones(len(Z)) if weights is None else weights
-    if family == "poisson":
-        model = PoissonRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-11, max_iter=1000)
+    if family in OF_NUMBERS:
+        model = OF_NUMBERS[family](alpha=alpha, solver="newton-cholesky", tol=1e-11, max_iter=1000)
         model.fit(Z, y, sample_weight=w)
         W, intercept = model.coef_[:, np.newaxis], np.atleast_1d(model.intercept_)
-        residual = y[:, np.newaxis] - np.exp(intercept + Z @ W)
+        residual = residuals(family, intercept + Z @ W, y[:, np.newaxis])
     else:
         model = LogisticRegression(C=1 / (w.sum() * alpha), solver="newton-cholesky", tol=1e-11, max_iter=1000)
         model.fit(Z, y, sample_weight=w)
@@ -72,7 +76,7 @@ def base_rate(family: Family, intercept: Float) -> Float:
 
 def shares(family: Family, y: Any, w: Float) -> Float:
     """The mean count; or the share of each class, of two that of the second."""
-    if family == "poisson":
+    if family in OF_NUMBERS:
         return np.atleast_1d(np.average(y, weights=w))
     found = np.average(y[:, np.newaxis] == np.unique(y), axis=0, weights=w)
     return found[1:] if family == "binomial" else found
@@ -126,7 +130,7 @@ def test_on_sparse_tables(family: Family, layout: Any) -> None:
     X = np.where(np.abs(X) > 0.8, X, 0.0)
     estimator = fitted(family, layout(X), y, alpha=1e-4)
     check_every_prefix(estimator, family, X, y)
-    told = estimator.predict_proba if family != "poisson" else estimator.predict
+    told = estimator.predict_proba if family not in OF_NUMBERS else estimator.predict
     np.testing.assert_allclose(told(layout(X)), told(X), rtol=1e-12)
 
 
@@ -153,8 +157,8 @@ def test_what_is_predicted_is_what_scikit_learn_predicts(family: Family) -> None
     X, y = table(family)
     estimator = fitted(family, X, y, alpha=1e-3)
     Z, _ = literal.standardise(X, np.zeros(len(X)))
-    if family == "poisson":
-        model = PoissonRegressor(alpha=1e-3, solver="newton-cholesky", tol=1e-11, max_iter=1000).fit(Z, y)
+    if family in OF_NUMBERS:
+        model = OF_NUMBERS[family](alpha=1e-3, solver="newton-cholesky", tol=1e-11, max_iter=1000).fit(Z, y)
         np.testing.assert_allclose(estimator.predict(X), model.predict(Z), rtol=OPTIMUM)
         return
     model = LogisticRegression(C=1 / (len(X) * 1e-3), solver="newton-cholesky", tol=1e-11, max_iter=1000).fit(Z, y)

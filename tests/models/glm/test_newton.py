@@ -13,8 +13,8 @@ from scipy.special import expit
 
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import TrainingError
+from anytime.families import family_of
 from anytime.glm import newton
-from anytime.glm.families import FAMILIES
 from anytime.glm.newton import Optimum, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.glm.search import base_rate
@@ -22,7 +22,7 @@ from anytime.moments.accumulate import Block, moments_of
 from anytime.moments.moments import Gram
 from anytime.types import Float
 from models import literal
-from models.likelihood_problems import KINDS, OPTIMUM, Case, cases, clean
+from models.likelihood_problems import KINDS, NUMBERS, OPTIMUM, Case, cases, clean
 from models.literal_likelihood import Family, LikelihoodRows
 from models.properties import quick
 
@@ -31,7 +31,7 @@ def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None) 
     moments = moments_of(X, Y, weights)
     gram = Gram.of(moments)
     blocks = row_blocks_of([Block(X, Y, weights)], gram)
-    return BlockDesign(gram, FAMILIES[family], moments.weight, np.ones(X.shape[1]), row_blocks=blocks)
+    return BlockDesign(gram, family_of(family), moments.weight, np.ones(X.shape[1]), row_blocks=blocks)
 
 
 def solved(design: BlockDesign, alpha: float, columns: Sequence[int] | None = None) -> Optimum:
@@ -228,7 +228,7 @@ def test_the_estimators_say_which_groups_separate_and_what_to_do(name: str) -> N
     family, made = SEPARATED[name]
     X, Y = made()
     y = Y[:, 0] if Y.shape[1] == 1 else Y.argmax(axis=1)
-    kind = AnytimeRegressor if family == "poisson" else AnytimeClassifier
+    kind: Any = AnytimeRegressor if family in NUMBERS else AnytimeClassifier
     with pytest.raises(TrainingError) as caught:
         kind(family=family, alpha=0.0).fit(X, y)
     assert "'x0'" in str(caught.value) or "'x1'" in str(caught.value)
@@ -243,7 +243,7 @@ def test_the_estimators_say_which_groups_separate_and_what_to_do(name: str) -> N
 def test_a_penalty_of_zero_is_no_error_where_nothing_is_separated(family: Family) -> None:
     case = clean(family, 0.3, 2)
     y = case.Y[:, 0] if case.Y.shape[1] == 1 else case.Y.argmax(axis=1)
-    kind = AnytimeRegressor if family == "poisson" else AnytimeClassifier
+    kind: Any = AnytimeRegressor if family in NUMBERS else AnytimeClassifier
     estimator = kind(family=family, alpha=0.0).fit(case.X, y)
     np.testing.assert_allclose(
         list(estimator.staged_predict(case.X))[-1],

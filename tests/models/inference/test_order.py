@@ -15,7 +15,7 @@ ROWS = (1, 2, 3, 5, 7, 8, 13, 50, 101)
 
 
 @pytest.mark.parametrize("terms", [0, 1, 2, 7, 16, 33, 500])
-@pytest.mark.parametrize("scores", [1, 2, 9])
+@pytest.mark.parametrize("scores", [1, 2, 5, 9, 64])
 def test_a_score_depends_on_its_row_alone(terms: int, scores: int) -> None:
     rng = np.random.default_rng(terms)
     x, coef, intercept = rng.normal(size=terms), rng.normal(size=(terms, scores)), rng.normal(size=scores)
@@ -25,7 +25,10 @@ def test_a_score_depends_on_its_row_alone(terms: int, scores: int) -> None:
         page = rng.normal(size=(terms, rows))
         page[:, rows // 2] = x
         for stored in (page, np.asfortranarray(page), np.repeat(page, 2, axis=1)[:, ::2]):
-            assert (row_scores(stored, coef, intercept)[rows // 2] == alone).all()
+            for weights in (coef, np.asfortranarray(coef)):
+                found = row_scores(stored, weights, intercept)
+                assert (found[rows // 2] == alone).all()
+                assert found.flags.c_contiguous  # so that what is summed along the responses is equal, too
 
 
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.families import family_of
 from anytime.groups import load_groups
 from anytime.inference.prediction import Answer, Prediction, checked_row
 from anytime.model.model import Model
-from anytime.model.prefixes import class_probabilities
 from anytime.types import Float
 from models.unreadable import Unreadable
 
@@ -571,12 +571,13 @@ def test_the_class_is_the_likeliest_and_probabilities_sum_to_one(name: str) -> N
 
 
 def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
-    assert class_probabilities(np.array([[-0.5], [0.25], [1.5]])).tolist() == [[1, 0], [0.75, 0.25], [0, 1]]
-    assert class_probabilities(np.array([[-1.0, 0.5, 1.5], [0.2, 0.3, 0.5]])).tolist() == [
+    squares = family_of("gaussian")
+    assert squares.probabilities(np.array([[-0.5], [0.25], [1.5]])).tolist() == [[1, 0], [0.75, 0.25], [0, 1]]
+    assert squares.probabilities(np.array([[-1.0, 0.5, 1.5], [0.2, 0.3, 0.5]])).tolist() == [
         [0, 0.25, 0.75],
         [0.2, 0.3, 0.5],
     ]
-    assert class_probabilities(np.array([[-1.0, -2.0]])).tolist() == [[0.5, 0.5]]
+    assert squares.probabilities(np.array([[-1.0, -2.0]])).tolist() == [[0.5, 0.5]]
 
 
 def test_a_regression_has_no_probabilities() -> None:

@@ -20,8 +20,8 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.data.survey import settle_target, survey, surveyed
 from anytime.errors import EnvironmentFailure, TableError
+from anytime.families import family_of
 from anytime.folds import FoldAssigner
-from anytime.glm.families import FAMILIES
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.inference.prediction import load
 from anytime.moments.moments import Gram, Moments
@@ -60,6 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.loc[::77, "y"] = np.nan
     frame["kind"] = np.where(score + rng.logistic(size=ROWS) > 0, "up", "down")
     frame["grade"] = np.digitize(score + rng.logistic(size=ROWS), [-1.0, 1.0]).astype(str)
+    frame["amount"] = rng.gamma(2.0, np.exp(0.3 * score))
+    frame["n"] = rng.poisson(frame["amount"])
     frame["q"] = rng.integers(0, 300, size=ROWS)
     frame["w"] = rng.random(ROWS)
     for number, start in enumerate(range(0, ROWS, 2_500)):
@@ -141,13 +143,22 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 
 
-@pytest.mark.parametrize(("target", "family", "alpha"), [("kind", "binomial", 0.1), ("grade", "multinomial", 1e-3)])
+@pytest.mark.parametrize(
+    ("target", "family", "alpha"),
+    [
+        ("kind", "binomial", 0.1),
+        ("grade", "multinomial", 1e-3),
+        ("amount", "gamma", 0.1),
+        ("n", "negative-binomial:0.5", 1e-3),
+    ],
+)
 def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:
     nested = alpha == 0.1
     size = 6  # few steps: each takes a hundred passes
     data, folds = dataset(folder, target, size, weights="w"), 2 if nested else 1
+    data = replace(data, target=settle_target(survey(data.table, [target], drop_missing=True), "auto", family))
     parts = data.moments(folds, stratified=True)
     options = Options(alpha=alpha, family=family, nested=nested)
     here = Observed(data.blocks(FoldAssigner(folds, 0, stratified=True)), data.target)
@@ -173,7 +184,7 @@ def test_a_worker_that_dies_on_the_way_costs_time_and_the_rows_that_it_held_are_
     data, reported = dataset(folder, "kind"), list[int]()
     expected = data.moments(3)
     moments = Moments.merged(expected)
-    design = cluster.observed(data).design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+    design = cluster.observed(data).design(Gram.of(moments), family_of("binomial"), moments.weight)
     view = design.view(np.arange(FEATURES))
     theta = np.random.default_rng(0).normal(size=(FEATURES + 1, 1))
     before = view.evaluate(view.predictors(theta), hessian=True)
@@ -234,7 +245,7 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         distributed.Client(local) as client,
     ):
         observed = Cluster(client).observed(data)
-        design = observed.design(Gram.of(moments), FAMILIES["binomial"], moments.weight)
+        design = observed.design(Gram.of(moments), family_of("binomial"), moments.weight)
         assert isinstance(design, ClusterDesign)
         with pytest.raises(EnvironmentFailure, match="several workers died") as caught:
             list(design.over(_fatal))

@@ -276,7 +276,7 @@ def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out:
         return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), hold_out=hold_out)
     counts = np.maximum(np.round(y + 1), 0.0) if family == "poisson" else (y > 0).astype(np.float64)
     target = Target("count", ("y",)) if family == "poisson" else Target("binary", ("y",), ("no", "yes"))
-    options = Options(alpha=1e-2, epsilon=epsilon, family=family)  # type: ignore[arg-type]
+    options = Options(alpha=1e-2, epsilon=epsilon, family=family)
     observed = Observed([Block(X, counts[:, np.newaxis], None)], target)
     return fit([moments_of(X, counts)], groups, options, observed, hold_out=hold_out)
 

@@ -52,11 +52,11 @@ def test_the_changed_model_is_the_one_that_training_gives(model: LoadedModel) ->
         before, after = (m.affordable(each.budget) for m in (model, retrained))
         assert each.groups == (model.computed[before], retrained.computed[after])
         assert each.costs == (model.costs[before], retrained.costs[after])
-        np.testing.assert_allclose(each.r2[0], model.expected(before).r2)
-        np.testing.assert_allclose(each.r2[1], retrained.expected(after).r2)
+        r2 = np.array(each.r2, dtype=float)
+        np.testing.assert_allclose(r2, np.array([model.expected(before).r2, retrained.expected(after).r2], dtype=float))
         assert set(each.enters) == {*each.groups[1]} - {*each.groups[0]}
         assert set(each.leaves) == {*each.groups[0]} - {*each.groups[1]}
-        np.testing.assert_allclose(each.loss, each.r2[0] - each.r2[1])
+        np.testing.assert_allclose(np.array(each.loss, dtype=float), r2[0] - r2[1])
     assert found.budgets[-1].shares[0] == 1.0
     assert "what" not in repr(found)
     assert "c costs 20, a costs 1, without b" in repr(found)
@@ -107,9 +107,8 @@ def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pyte
     assert main([*words, "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     found = load("m.safetensors").what_if(costs={"a": 9.0}, without=["c"], budgets=[6])
-    np.testing.assert_allclose(
-        [row["r2"] for row in values["after"]], [found.after.expected(k).r2 for k in range(found.after.steps + 1)]
-    )
+    expected = np.array([found.after.expected(k).r2 for k in range(found.after.steps + 1)], dtype=float)
+    np.testing.assert_allclose([row["r2"] for row in values["after"]], expected)
     assert values["budgets"][0]["leaves"] == list(found.budgets[0].leaves)
     assert sorted(desk.iterdir()) == before
 

@@ -258,14 +258,17 @@ def test_what_is_not_known_is_left_out_of_the_outputs(service: Running) -> None:
 # The console
 
 
-REGRESSION = {"task": "regression", "family": "gaussian", "calibration": {"coverage": 0.9}}
-SORTED = {"task": "multiclass", "family": "multinomial", "calibration": {"coverage": 0.975}}
-PLAIN = {"task": "regression", "family": "gaussian", "calibration": None}
+SQUARES, LIKELIHOOD = {"least_squares": True}, {"least_squares": False}
+REGRESSION = {"task": "regression", "measures": SQUARES, "calibration": {"coverage": 0.9}}
+SORTED = {"task": "multiclass", "measures": LIKELIHOOD, "calibration": {"coverage": 0.975}}
+AMOUNT = {"task": "regression", "measures": LIKELIHOOD, "calibration": None}
+PLAIN = {"task": "regression", "measures": SQUARES, "calibration": None}
 SAID: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (REGRESSION, {"prediction": 3, "interval": [1.25, 4.5]}, "between 1.25 and 4.5 (90 %)"),
     (REGRESSION, {"prediction": [3, 1], "interval": [[1, 4], [0, 2]]}, "between 1 and 4, between 0 and 2 (90 %)"),
     (REGRESSION, {"prediction": 3, "interval": None}, "± 2"),
     (PLAIN, {"prediction": 3, "interval": None}, "± 2"),
+    (AMOUNT, {"prediction": 3, "interval": None}, ""),  # a deviance is no square
     (SORTED, {"probabilities": [0.5, 0.3, 0.2], "prediction_set": ["a", "b"]}, "50.0 % likely; may be a, b (97.5 %)"),
     (SORTED, {"probabilities": [0.9, 0.1, 0.0], "prediction_set": ["a"]}, "90.0 % likely; no other (97.5 %)"),
     (SORTED, {"probabilities": [0.4, 0.3, 0.3], "prediction_set": []}, "40.0 % likely; none likely enough (97.5 %)"),

@@ -99,7 +99,7 @@ async def answered(store: SessionStore, name: str) -> Answer:
 
 
 async def post_groups(store: SessionStore, name: str, groups: dict[str, Any]) -> tuple[int, set[str]]:
-    prefix, replaced = await (await store.get(name)).add_groups(groups)
+    prefix, replaced, _ = await (await store.get(name)).add_groups(groups)
     return prefix, {group for group in groups if group in replaced}
 
 

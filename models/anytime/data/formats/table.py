@@ -97,6 +97,9 @@ class Table(ABC):
         self.path = path
         self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {len(self.columns)} columns>"
+
     @property
     def name(self) -> str:
         return str(self.path)

@@ -22,6 +22,7 @@ from anytime.errors import TrainingError
 from anytime.evaluation.certificate import NODES
 from anytime.evaluation.certificate.relaxation import SelectionProblem
 from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Search, Stopped
+from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model
@@ -66,7 +67,7 @@ def certify(
     Sets with groups that training left out are not considered: the model's moments do not contain them.
     """
     manifest = model.manifest
-    if manifest.family != "gaussian":
+    if not family_of(manifest.family).least_squares:
         raise TrainingError(
             f"model {model.name!r} is {manifest.family}; certificates support least squares only (family gaussian)"
         )

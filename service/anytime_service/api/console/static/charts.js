@@ -125,7 +125,7 @@ function drawNumber(place, model, answers, now) {
   const total = Math.max(model.total_cost, 1e-9);
   return draw(place, [path, trace(answers.filter((answer) => answer !== now), "before", colour("accent"), 6), trace([now], "now", colour("now"), 13)], {
     xaxis: { title: { text: `cost (${plain(model.cost_unit)})` }, range: [-0.03 * total, 1.04 * total] },
-    yaxis: { title: { text: `${model.task === "count" ? "expected " : ""}${plain(model.responses[0])}` } },
+    yaxis: { title: { text: `${model.measures.least_squares ? "" : "expected "}${plain(model.responses[0])}` } },
   });
 }
 

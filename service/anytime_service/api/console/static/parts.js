@@ -23,7 +23,7 @@ export class Parts {
   open(model, failed) {
     Object.assign(this, { model, failed, answer: null });
     this.#column = this.#shape = null;
-    const scores = model.classes?.length > 2 || (model.classes && model.family === "gaussian" && model.responses.length > 1) ? model.classes : model.classes ? [] : model.responses;
+    const scores = model.classes?.length > 2 ? model.classes : model.classes ? [] : model.responses;
     byId("parts-choice").hidden = scores.length < 2;
     const predicted = model.classes ? [element("option", { value: "" }, "the predicted class")] : [];
     byId("score").replaceChildren(...predicted, ...scores.map((name, i) => element("option", { value: String(i) }, String(name))));
@@ -87,11 +87,11 @@ export class Parts {
 
   /** Return what the score is. */
   get #named() {
-    const { classes, family, responses } = this.model;
-    if (family === "poisson") return `the logarithm of the expected ${responses[0]}`;
+    const { classes, measures, responses } = this.model;
+    if (!classes && !measures.least_squares) return `the ${measures.score} of ${responses[0]}`;
     if (!classes) return `the prediction${responses.length > 1 ? ` of ${responses[this.#k]}` : ""}`;
     if (classes.length > 2 || responses.length > 1) return `the score of ${classes[this.#k]}`;
-    return `${family === "gaussian" ? "the score" : "the log-odds"} of ${classes[1]}`;
+    return `the ${measures.score} of ${classes[1]}`;
   }
 
   /** Choose a column, and draw its shape in the prefix of the answer, or in all steps if the groups are no prefix. */

@@ -35,6 +35,6 @@ export function curveSentence(model, curve) {
   if (last.r2 === null) return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit}; a response is constant in training, so R² is not defined.`;
   const half = curve.points.find((point) => point.r2 >= last.r2 / 2);
   const heldOut = last.cv_r2 === null ? "" : ` (${percent(last.cv_r2)} cross-validated)`;
-  return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit} and explain ${percent(last.r2)} of the ${model.family === "gaussian" ? "variance" : "deviance"} in training${heldOut}; ` +
+  return `All ${model.steps.length} steps cost ${number(last.cost)} ${model.cost_unit} and explain ${percent(last.r2)} of the ${model.measures.least_squares ? "variance" : "deviance"} in training${heldOut}; ` +
     `half of that is reached at ${number(half.cost)} ${model.cost_unit}, by step ${half.prefix}.`;
 }

@@ -19,21 +19,21 @@ export const leastPercent = (share) => percent(share === null ? null : Math.floo
 export const listed = (names, most = 6) =>
   names.length > most ? `${names.slice(0, most).join(", ")} and ${names.length - most} more` : names.join(", ");
 
-const likelihood = (model) => model.family !== "gaussian";
+const heading = (words) => words[0].toUpperCase() + words.slice(1);
 
-/** Return the heading of the explained share, by the model's family. */
-export const explained = (model) => (likelihood(model) ? "Deviance explained" : "R²");
+/** Return the heading of the explained share. */
+export const explained = (model) => heading(model.measures.explained);
 
 /** Return the heading of the cross-validated error. */
-export const errorName = (model) => (likelihood(model) ? "Deviance" : "Error");
+export const errorName = (model) => heading(model.measures.error);
 
 /** Return task and family of a model. */
-export const kind = (model) => (likelihood(model) ? `${model.task} (${model.family})` : model.task);
+export const kind = (model) => (model.measures.least_squares ? model.task : `${model.task} (${model.family})`);
 
 /** Return half the width of a regression's error bar, the root of the cross-validated error; null if unknown. */
 export function deviation(model, answer) {
   const error = answer.expected.cv_error;
-  return model.task === "regression" && error !== null ? Math.sqrt(error) : null;
+  return model.measures.least_squares && !model.classes && error !== null ? Math.sqrt(error) : null;
 }
 
 /** Return the ends of one number's error bar: the interval if the model is calibrated, else prediction ± deviation. */

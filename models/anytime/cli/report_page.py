@@ -1,0 +1,44 @@
+"""`anytime report`: a page about a model, for those who decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anytime._files import check_writable
+from anytime.cli.console import remark, working
+from anytime.cli.options import ModelFile, TableFormat, TestTable, spread
+from anytime.cli.streams import remember_written
+from anytime.evaluation.report import report as written
+from anytime.groups import write_text
+from anytime.inference.prediction import load
+
+
+@spread
+def report(
+    model: ModelFile,
+    out: Annotated[Path, typer.Option(help="Write the page to this file (*.html).")],
+    test: TestTable = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows, for the page only.")
+    ] = None,
+    coverage: Annotated[float, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1.")] = 0.9,
+    *,
+    tables: TableFormat,
+) -> None:
+    """Write a report of a model as one page: quality by cost, groups, shapes, reliability, warnings and their remedies.
+
+    The page is one file without scripts, and loads nothing from a network.
+
+    Example: anytime report model.safetensors --test test.csv --out report.html
+    """
+    check_writable(out, (".html", ".htm"))
+    loaded = load(model)
+    opened = [None if path is None else tables.open(path) for path in (test, calibrate)]
+    with working(f"measuring {loaded.name}"):
+        text = written(loaded, *opened, coverage=coverage)
+    write_text(text, out)
+    remember_written(out)
+    remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")

@@ -1,0 +1,179 @@
+"""Charts as SVG text: lines, bars and points in one plane. Colours are those of the page's style (`--c0`, `--c1`, ...).
+
+A chart is a picture for readers of the page and a title for readers of its text: every mark has a `<title>`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from anytime.types import Float
+
+WIDTH, HEIGHT = 440, 270
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
+MAX_LABEL = 26
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about `count` round numbers that span a range, ascending."""
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return [low]
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def shown(value: float) -> str:
+    """Return a number for people: four digits, without a trailing zero."""
+    return f"{value:.4g}"
+
+
+class Chart:
+    """A plane with axes, on which marks are drawn in the order of the calls.
+
+    Parameters
+    ----------
+    title : of the picture, for readers of text.
+    x, y : (low, high) of each axis.
+    x_label, y_label : names of the axes with their units.
+    levels : names along the x axis, at 0, 1, ..., instead of numbers.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        x_label: str = "",
+        y_label: str = "",
+        levels: Sequence[str] | None = None,
+    ) -> None:
+        self._x, self._y = _widened(*x), _widened(*y)
+        self._parts: list[str] = []
+        self._labels: list[tuple[str, int]] = []
+        self._title = title
+        for value in ticks(*self._y):
+            at = self._at(0.0, value)[1]
+            self._parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
+            self._parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown(value + 0.0)}</text>')
+        places = (
+            [(float(k), _short(name, 9)) for k, name in enumerate(levels)]
+            if levels is not None
+            else [(value, shown(value + 0.0)) for value in ticks(*self._x)]
+        )
+        for value, name in places:
+            at = self._at(value, 0.0)[0]
+            self._parts.append(
+                f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(name)}</text>'
+            )
+        bottom = HEIGHT - BOTTOM
+        self._parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        self._parts.append(
+            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+        )
+        turned = f"translate(12 {(TOP + bottom) / 2}) rotate(-90)"
+        self._parts.append(f'<text class="label" transform="{turned}" text-anchor="middle">{escape(y_label)}</text>')
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        (x0, x1), (y0, y1) = self._x, self._y
+        bottom = HEIGHT - BOTTOM
+        u = LEFT + (x - x0) / (x1 - x0) * (WIDTH - RIGHT - LEFT)
+        v = bottom - (y - y0) / (y1 - y0) * (bottom - TOP)
+        return min(max(u, LEFT - 1), WIDTH), min(max(v, TOP - 8), bottom + 8)
+
+    def line(
+        self, x: Float, y: Float, colour: int = 0, label: str = "", *, stairs: bool = False, dashed: bool = False
+    ) -> None:
+        """Draw a line, or stairs that keep each value until the next; missing values interrupt it."""
+        path, pen = [], False
+        last = 0.0
+        for u, v in zip(np.asarray(x).tolist(), np.asarray(y).tolist(), strict=True):
+            if not math.isfinite(v):
+                pen = False
+                continue
+            a, b = self._at(u, v)
+            if pen and stairs:
+                path.append(f"H{a:.1f}")
+            path.append(f"{'L' if pen else 'M'}{a:.1f} {b:.1f}")
+            pen, last = True, b
+        if stairs and pen and path:
+            path.append(f"H{WIDTH - RIGHT}")
+        del last
+        style = ' stroke-dasharray="5 4"' * dashed
+        self._parts.append(f'<path class="line" style="stroke:var(--c{colour})" d="{"".join(path)}"{style}/>')
+        if label:
+            self._labels.append((label, colour))
+
+    def points(
+        self, x: Float, y: Float, titles: Sequence[str], colour: int = 0, label: str = "", errors: Float | None = None
+    ) -> None:
+        """Draw points, with bars of one standard error if given."""
+        spread = np.full(len(np.asarray(y)), np.nan) if errors is None else np.asarray(errors)
+        for u, v, e, title in zip(np.asarray(x).tolist(), np.asarray(y).tolist(), spread.tolist(), titles, strict=True):
+            if not math.isfinite(v):
+                continue
+            a, b = self._at(u, v)
+            if math.isfinite(e):
+                low, high = self._at(u, v - e)[1], self._at(u, v + e)[1]
+                self._parts.append(
+                    f'<path class="bar" style="stroke:var(--c{colour})" d="M{a:.1f} {low:.1f}V{high:.1f}"/>'
+                )
+            mark = f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.2" style="fill:var(--c{colour})">'
+            self._parts.append(f"{mark}<title>{escape(title)}</title></circle>")
+        if label:
+            self._labels.append((label, colour))
+
+    def bars(self, heights: Float, titles: Sequence[str], colour: int = 0, width: float = 0.7) -> None:
+        """Draw a bar from 0 at each of the places 0, 1, ..."""
+        for k, (height, title) in enumerate(zip(np.asarray(heights).tolist(), titles, strict=True)):
+            (a, zero), (b, top) = self._at(k - width / 2, 0.0), self._at(k + width / 2, height)
+            size = f'width="{b - a:.1f}" height="{abs(top - zero):.1f}"'
+            mark = f'<rect x="{a:.1f}" y="{min(top, zero):.1f}" {size} style="fill:var(--c{colour})">'
+            self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
+
+    def text(self, x: float, y: float, words: str, *, below: bool = False) -> None:
+        a, b = self._at(x, y)
+        end = a > 0.7 * WIDTH
+        anchor, shift = ("end", -6) if end else ("start", 6)
+        place = f'x="{a + shift:.1f}" y="{b + (14 if below else -5):.1f}" text-anchor="{anchor}"'
+        self._parts.append(f'<text class="name" {place}>{escape(_short(words, MAX_LABEL))}</text>')
+
+    def svg(self) -> str:
+        head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}">'
+        picture = head + "".join(self._parts) + "</svg>"
+        keys = "".join(
+            f'<span><i style="background:var(--c{colour})"></i>{escape(name)}</span>' for name, colour in self._labels
+        )
+        legend = f'<div class="legend">{keys}</div>' if len(self._labels) > 1 else ""
+        return f"<figure>{legend}{picture}</figure>"
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return 0.0, 1.0
+    if high > low:
+        return low, high
+    margin = abs(low) * 0.1 or 1.0
+    return low - margin, high + margin
+
+
+def bar_rows(rows: Sequence[tuple[str, float, str]], colour: int = 0) -> str:
+    """Return horizontal bars as a table: a name, a bar as long as the value, and words; negative bars are pale."""
+    most = max((abs(value) for _, value, _ in rows if math.isfinite(value)), default=0.0) or 1.0
+    lines = []
+    for name, value, words in rows:
+        size = 100 * abs(value) / most if math.isfinite(value) else 0.0
+        bar = f'<div style="width:{size:.1f}%;background:var(--c{colour});opacity:{1 if value >= 0 else 0.4}"></div>'
+        lines.append(f'<tr><th>{escape(name)}</th><td class="bars">{bar}</td><td>{escape(words)}</td></tr>')
+    return f'<div class="wide"><table class="rows">{"".join(lines)}</table></div>'
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

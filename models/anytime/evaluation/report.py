@@ -1,0 +1,587 @@
+"""A report of a model on one page: what it predicts, at which cost, how well, and what to be careful about.
+
+The page is one HTML file without scripts, fonts or pictures from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anytime.data.formats import Table
+from anytime.errors import clipped, listed
+from anytime.evaluation.calibrate import calibrated, held_out
+from anytime.evaluation.classes import roc_auc, roc_curve
+from anytime.evaluation.evaluate import Evaluation, evaluated
+from anytime.evaluation.page.charts import Chart, bar_rows, shown
+from anytime.evaluation.page.document import grid, page, paragraph, table
+from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
+from anytime.families import family_of
+from anytime.inference.conformal import conformal_rank, model_outputs
+from anytime.inference.subsets import arrived_model
+from anytime.model.model import Model
+from anytime.target import class_codes
+from anytime.types import Float, Index
+
+SHAPES = 12
+"""Columns whose shapes are drawn, the strongest."""
+
+ABSENCES = 40
+"""Groups whose absence is measured, those with the largest gains: each takes one factorisation."""
+
+MAX_SOLVED = 2000
+"""Most terms of a model for which absences are measured."""
+
+PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN, LEVELS_SHOWN = 30, 20, 1000, 10
+SAMPLE = 200_000
+"""Rows of the test table that diagrams of probabilities and residuals use, from its start."""
+
+BINS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Tested:
+    """A model on test rows: measures, standard errors of R² (steps + 1,), and some outputs with the truth."""
+
+    name: str
+    evaluation: Evaluation
+    errors: Float | None
+    Y: Float
+    outputs: dict[int, Float] = field(default_factory=dict)
+
+
+def report(model: Model, test: Table | None = None, calibration: Table | None = None, *, coverage: float = 0.9) -> str:
+    """Return the report of a model as HTML.
+
+    Parameters
+    ----------
+    test : rows that took no part in training, with the target; without them, quality is that of training and folds.
+    calibration : further rows, for intervals or sets of classes of the requested `coverage`.
+
+    Raises
+    ------
+    TableError, GroupsError, TrainingError
+        As `evaluate` and `calibrate`.
+    """
+    if calibration is not None:
+        dataset, rows = held_out(model, calibration)
+        conformal_rank(rows, coverage)
+        model = calibrated(model, dataset, coverage)
+    tested = None if test is None else measured_on(model, test)
+    warnings = list(_warnings(model, tested))
+    sections = [
+        ("Quality by cost", _curve(model, tested)),
+        ("Warnings", "".join(paragraph(each, "warn") for each in warnings) or paragraph("None.")),
+        ("Half and all of the budget", _budgets(model, tested)),
+        ("Steps", _steps(model, tested)),
+        ("Groups", _groups(model)),
+        ("Shapes", _shapes(model)),
+        ("Pairs", _pairs(model)),
+        ("Reliability", _reliability(model, tested)),
+        ("Confusion", _confusion(model, tested)),
+        ("Ranking", _ranking(model, tested)),
+        ("Intervals", _intervals(model, tested)),
+        ("Data", _data(model)),
+        ("Provenance", _provenance(model)),
+    ]
+    return page(f"{model.name}: {', '.join(model.manifest.target)}", _summary(model, tested), sections)
+
+
+def _half(model: Model) -> int:
+    return model.affordable(float(model.costs[-1]) / 2)
+
+
+def measured_on(model: Model, test: Table) -> _Tested:
+    """Return a model's measures on test rows, and a standard error of R² for each prefix."""
+    dataset = held_out(model, test)[0]
+    evaluation = evaluated(model, dataset)
+    wanted = {_half(model), model.steps}
+    P, steps = len(model.prefixes.intercept), model.steps + 1
+    count, kept = 0, 0
+    sums, squares = np.zeros((steps, P)), np.zeros((steps, P))
+    parts: list[tuple[Float, dict[int, Float]]] = []
+    family = family_of(model.manifest.family)
+    for rows in dataset.rows_for(model.prefixes.scores):
+        scores = model.prefixes.predict_all(rows.X)
+        count += len(rows.Y)
+        for k in range(steps):
+            if family.least_squares:
+                losses = np.square(scores[k] - rows.Y)
+            else:
+                losses = family.deviances(scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
+            sums[k] += losses.sum(axis=0)
+            squares[k] += np.square(losses).sum(axis=0)
+        if kept < SAMPLE:
+            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
+            kept += len(rows.Y)
+    Y = np.concatenate([part for part, _ in parts])
+    outputs = {k: np.concatenate([of[k] for _, of in parts]) for k in wanted}
+    errors = None
+    if evaluation.r2 is not None and count > 1:
+        mean = sums / count
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, 0) / (count - 1))
+        # 1 - r2 is a mean over responses of loss / null, so the null loss of all is loss / (1 - r2).
+        unexplained = np.maximum(1 - evaluation.r2, 1e-300)
+        errors = (deviation / np.maximum(mean, 1e-300)).mean(axis=1) * unexplained
+    return _Tested(Path(test.name).name, evaluation, errors, Y, outputs)
+
+
+def _measure(model: Model) -> str:
+    return "R²" if family_of(model.manifest.family).least_squares else "share of the deviance explained, r2"
+
+
+_NAMES = {"balanced_accuracy": "balanced", "auc": "AUC", "log_loss": "log loss", "brier": "Brier"}
+
+
+def _measures(tested: _Tested | None) -> dict[str, Float]:
+    """Return the measures on the test rows by the heading of their column; the Brier score of classes is their mse."""
+    measures = {} if tested is None else tested.evaluation.measures
+    return {
+        f"test {_NAMES.get(name, name)}": each
+        for name, each in measures.items()
+        if (name, "brier" in measures) != ("mse", True)
+    }
+
+
+def _training(model: Model) -> Float:
+    r2 = [model.expected(k).r2 for k in range(model.steps + 1)]
+    return np.array([np.nan if value is None else value for value in r2])
+
+
+def _cross_validated(model: Model) -> Float | None:
+    """Return 1 - error / error of the base rate over held-out folds, (steps + 1,); None without folds."""
+    errors = [model.expected(k).cv_error for k in range(model.steps + 1)]
+    if any(error is None for error in errors) or not errors[0]:
+        return None
+    found: Float = np.array(errors, dtype=np.float64)
+    return np.asarray(1 - found / found[0])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not np.isfinite(value) else f"{value:.4g}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _summary(model: Model, tested: _Tested | None) -> list[str]:
+    manifest, unit = model.manifest, model.groups.cost_unit
+    origin, full, half = manifest.provenance, _training(model)[-1], _half(model)
+    r2 = _training(model) if tested is None or tested.evaluation.r2 is None else tested.evaluation.r2
+    where = (
+        f"{origin.rows:,} training rows"
+        if r2 is not getattr(tested and tested.evaluation, "r2", None)
+        else (f"{tested.evaluation.rows:,} rows of {tested.name}" if tested else "")
+    )
+    kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
+    columns, groups = len(model.groups.features), len(model.groups)
+    first = (
+        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups"
+    )
+    sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
+    if np.isfinite(full):
+        share = f", {_percent(r2[half] / r2[-1])} of that" if r2[-1] > 0 else ""
+        sentences.append(
+            f"All groups cost {model.costs[-1]:g} {unit} a row and reach an r2 of {_number(r2[-1])} on "
+            f"{where}; half of the budget reaches {_number(r2[half])}{share}."
+        )
+    step = manifest.steps[0]
+    gain = "" if step.r2 is None else f", r2 {step.r2:.3g} in training"
+    sentences.append(f"The first step is {' + '.join(step.adds)} for {step.cost:g} {unit}{gain}.")
+    return sentences
+
+
+def _curve(model: Model, tested: _Tested | None) -> str:
+    training, folds, costs = _training(model), _cross_validated(model), model.costs
+    lines = [("training", training, 0, False)]
+    if folds is not None:
+        lines.append(("cross-validated", folds, 1, True))
+    if tested is not None and tested.evaluation.r2 is not None:
+        lines.append((f"test ({tested.name})", tested.evaluation.r2, 2, False))
+    values = np.concatenate([values[np.isfinite(values)] for _, values, *_ in lines])
+    if not len(values):
+        return paragraph("The target is constant in the training table, so no share is explained.")
+    low = float(min(0.0, np.quantile(values, 0.02)))
+    chart = Chart(
+        f"{_measure(model)} against cost", (0.0, float(costs[-1])), (low, float(values.max()) * 1.08),
+        f"cost of the groups used ({model.groups.cost_unit})", _measure(model),
+    )  # fmt: skip
+    for name, each, colour, dashed in lines:
+        chart.line(costs, each, colour, name, stairs=True, dashed=dashed)
+    names = ["base rate", *(" + ".join(step.adds) for step in model.manifest.steps)]
+    titles = [f"{name}: cost {cost:g}, r2 {r2:.4g}" for name, cost, r2 in zip(names, costs, training, strict=True)]
+    if tested is not None and tested.evaluation.r2 is not None:
+        test = tested.evaluation.r2
+        texts = [f"{name}: cost {c:g}, test r2 {r:.4g}" for name, c, r in zip(names, costs, test, strict=True)]
+        chart.points(costs, test, texts, 2, errors=tested.errors)
+    else:
+        chart.points(costs, training, titles)
+    gains = np.diff(training)
+    for k in np.argsort(-np.nan_to_num(gains))[:4].tolist():
+        if gains[k] > 0.04 * max(training[-1], 1e-12):
+            chart.text(float(costs[k + 1]), float(training[k + 1]), names[k + 1], below=k % 2 == 1)
+    said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
+    optimistic = " Folds share the order of all rows, so their values are optimistic." if folds is not None else ""
+    return f'<div class="one">{chart.svg()}</div>' + paragraph(said + optimistic, "soft")
+
+
+def _budgets(model: Model, tested: _Tested | None) -> str:
+    total = float(model.costs[-1])
+    columns = ["budget", "groups used", "cost", "r2"]
+    measures = _measures(tested)
+    columns += list(measures)
+    rows = []
+    for share, name in ((0.1, "a tenth"), (0.25, "a quarter"), (0.5, "half"), (1.0, "all")):
+        k = model.affordable(total * share)
+        used = ", ".join(map(clipped, model.computed[k][:12])) + ", ..." * (len(model.computed[k]) > 12)
+        cells = [f"{name} ({total * share:g})", used or "none: the base rate", f"{model.costs[k]:g}"]
+        rows.append([*cells, _number(model.expected(k).r2), *(_number(float(each[k])) for each in measures.values())])
+    return table(columns, rows, words=(0, 1))
+
+
+def _steps(model: Model, tested: _Tested | None) -> str:
+    measures = _measures(tested)
+    columns = ["step", "adds", "cost", "total", "r2", "cv error", "penalty", *measures]
+    rows: list[list[str]] = []
+    for k in range(model.steps + 1):
+        step, expected = model.manifest.steps[k - 1] if k else None, model.expected(k)
+        own = ["(base rate)", "", "0"] if step is None else [
+            clipped(" + ".join(step.adds), 80), f"{step.cost:g}", f"{model.costs[k]:g}"
+        ]  # fmt: skip
+        penalty = "" if step is None else f"{step.alpha:.2g}"
+        own += [_number(expected.r2), _number(expected.cv_error), penalty]
+        rows.append([str(k), *own, *(_number(float(values[k])) for values in measures.values())])
+    return table(columns, rows, words=(1,))
+
+
+def _groups(model: Model) -> str:
+    training = _training(model)
+    gains = {step.group: training[k + 1] - training[k] for k, step in enumerate(model.manifest.steps)}
+    ranked = sorted(gains, key=lambda name: -np.nan_to_num(gains[name]))
+    adds = [(clipped(name, 40), gains[name], f"{gains[name]:+.4f}") for name in ranked[:ABSENCES]]
+    left = "<figure><figcaption>What each step adds to r2, in the order of the sequence's own gains</figcaption>"
+    left += bar_rows(adds) + "</figure>"
+    if not model.supports_arrived or len(model.prefixes.mean) > MAX_SOLVED:
+        why = (
+            model.fallback_reason.partition(";")[0]
+            if not model.supports_arrived
+            else f"the model has over {MAX_SOLVED} terms"
+        )
+        return grid([left]) + paragraph(f"What the absence of a group costs is not measured: {why}.", "soft")
+    every, full = frozenset(model.needed[-1]), training[-1]
+    losses = []
+    for name in ranked[:ABSENCES]:
+        if name in every:
+            r2 = arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
+            losses.append((clipped(name, 40), full - (np.nan if r2 is None else r2)))
+    losses.sort(key=lambda each: -np.nan_to_num(each[1]))
+    right = "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
+    right += bar_rows([(name, loss, _number(loss)) for name, loss in losses], 1) + "</figure>"
+    more = len(gains) - ABSENCES
+    note = f" {more} groups with smaller gains are not shown." * (more > 0)
+    return grid([left, right]) + paragraph(
+        "A group that adds much and whose absence costs little shares what it knows with other groups." + note, "soft"
+    )
+
+
+def _shapes(model: Model) -> str:
+    shapes = column_shapes(model)[:SHAPES]
+    names = list(map(str, model.manifest.classes or model.manifest.responses))
+    scores = names[-1:] if len(model.prefixes.intercept) == 1 else names
+    what = family_of(model.manifest.family).link.score
+    said = f"What each column adds to the {what}{f' of {scores[0]}' if len(scores) == 1 else ''}, the strongest first."
+    drawn = [_Drawn.of(shape) for shape in shapes]
+    ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))  # one scale: they compare
+    return paragraph(said, "soft") + grid(_shape(shape, scores[:5], ends) for shape in shapes)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The part of a shape that is drawn: from the 2 % to the 98 % quantile of the rows where these are stored.
+
+    `x` are the corners of its line, or no numbers; `y` the contributions (corners or levels, scores).
+    """
+
+    x: Float
+    y: Float
+    levels: tuple[tuple[str, Level], ...]
+
+    @property
+    def low(self) -> float:
+        return float(self.y.min(initial=0.0))
+
+    @property
+    def high(self) -> float:
+        return float(self.y.max(initial=0.0))
+
+    @staticmethod
+    def of(shape: ColumnShape) -> _Drawn:
+        if not shape.points:
+            levels = [(str(each.level), each) for each in sorted(shape.levels, key=lambda each: -each.share)]
+            levels = levels[:LEVELS_SHOWN]
+            levels += [(name, each) for name, each in (("other", shape.other), ("missing", shape.missing)) if each]
+            y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
+            return _Drawn(np.empty(0), y, tuple(levels))
+        x = np.array([point.x for point in shape.points])
+        y = np.array([np.atleast_1d(point.contribution) for point in shape.points], dtype=np.float64)
+        low, high = float(x[0]), float(x[-1])
+        if shape.quantiles is not None and shape.quantiles[-1] > shape.quantiles[0]:
+            ends = np.quantile(shape.quantiles, [0.02, 0.98]).tolist()
+            low, high = ends if ends[1] > ends[0] else (low, high)
+        at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
+        return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
+
+
+def _shape(shape: ColumnShape, scores: list[str], ends: tuple[float, float]) -> str:
+    strength = float(np.sqrt(np.mean(np.square(shape.strength))))
+    title = clipped(shape.name, 40) if shape.name == shape.group else f"{clipped(shape.name)} ({clipped(shape.group)})"
+    caption = f"{title}, ±{strength:.3g}"
+    drawn = _Drawn.of(shape)
+    if shape.points:
+        x = drawn.x
+        chart = Chart(caption, (float(x[0]), float(x[-1])), ends, clipped(shape.name, 40))
+        for p, name in enumerate(scores):
+            chart.line(x, drawn.y[:, p], p % 5, name)
+        if shape.missing is not None and len(scores) == 1:
+            level = np.full(2, np.atleast_1d(shape.missing.contribution)[0], dtype=np.float64)
+            chart.line(x[[0, -1]], level, 4, "missing", dashed=True)
+    else:
+        names, count = [name for name, _ in drawn.levels], len(drawn.levels)
+        chart = Chart(caption, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
+        shares = [_percent(level.share) for _, level in drawn.levels]
+        for p, score in enumerate(scores):
+            y = drawn.y[:, p]
+            titles = [f"{name}: {at:.4g}, {of} of the rows" for name, at, of in zip(names, y, shares, strict=True)]
+            if len(scores) == 1:
+                chart.bars(y, titles)
+            else:
+                chart.points(np.arange(float(count)), y, titles, p % 5, score)
+    return chart.svg().replace("</figure>", f"<figcaption>{_escaped(caption)}</figcaption></figure>")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _pairs(model: Model) -> str:
+    pairs = [" * ".join(pair) for step in model.manifest.steps for pair in step.pairs]
+    if not pairs:
+        return ""
+    more = f" and {len(pairs) - PAIRS_SHOWN} more" if len(pairs) > PAIRS_SHOWN else ""
+    return paragraph(f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}.")
+
+
+def _reliability(model: Model, tested: _Tested | None) -> str:
+    if tested is None:
+        return paragraph(
+            "Give `--test TABLE`, rows that took no part in training, for a diagram of the reliability.", "soft"
+        )
+    outputs, Y = tested.outputs[model.steps], tested.Y
+    if model.manifest.classes is None:
+        return _residuals(model, outputs[:, 0], Y[:, 0])
+    codes = class_codes(Y)
+    two = outputs.shape[1] == 2
+    chance = outputs[:, 1] if two else outputs.max(axis=1)
+    right = (codes == 1) if two else (outputs.argmax(axis=1) == codes)
+    means, shares, counts = _binned(chance, right.astype(np.float64))
+    errors = np.sqrt(np.maximum(means * (1 - means), 1e-4) / counts)
+    of = f"of {model.manifest.classes[1]}" if two else "of the most likely class"
+    chart = Chart("reliability", (0, 1), (0, 1), f"predicted probability {of}", "observed share")
+    chart.line(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 4, "perfect", dashed=True)
+    titles = [
+        f"predicted {m:.3f}, observed {s:.3f}, {n:,.0f} rows" for m, s, n in zip(means, shares, counts, strict=True)
+    ]
+    chart.points(means, shares, titles, 0, "all steps", errors=errors)
+    gap = float(counts @ np.abs(shares - means) / counts.sum())
+    outside = int((np.abs(shares - means) > 2 * errors).sum())
+    bias = float(counts @ (means - shares) / counts.sum())
+    verdict = "calibrated" if outside <= max(1, len(means) // 10) else "off" if gap > 0.05 else "slightly off"
+    side = "too high" if bias > 0 else "too low"
+    words = f"The probabilities are {verdict}: {outside} of {len(means)} bins differ by more than two standard errors, "
+    words += f"and the mean gap is {_percent(gap)}"
+    words += f"; on average they are {side} by {_percent(abs(bias))}" * (abs(bias) > 0.01)
+    remedy = "" if verdict == "calibrated" else " A likelihood (`--family`) or more rows make them more reliable."
+    return f'<div class="one">{chart.svg()}</div>' + paragraph(words + "." + remedy)
+
+
+def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
+    """Return means of x and of y, and the rows, in bins of about equal mass; equal values share a bin."""
+    order = np.argsort(x, kind="stable")
+    edges = np.unique(x[order][np.linspace(0, len(x) - 1, BINS + 1).astype(np.intp)][1:-1])
+    at = np.searchsorted(edges, x, side="right")
+    counts = np.bincount(at).astype(np.float64)
+    there = counts > 0
+    totals = (np.bincount(at, each)[there] / counts[there] for each in (x, y))
+    means, shares = totals
+    return means, shares, counts[there]
+
+
+def _residuals(model: Model, predicted: Float, truth: Float) -> str:
+    """Return the mean of the target in bins of the prediction."""
+    means, shares, counts = _binned(predicted, truth)
+    spread = np.sqrt(np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0) / counts)
+    ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
+    name = clipped(model.manifest.target[0])
+    chart = Chart("predicted and observed", ends, ends, f"mean prediction of {name}", "mean of the target")
+    chart.line(np.array(ends), np.array(ends), 4, "perfect", dashed=True)
+    titles = [
+        f"predicted {m:.4g}, observed {s:.4g}, {n:,.0f} rows" for m, s, n in zip(means, shares, counts, strict=True)
+    ]
+    chart.points(means, shares, titles, 0, "all steps", errors=spread)
+    outside = int((np.abs(shares - means) > 2 * spread).sum())
+    verdict = "follow the target" if outside <= max(1, len(means) // 10) else "differ from the target in places"
+    return f'<div class="one">{chart.svg()}</div>' + paragraph(
+        f"The predictions {verdict}: in {outside} of {len(means)} bins the mean target is more than two standard "
+        "errors away."
+    )
+
+
+def _confusion(model: Model, tested: _Tested | None) -> str:
+    classes = model.manifest.classes
+    if classes is None or tested is None:
+        return ""
+    if len(classes) > CLASSES_SHOWN:
+        return paragraph(f"{len(classes)} classes are too many for a table.", "soft")
+    parts = []
+    for k in sorted({_half(model), model.steps}):
+        guess, codes = tested.outputs[k].argmax(axis=1), class_codes(tested.Y)
+        counts = np.zeros((len(classes), len(classes)), dtype=int)
+        np.add.at(counts, (codes, guess), 1)
+        names = [clipped(str(label), 20) for label in classes]
+        rows = [[name, *(f"{each:,}" for each in row)] for name, row in zip(names, counts.tolist(), strict=True)]
+        caption = f"<figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
+        parts.append(f"<figure>{caption}{table(['', *names], rows)}</figure>")
+    return grid(parts)
+
+
+def _ranking(model: Model, tested: _Tested | None) -> str:
+    if tested is None:
+        return ""
+    found, costs, parts = tested.evaluation, model.costs, []
+    unit = f"cost ({model.groups.cost_unit})"
+    if found.ndcg is not None:
+        ends = (float(found.ndcg.min()), float(found.ndcg.max()))
+        chart = Chart("NDCG@5 by cost", (0, float(costs[-1])), ends, unit, "NDCG@5")
+        chart.line(costs, found.ndcg, 0, stairs=True)
+        parts.append(chart.svg())
+    auc = None if found.classes is None else found.classes.auc
+    if auc is not None:
+        chart = Chart("AUC by cost", (0, float(costs[-1])), (min(0.5, float(auc.min())), 1.0), unit, "AUC")
+        chart.line(costs, auc, 0, stairs=True)
+        parts.append(chart.svg())
+    if auc is not None and len(model.manifest.classes or ()) == 2:
+        codes = class_codes(tested.Y) == 1
+        ones = np.ones(len(codes))
+        chart = Chart("ROC", (0, 1), (0, 1), "false positive rate", "true positive rate")
+        chart.line(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 4, "chance", dashed=True)
+        if 0 < codes.sum() < len(codes):
+            for colour, k in enumerate(sorted({_half(model), model.steps}, reverse=True)):
+                scores = tested.outputs[k][:, 1]
+                x, y = _thinned(*roc_curve(codes, scores, ones))
+                chart.line(x, y, colour, f"{k} steps, AUC {roc_auc(codes, scores, ones):.3f}")
+        parts.append(chart.svg())
+    return grid(parts) if parts else ""
+
+
+def _thinned(x: Float, y: Float, most: int = 300) -> tuple[Float, Float]:
+    at: Index = np.unique(np.linspace(0, len(x) - 1, most).astype(np.intp))
+    return x[at], y[at]
+
+
+def _intervals(model: Model, tested: _Tested | None) -> str:
+    calibration = model.manifest.calibration
+    if calibration is None:
+        return paragraph(
+            "The model has no intervals or sets of classes. `anytime report --calibrate TABLE` computes them for this "
+            "page, `anytime train --calibrate TABLE` stores them, on rows that took no part in training.", "soft"
+        )  # fmt: skip
+    what = "interval width" if model.manifest.classes is None else "classes in a set"
+    found = None if tested is None else tested.evaluation
+    share = _percent(calibration.coverage)
+    said = f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of {share}."
+    columns = ["step", "total", f"mean {what}", *(["covered test rows"] if found is not None else [])]
+    rows = []
+    for k in range(model.steps + 1):
+        covered = [] if found is None or found.coverage is None else [_percent(float(found.coverage[k]))]
+        rows.append([str(k), f"{model.costs[k]:g}", _number(calibration.sizes[k]), *covered])
+    return paragraph(said) + table(columns, rows)
+
+
+def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
+    manifest, training = model.manifest, _training(model)
+    origin, redundant = manifest.provenance, manifest.redundant
+    if tested is None:
+        yield "No test rows: all values are of the training rows. Give `--test TABLE`."
+    if manifest.prior_error is None:
+        yield "No cross-validated errors: train with `--folds 5`, on the table."
+    if redundant.constant:
+        yield f"Constant in training, so they add nothing: {listed(map(clipped, redundant.constant), 10)}. Drop them."
+    if redundant.collinear:
+        names = listed(map(clipped, redundant.collinear), 10)
+        yield f"Linear combinations of other columns: {names}. They add nothing, and share contributions with others."
+    if np.isfinite(training[-1]) and training[-1] > 0.999:
+        yield "r2 is near 1 in training: look for a column computed from the target (`anytime groups` names such)."
+    if tested is not None and tested.evaluation.r2 is not None:
+        gap = training[-1] - float(tested.evaluation.r2[-1])
+        error = 0.0 if tested.errors is None else float(tested.errors[-1])
+        if np.isfinite(gap) and gap > max(0.1, 3 * error):
+            yield (
+                f"r2 is {_number(training[-1])} in training and {_number(float(tested.evaluation.r2[-1]))} on the test "
+                "rows: fewer terms, a larger penalty (`--one-se`) or more rows narrow the gap, unless the test "
+                "rows are of another kind."
+            )
+    classes = None if tested is None else tested.evaluation.classes
+    if classes is not None and classes.is_majority:
+        yield (
+            f"No prefix is right more often than the most frequent class ({_percent(classes.majority)}): read AUC, log "
+            "loss and balanced accuracy."
+        )
+    if origin.rows < 10 * len(model.prefixes.mean):
+        yield (
+            f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
+            "and test values count, not those of training."
+        )
+    if origin.imputed:
+        yield f"Missing values in training: {listed(map(clipped, origin.imputed), 10)}. Their means stand for them."
+
+
+def _data(model: Model) -> str:
+    rows: list[list[str]] = []
+    group_of = {column: group.name for group in model.groups.groups for column in group.features}
+    types = model.groups.column_types
+    for column in model.expansion.columns[:COLUMNS_SHOWN]:
+        basis = model.groups.bases.get(column.name)
+        levels = () if basis is None or basis.levels is None else basis.levels
+        held = ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
+        if basis is not None and basis.quantiles is not None:
+            held = f"{shown(basis.quantiles[0])} to {shown(basis.quantiles[-1])}"
+        gaps = "marked" if column.indicator else ""
+        cells = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
+        rows.append(
+            [*cells, str(basis.basis if basis is not None and basis.basis else "linear"), str(len(column.terms)), gaps]
+        )
+    more = len(model.expansion.columns) - COLUMNS_SHOWN
+    note = paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else ""
+    columns = ["column", "group", "type", "range or levels", "basis", "terms", "missing values"]
+    return table(columns, rows, words=(0, 1, 2, 3, 4, 6)) + note
+
+
+def _provenance(model: Model) -> str:
+    manifest = model.manifest
+    origin = manifest.provenance
+    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    entries = {
+        "model": f"{model.name} {model.version}".rstrip(),
+        "created": origin.created,
+        "library": f"anytime-linear {origin.library}",
+        "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
+        "task": f"{manifest.task}, {manifest.family}",
+        "order": f"{kind}, penalty {manifest.alpha:.3g}",
+        "folds and seed": f"{origin.folds or 'none'}, {origin.seed if origin.seed is not None else 'none'}",
+        "reordered from": origin.resequenced_from or "",
+    }
+    return table(["", ""], [[name, value] for name, value in entries.items() if value], words=(0, 1))

@@ -1,0 +1,192 @@
+"""What a family of generalised linear models is: E[y|x] is the inverse link of W x (appendix B of the paper).
+
+A family is defined by a loss that is convex in eta = W x. Training minimises its mean over the rows, with an
+unpenalised intercept, plus alpha/2 |W|^2. For the paper's families the loss is phi(eta) - y'eta, whose gradient is the
+mean less y.
+
+Everything that depends on the family is a method or an attribute of its class; all other code asks it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from anytime.errors import TrainingError
+from anytime.types import Bool, FamilyName, Float, Task
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link function: its name in files and exports, what the score is in words, and the inverse in C.
+
+    `code` sets `output`, the predictions of one row, from its `scores`. `${NAME}` begins the model's constants.
+    """
+
+    name: str
+    score: str
+    code: str
+
+
+class Family(ABC):
+    """A family: its loss with derivatives, its responses, its predictions and its words.
+
+    A row has P responses y and Q free predictors eta. Q is P except for the multinomial, whose P predictors sum to 0.
+    The loss is linear in the responses, as that of every exponential family, so its mean over rows of equal eta is that
+    of their mean response.
+    """
+
+    name: ClassVar[FamilyName]
+    """The name on the command line, in estimators and in model files."""
+    tasks: ClassVar[tuple[Task, ...]]
+    """The tasks that it fits; a family of one task determines the task of a target."""
+    link: ClassVar[Link]
+
+    least_squares: ClassVar[bool] = False
+    """Whether moments determine the fit; otherwise it reads the rows again."""
+    by_class: ClassVar[bool] = False
+    """Whether folds have equal shares of the classes."""
+    one_column: ClassVar[bool] = True
+    """Whether a target has one column only."""
+    even_score: ClassVar[float] = 0.0
+    """The score at which two classes are equally likely."""
+
+    least: ClassVar[float] = -np.inf
+    """The lower bound of the responses."""
+    noun: ClassVar[str] = "response"
+    expected: ClassVar[str] = "numbers"
+    """What responses are, in error messages."""
+    explained: ClassVar[str] = "deviance explained"
+    """The measure of a prefix, as a share: 1 - deviance/null deviance."""
+    error: ClassVar[str] = "deviance"
+    """The measure of the errors of cross-validation."""
+
+    @classmethod
+    def of(cls, parameter: str | None) -> Self:
+        """Return the family that a name with a parameter, as `name:parameter`, states; most have no parameter."""
+        if parameter is not None:
+            raise TrainingError(f"family is {f'{cls.name}:{parameter}'!r}; expected {cls.name!r} without a parameter")
+        return cls()
+
+    @property
+    def label(self) -> FamilyName:
+        """The name with its parameter, as model files store it."""
+        return self.name
+
+    def predictors(self, responses: int) -> int:
+        """Return Q for P responses."""
+        return responses
+
+    def valid(self, Y: Float) -> Bool:
+        """Return whether each response is possible, in the shape of Y."""
+        return np.asarray(self.least <= Y)
+
+    @abstractmethod
+    def start(self, mean: Float) -> Float:
+        """Return the predictors (Q,) of the base rate, the link of the mean responses (P,); not finite without one."""
+
+    def has_base_rate(self, mean: Float) -> bool:
+        """Return whether the base rate of some mean responses (P,) has finite predictors."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return bool(np.isfinite(self.start(mean)).all())
+
+    @abstractmethod
+    def saturated(self, Y: Float) -> Float:
+        """Return the smallest possible loss (rows,) of responses Y (rows, P): that of a perfect fit."""
+
+    @abstractmethod
+    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
+        """Return the loss (rows,) of predictors eta and responses Y (rows, P), and its negative gradient (rows, Q)."""
+
+    @abstractmethod
+    def hessian(self, eta: Float, Y: Float) -> Float:
+        """Return the second derivatives of the loss in eta, (rows, Q, Q), positive semi-definite."""
+
+    @abstractmethod
+    def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:
+        """Return the product of the second derivatives with directions (rows, Q), row by row."""
+
+    def scores(self, eta: Float) -> Float:
+        """Return the predictors (rows, P) of the responses from the free ones (rows, Q); linear and orthonormal."""
+        return eta
+
+    @abstractmethod
+    def mean(self, scores: Float) -> Float:
+        """Return E[y|x] (rows, P) from scores (rows, P): the inverse link."""
+
+    def probabilities(self, scores: Float) -> Float:
+        """Return class probabilities (rows, classes); a single score is that of the second of two classes."""
+        with np.errstate(invalid="ignore"):  # overflowed scores give NaN, which the code that sends answers checks for
+            mean = self.mean(scores)
+        return np.hstack([1.0 - mean, mean]) if mean.shape[1] == 1 else mean
+
+    def deviation(self, mean: Float, scale: Float) -> Float:  # noqa: ARG002
+        """Return the unit of calibrated intervals, which broadcasts to the means (rows, P): a standard deviation.
+
+        `scale` (P,) are the standard deviations of the training responses.
+        """
+        return scale
+
+    def deviances(self, scores: Float, Y: Float) -> Float:
+        """Return the deviance 2 (loss - saturated loss) of each row, from scores and responses (rows, P)."""
+        basis = self.scores(np.eye(self.predictors(scores.shape[1])))
+        # The basis is orthonormal, so its transpose maps scores to the free predictors.
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss, _ = self.loss(scores @ basis.T, Y)
+        return 2.0 * (loss - self.saturated(Y))
+
+    def output_code(self, classes: bool, scores: int) -> str:  # noqa: ARG002
+        """Return the C code of the predictions from the `scores` of a row, as `Link.code`."""
+        return self.link.code
+
+
+class OneResponse(Family):
+    """A family of one response, whose second derivative is a number per row."""
+
+    @abstractmethod
+    def curvature(self, eta: Float, Y: Float) -> Float:
+        """Return the second derivative of the loss, (rows, 1)."""
+
+    def hessian(self, eta: Float, Y: Float) -> Float:
+        return self.curvature(eta, Y)[:, :, np.newaxis]
+
+    def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:
+        h = self.curvature(eta, Y)
+        return lambda direction: h * direction
+
+
+MAX_SCORE = 500.0
+"""Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
+
+LOG = Link(
+    "log",
+    "logarithm of the expected value",
+    """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
+)
+
+
+class LogLink(OneResponse):
+    """A family of one response, 0 or more, whose expectation is exp(eta)."""
+
+    link = LOG
+    least = 0.0
+
+    @abstractmethod
+    def variance(self, mean: Float) -> Float:
+        """Return the variance of a response with this mean, up to a constant factor."""
+
+    def start(self, mean: Float) -> Float:
+        return np.log(mean)
+
+    def mean(self, scores: Float) -> Float:
+        return np.exp(np.minimum(scores, MAX_SCORE))
+
+    def deviation(self, mean: Float, scale: Float) -> Float:  # noqa: ARG002
+        """Return standard deviations (rows, 1) of the responses, with which scores are Pearson residuals."""
+        return np.sqrt(self.variance(mean))

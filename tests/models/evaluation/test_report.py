@@ -1,0 +1,173 @@
+"""The report of a model: one page, complete in itself, whose numbers are those of the commands."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor, evaluate, open_table
+from anytime.cli.main import main
+from anytime.evaluation.page.charts import Chart, bar_rows, ticks
+from anytime.evaluation.report import measured_on, report
+from anytime.inference.subsets import arrived_model
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "a <b>&", "features": ["x0", "x1"], "cost": 4.0},
+        {"name": "visit", "features": [], "cost": 1.0},
+        {"name": "b", "features": ["x2"], "cost": 0.5, "requires": ["visit"]},
+        {"name": "c", "features": ["city"], "cost": 2.0},
+    ],
+}
+KINDS = ("gaussian", "responses", "poisson", "binomial", "multinomial", "squares")
+VOID = {"meta", "br", "path", "circle", "rect"}
+
+
+class Page(HTMLParser):
+    """What a page holds; raises if an element is not closed, or anything could be loaded or run."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.headings: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "img", "iframe", "link", "b")
+        assert not {name for name, _ in attrs} & {"src", "href", "onclick", "onload"}
+        if tag not in VOID or tag in ("circle", "rect"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        assert tag in ("path",)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._open and self._open[-1] == "h2":
+            self.headings.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def rows(count: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 3)), columns=["x0", "x1", "x2"])
+    frame["city"] = rng.choice(["Oslo", "Rome <i>", "Lima"], count)
+    frame.loc[rng.random(count) < 0.1, "x1"] = np.nan
+    signal = frame["x0"] + frame["x2"] ** 2 + (frame["city"] == "Oslo")
+    frame["gaussian"] = signal + rng.normal(size=count)
+    frame["second"] = rng.normal(size=count)
+    frame["poisson"] = rng.poisson(np.exp(signal / 4))
+    frame["binomial"] = frame["squares"] = np.where(signal + rng.logistic(size=count) > 1, "yes", "no <i>")
+    frame["multinomial"] = np.digitize(frame["gaussian"], [0, 2])
+    return frame
+
+
+def trained(kind: str) -> Any:
+    frame = rows(300, 0)
+    X = frame[["x0", "x1", "x2", "city"]]
+    options: dict[str, Any] = {"alpha": 1e-3, "basis": "hinge:2", "cv": 3, "nested": True}
+    if kind == "responses":
+        return AnytimeRegressor(GROUPS, **options).fit(X, frame[["gaussian", "second"]])
+    made: Any = AnytimeRegressor if kind in ("gaussian", "poisson") else AnytimeClassifier
+    return made(GROUPS, family="gaussian" if kind == "squares" else kind, **options).fit(X, frame[kind])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def estimator(request: pytest.FixtureRequest) -> Any:
+    return trained(request.param)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Any, Any]:
+    for name, seed in (("test", 1), ("calibration", 2)):
+        rows(200, seed).to_parquet(tmp_path / f"{name}.parquet")
+    return open_table(tmp_path / "test.parquet"), open_table(tmp_path / "calibration.parquet")
+
+
+def test_a_page_is_complete_and_loads_nothing(estimator: Any, tables: tuple[Any, Any]) -> None:
+    model = estimator.model_
+    text = report(model, *tables)
+    page = Page(text)
+    expected = ["Quality by cost", "Warnings", "Half and all of the budget", "Steps", "Groups", "Shapes"]
+    classes = model.manifest.classes
+    expected += ["Reliability", *(["Confusion", "Ranking"] if classes else []), "Intervals", "Data", "Provenance"]
+    assert page.headings == expected
+    assert "http" not in text
+    assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
+    assert "a <b>&" in page.text
+    assert page.text.count("Rome <i>") >= 2
+    assert len(text) < 300_000
+
+
+def test_a_page_without_tables_says_how_to_get_what_is_missing(estimator: Any) -> None:
+    page = Page(report(estimator.model_))
+    for words in ("Give --test TABLE", "anytime report --calibrate TABLE", "--test TABLE"):
+        assert words in page.text.replace(" , ", ", ").replace("  ", " ")
+    assert "Confusion" not in page.headings
+
+
+def test_its_numbers_are_those_of_evaluate_and_of_the_optimum_without_a_group(tables: tuple[Any, Any]) -> None:
+    model = trained("gaussian").model_
+    found = evaluate(model, tables[0])
+    page = Page(report(model, tables[0])).text
+    assert found.r2 is not None
+    for value in (*found.r2, *found.mse, model.expected(model.steps).r2):
+        assert f"{value:.4g}" in page
+    every = frozenset(model.needed[-1])
+    for name in every:
+        loss = model.expected(model.steps).r2 - arrived_model(model, every - {name}).expected.r2
+        assert f"{loss:.4g}" in page
+
+
+def test_standard_errors_are_those_of_the_rows(tables: tuple[Any, Any]) -> None:
+    fitted = trained("gaussian")
+    frame = rows(200, 1)
+    losses = np.square(fitted.predict(frame[["x0", "x1", "x2", "city"]]) - frame["gaussian"])
+    error = losses.std(ddof=1) / np.sqrt(len(frame)) / frame["gaussian"].var(ddof=0)
+    found = measured_on(fitted.model_, tables[0])
+    assert found.errors is not None
+    assert found.errors[-1] == pytest.approx(error)
+
+
+def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: tuple[Any, Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained("binomial").save("m.safetensors")
+    words = ["report", "m.safetensors", "--test", "test.parquet", "--calibrate", "calibration.parquet"]
+    assert main([*words, "--out", "r.html"]) == 0
+    assert "for a coverage of 90 %" in Page(Path("r.html").read_text(encoding="utf-8")).text
+    assert main([*words, "--out", "r.txt"]) == 2
+    assert main([*words, "--coverage", "2", "--out", "s.html"]) == 2
+    rows(5, 0).drop(columns="x0").to_parquet("few.parquet")
+    assert main(["report", "m.safetensors", "--test", "few.parquet", "--out", "s.html"]) == 2
+    assert not Path("s.html").exists()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (1e-9, 2e-9), (0.0, 1e12), (5.0, 5.0)])
+def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 11
+    assert all(low - 1e-9 * abs(high) <= value <= high + 1e-9 * abs(high) for value in found)
+
+
+def test_charts_survive_what_data_may_be() -> None:
+    chart = Chart("t <b>", (0.0, 0.0), (np.nan, np.inf), "x & y", levels=["a", "<i>"])
+    chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs=True)
+    chart.points(np.array([0.0]), np.array([np.nan]), ["<b>"], errors=np.array([np.nan]))
+    chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
+    Page(chart.svg())
+    Page(bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]))

@@ -1,0 +1,258 @@
+"""A family is one class: a complete one of the test's own works everywhere, and an incomplete one is a clear error."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+
+import anytime
+from anytime import AnytimeRegressor
+from anytime.cli.main import main
+from anytime.data.formats import open_table
+from anytime.evaluation.evaluate import evaluate
+from anytime.families import FAMILIES, Family, family_of
+from anytime.families.family import Link, LogLink, OneResponse
+from anytime.inference.prediction import Prediction
+from anytime.types import Bool, Float
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from guides import ROOT
+from models import literal
+from service.serving import running
+from system import program
+
+Capture = pytest.CaptureFixture[str]
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [{"name": "a", "features": ["a0", "a1"], "cost": 2.0}, {"name": "b", "features": ["b0"], "cost": 1.0}],
+}
+FEATURES = ["a0", "a1", "b0"]
+TRAIN = [
+    "train",
+    "train.csv",
+    "--groups",
+    "groups.json",
+    "--target",
+    "y",
+    "--family",
+    "swing",
+    "--out",
+    "m.safetensors",
+]
+
+
+class Swing(OneResponse):
+    """Responses of either sign, below 1,000: E[y|x] = sinh(eta), so phi(eta) = cosh(eta)."""
+
+    name = "swing"
+    tasks = ("regression",)
+    link = Link("asinh", "area", "    output[0] = sinh(scores[0]);")
+    noun = "swing"
+    expected = "swings below 1000"
+
+    def valid(self, Y: Float) -> Bool:
+        return np.asarray(Y < 1000.0)
+
+    def start(self, mean: Float) -> Float:
+        return np.arcsinh(mean)
+
+    def saturated(self, Y: Float) -> Float:
+        return np.asarray((np.hypot(1.0, Y) - Y * np.arcsinh(Y)).sum(axis=1))
+
+    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
+        return (np.cosh(eta) - Y * eta)[:, 0], Y - np.sinh(eta)
+
+    def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
+        return np.cosh(eta)
+
+    def mean(self, scores: Float) -> Float:
+        return np.sinh(scores)
+
+    def deviation(self, mean: Float, scale: Float) -> Float:  # noqa: ARG002
+        return np.sqrt(np.hypot(1.0, mean))
+
+
+def table(rows: int, seed: int) -> pd.DataFrame:
+    X = np.random.default_rng(seed).normal(size=(rows, 3))
+    y = np.sinh(0.4 + X @ [0.8, -0.5, 0.3]) + np.random.default_rng(seed + 1).normal(size=rows)
+    return pd.DataFrame({**dict(zip(FEATURES, X.T, strict=True)), "y": y, "z": y})
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tables and groups, and the family."""
+    monkeypatch.setitem(FAMILIES, "swing", Swing)
+    monkeypatch.chdir(tmp_path)
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    for number, name in enumerate(("train", "test", "other")):
+        table(200, 10 * number).to_csv(f"{name}.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(desk: Path) -> anytime.LoadedModel:
+    assert main([*TRAIN, "--alpha", "cv", "--folds", "3", "--test", "test.csv", "--calibrate", "other.csv"]) == 0
+    assert desk.exists()
+    return anytime.load("m.safetensors")
+
+
+def test_it_trains_by_every_way_to_the_optimum(desk: Path) -> None:
+    assert main([*TRAIN, "--alpha", "0.01", "--folds", "0"]) == 0
+    model, frame = anytime.load("m.safetensors"), pd.read_csv("train.csv")
+    assert (model.manifest.family, model.manifest.link, model.manifest.task) == ("swing", "asinh", "regression")
+    estimator = AnytimeRegressor(GROUPS, family="swing", alpha=0.01).fit(frame[FEATURES], frame["y"])
+    np.testing.assert_allclose(estimator.fit_.prefixes.packed, model.prefixes.packed, rtol=1e-9)
+    Z, y = literal.standardise(frame[FEATURES].to_numpy(), frame["y"].to_numpy())[0], frame["y"].to_numpy()
+
+    def objective(theta: Float) -> float:
+        eta = theta[0] + Z @ theta[1:]
+        return float(np.mean(np.cosh(eta) - y * eta) + 0.005 * np.sum(theta[1:] ** 2))
+
+    wanted = minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-8}).x
+    scores = wanted[0] + Z @ wanted[1:]
+    np.testing.assert_allclose(estimator.predict(frame[FEATURES]), np.sinh(scores), rtol=1e-4, atol=1e-4)
+    assert estimator.save("again.safetensors").manifest.family == "swing"
+    assert anytime.load("again.safetensors").prefixes.packed.tolist() == estimator.fit_.prefixes.packed.tolist()
+
+
+def test_it_is_measured_calibrated_shown_and_described(trained: anytime.LoadedModel, capsys: Capture) -> None:
+    found, frame = evaluate(trained, open_table("test.csv")), pd.read_csv("test.csv")
+    mean, y = np.sinh(trained.prefixes.predict(frame[FEATURES].to_numpy(), trained.steps))[:, 0], frame["y"]
+    eta, perfect = np.arcsinh(mean), np.arcsinh(y)
+    deviance = 2 * np.mean(np.cosh(eta) - y * eta - np.cosh(perfect) + y * perfect)
+    assert found.deviance is not None
+    assert found.deviance[-1] == pytest.approx(deviance, rel=1e-9)
+    assert found.mse[-1] == pytest.approx(np.mean((mean - y) ** 2), rel=1e-9)
+    calibration = trained.manifest.calibration
+    assert calibration is not None
+    prediction = Prediction(trained, rows=len(frame))
+    for name, columns in (("a", ["a0", "a1"]), ("b", ["b0"])):
+        prediction.add(name, frame[columns].to_numpy())
+    answer: Any = prediction.answer()
+    np.testing.assert_allclose(answer.prediction, mean, rtol=1e-9)
+    ends = np.array(answer.interval)
+    width = 2 * calibration.thresholds[-1] * np.sqrt(np.hypot(1.0, mean))
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], width, rtol=1e-9)
+    assert 0.8 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) <= 1.0
+    capsys.readouterr()
+    assert main(["show", "m.safetensors"]) == 0
+    assert "regression, swing by" in capsys.readouterr().out
+    assert main(["plot", "m.safetensors", "--out", "m.svg"]) == 0
+    assert main(["plot", "m.safetensors", "--shapes", "--out", "shapes.svg"]) == 0
+    assert (
+        main(["resequence", "m.safetensors", "--data", "train.csv", "--alpha", "0.1", "--out", "again.safetensors"])
+        == 0
+    )
+    assert anytime.load("again.safetensors").manifest.family == "swing"
+    capsys.readouterr()
+    assert main(["certify", "m.safetensors", "--out", "c.safetensors"]) == 2
+    assert "is swing; certificates support least squares only" in capsys.readouterr().err
+
+
+def test_it_is_exported(trained: anytime.LoadedModel) -> None:
+    assert main(["export", "m.safetensors", "--to", "json", "--out", "m.json"]) == 0
+    document = json.loads(Path("m.json").read_text())
+    assert (document["family"], document["link"]) == ("swing", "asinh")
+    assert main(["export", "m.safetensors", "--to", "c", "--out", "m.h"]) == 0
+    source = Path(__file__).parents[1] / "exported" / "ask.c"
+    words = [program("cc"), "-std=c11", "-Wall", "-Werror", "-I.", str(source), "-o", "ask", "-lm"]
+    subprocess.run(words, check=True, timeout=120)
+    places = list(trained.places)
+    values = {"a": "0.5 -1.25", "b": "2"}
+    lines = ["begin", *(f"add {places.index(name)} {text}" for name, text in values.items()), "answer inf"]
+    done = subprocess.run(
+        ["./ask"], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60
+    )
+    row = np.array([[0.5, -1.25, 2.0]])
+    wanted = np.sinh(trained.prefixes.predict(row, trained.steps))[0, 0]
+    assert float(done.stdout.split()[-1]) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_it_is_served_and_explained(trained: anytime.LoadedModel) -> None:
+    settings = Settings(port=0)
+    with running(create_app(ModelRegistry.of([trained]), settings), settings) as service:
+        described = service.get("/models/m").json()
+        assert (described["family"], described["link"]) == ("swing", "asinh")
+        assert described["measures"] == {
+            "explained": "deviance explained",
+            "error": "deviance",
+            "score": "area",
+            "least_squares": False,
+        }
+        answer = service.post({"groups": {"a": [0.5, -1.25], "b": [2.0]}}, explain=True).json()
+    scores = trained.prefixes.predict(np.array([[0.5, -1.25, 2.0]]), trained.steps)[0, 0]
+    assert answer["prediction"] == pytest.approx(np.sinh(scores), rel=1e-12)
+    parts = answer["contributions"]
+    assert parts["intercept"] + sum(parts["groups"].values()) == pytest.approx(scores, rel=1e-9)
+
+
+def test_it_refuses_responses_and_targets_in_its_own_words(desk: Path, capsys: Capture) -> None:
+    frame = pd.read_csv("train.csv")
+    frame.loc[3, "y"] = 5000.0
+    frame.to_csv("wrong.csv", index=False)
+    call = [each.replace("train.csv", "wrong.csv") for each in TRAIN]
+    assert main(call) == 2
+    assert "target 'y' holds 5000; expected swings below 1000" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"y contains 5000\.0; family swing expects swings below 1000"):
+        AnytimeRegressor(GROUPS, family="swing").fit(frame[FEATURES], frame["y"])
+    assert main([*TRAIN, "--target", "z"]) == 2
+    assert "family swing fits one target, and 2 are given" in capsys.readouterr().err
+    assert main([*TRAIN, "--task", "count"]) == 2
+    assert "family swing does not fit target 'y' (task count)" in capsys.readouterr().err
+
+
+PARTS = ["name", "tasks", "link", "start", "saturated", "loss", "curvature", "mean"]
+
+
+@pytest.mark.parametrize("lacking", PARTS)
+def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {name: member for name, member in vars(Swing).items() if name not in (lacking, "__abstractmethods__")}
+    incomplete: Any = type("Swing", (OneResponse,), members)
+    monkeypatch.setitem(FAMILIES, "swing", incomplete)
+    frame = table(30, 0)
+    with pytest.raises(TypeError, match=f"family Swing lacks {lacking}; expected the members of Family"):
+        AnytimeRegressor(GROUPS, family="swing").fit(frame[FEATURES], frame["y"])
+
+
+def test_every_member_without_a_default_is_among_those_parts() -> None:
+    needed = {*OneResponse.__abstractmethods__, "name", "tasks", "link"}
+    assert needed == {*PARTS}
+    assert Family.__abstractmethods__ - OneResponse.__abstractmethods__ == {"hessian", "hessian_product"}
+    assert LogLink.__abstractmethods__ == {"saturated", "loss", "curvature", "variance"}
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gaussian"])
+def test_a_family_is_one_file_one_entry_and_a_row_of_the_guide(name: str) -> None:
+    """As "Where to add" in CONTRIBUTING.md says: no other file of the library or the service names a likelihood."""
+    kind = FAMILIES[name]
+    assert family_of(name).label.partition(":")[0] == kind.name == name
+    guide = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
+    table_of_families = guide.partition("## Families")[2].partition("\n```")[0]
+    assert f"`{name}" in table_of_families
+    home = ROOT / "models" / "anytime" / "families" / f"{name.replace('-', '_')}.py"
+    assert f"class {kind.__name__}(" in home.read_text(encoding="utf-8")
+    literal_name = re.compile(rf'(["\'`]){name}\1(?!\))')
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("models/anytime", "service/anytime_service")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".js") and path != home and any(map(literal_name.search, code_of(path)))
+    }
+    assert naming <= {"service/anytime_service/demo/story.py"}  # the demonstration is of one family
+
+
+def code_of(path: Path) -> list[str]:
+    """The lines of a file without its docstrings and comments."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r'"""(?:.|\n)*?"""', "", text) if path.suffix == ".py" else text
+    return [re.sub(r"(#|//).*", "", line) for line in text.splitlines()]

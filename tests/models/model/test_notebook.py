@@ -1,0 +1,111 @@
+"""What a notebook shows: words and tables, and frames of the installed library; never an address in memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor, Runner, certify, load_groups, open_table
+from anytime.data.formats import table_of
+from anytime.errors import TableError
+from anytime.evaluation.shapes import column_shapes
+from anytime.model import notebook
+from anytime.model.notebook import FRAMES, frame_of
+
+GROUPS = {"a <b>": ["x", "city"], "b": ["z"]}
+
+
+def rows() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["x", "z"])
+    frame["city"] = rng.choice(["Oslo", "Rome"], 60)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Any:
+    return AnytimeRegressor(GROUPS, alpha=1e-2, basis="hinge:1", cv=3, nested=True).fit(rows(), rows()["x"] ** 2)
+
+
+def shown(estimator: Any) -> dict[str, Any]:
+    model = estimator.model_
+    prediction = model.open(rows=None)
+    prediction.add("a <b>", rows())
+    classes = AnytimeClassifier(GROUPS, alpha=1e-2).fit(rows(), rows()["city"])
+    certified = certify(model, nodes=10, seconds=5)
+    return {
+        "model": model,
+        "curve": estimator.curve_,
+        "prediction": prediction,
+        "answer": prediction.answer(explain=True),
+        "answer of a table": model.answer(rows(), explain=True),
+        "answer of classes": classes.model_.answer(rows()),
+        "certificate": certified.manifest.certificate,
+        "certified model": certified,
+    }
+
+
+def test_values_are_shown_as_text_and_as_html(estimator: Any) -> None:
+    for name, value in shown(estimator).items():
+        html = value._repr_html_()
+        assert html.startswith("<"), name
+        assert "<b>" not in html, name
+        assert html.count("<tr>") == html.count("</tr>")
+        assert " at 0x" not in html + repr(value), name
+    assert "a &lt;b&gt;" in shown(estimator)["model"]._repr_html_()
+    assert "a &lt;b&gt;" in estimator.curve_._repr_html_()
+
+
+def test_nothing_public_shows_its_address(estimator: Any, tmp_path: Any) -> None:
+    model = estimator.model_
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    others = [estimator, model.manifest, load_groups(GROUPS), open_table(tmp_path / "t.csv"), table_of("X", rows())]
+    others += [table_of("X", np.eye(2)), estimator.guarantee_, model.what_if(without=["b"]), *column_shapes(model)]
+    with Runner(model, {"a <b>": lambda _: [1.0, "Oslo"], "b": lambda _: 1.0}) as runner:
+        assert repr(runner) == f"<Runner of {model.name}>"
+    for each in others:
+        assert " at 0x" not in repr(each), type(each)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_frames_are_of_the_library_that_is_there(estimator: Any, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    module = pytest.importorskip(library)
+    monkeypatch.setattr(notebook, "FRAMES", (library,))
+    kind = module.Table if library == "pyarrow" else module.DataFrame
+    model = estimator.model_
+    answer = model.answer(rows(), explain=True)
+    frames = {
+        "curve": (estimator.curve_.to_frame(), 3),
+        "steps": (model.to_frame(), 3),
+        "answer": (answer.to_frame(), 60),
+        "groups": (answer.contributions.to_frame(), 60),
+        "features": (answer.contributions.to_frame("features"), 60),
+        "one row": (estimator.predict(rows()[:1], explain=True)[1].to_frame(), 1),
+        "shape": (column_shapes(model)[0].to_frame(), None),
+    }
+    for name, (frame, count) in frames.items():
+        assert isinstance(frame, kind), name
+        assert count is None or len(frame) == count, name
+    columns = frames["curve"][0].column_names if library == "pyarrow" else list(frames["curve"][0].columns)
+    assert columns == ["step", "group", "cost", "explained_variance", "r2", "cv_error"]
+
+
+def test_a_frame_has_the_values(estimator: Any) -> None:
+    frame = estimator.curve_.to_frame()
+    assert frame["group"].tolist() == ["(base rate)", *estimator.sequence_]
+    np.testing.assert_allclose(frame["r2"], [estimator.model_.expected(k).r2 for k in range(3)])
+    answer = estimator.model_.answer(rows(), explain=True)
+    np.testing.assert_allclose(answer.to_frame()["prediction"], estimator.predict(rows()))
+    parts = answer.contributions.to_frame()
+    np.testing.assert_allclose(parts.sum(axis=1) + answer.contributions.intercept, answer.prediction)
+
+
+def test_without_a_library_of_frames_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "FRAMES", ("no_such_frames",))
+    assert "no_such_frames" not in sys.modules
+    with pytest.raises(TableError, match="pandas, polars or pyarrow"):
+        frame_of({"a": [1]})
