@@ -67,8 +67,8 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         As `evaluate` and `calibrate`.
     """
     if calibration is not None:
-        dataset, rows = held_out(model, calibration)
-        conformal_rank(rows, coverage)
+        dataset, found = held_out(model, calibration)
+        conformal_rank(found.used, coverage)
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
     warnings = list(_warnings(model, tested))
@@ -516,6 +516,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
     origin, redundant = manifest.provenance, manifest.redundant
     if tested is None:
         yield "No test rows: all values are of the training rows. Give `--test TABLE`."
+    yield from (f"{text[0].upper()}{text[1:]}." for text in manifest.warnings)
     if manifest.prior_error is None:
         yield "No cross-validated errors: train with `--folds 5`, on the table."
     if redundant.constant:

@@ -112,6 +112,14 @@ class Columns:
         marks[[stop - 1 for column, (_, stop) in zip(self.columns, self.spans, strict=True) if column.indicator]] = True
         return marks
 
+    @cached_property
+    def are_last_levels(self) -> Bool:
+        """Return which terms are the last level of a factor, (terms,): with a constant, one of them is redundant."""
+        marks = np.zeros(self.size, dtype=np.bool_)
+        ends = (stop - column.indicator for column, (_, stop) in zip(self.columns, self.spans, strict=True))
+        marks[[end - 1 for column, end in zip(self.columns, ends, strict=True) if column.basis.by_level]] = True
+        return marks
+
     @property
     def size(self) -> int:
         return sum(len(column.terms) for column in self.columns)

@@ -183,8 +183,11 @@ class Fit:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(self.groups.features)[columns]
-        # Gaps may be rare, and some products of factors are always collinear.
+        # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
         listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
+        collinear = self.collinear[columns] & listed & ~self.expansion.are_last_levels[columns]
+        if self.moments.rows <= len(columns):  # whichever columns come last would be called so
+            collinear = np.zeros_like(collinear)
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -205,7 +208,7 @@ class Fit:
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns] & listed].tolist()),
-                collinear=tuple(names[self.collinear[columns] & listed].tolist()),
+                collinear=tuple(names[collinear].tolist()),
             ),
             guarantee=self.guarantee,
             stopped=stopped,
