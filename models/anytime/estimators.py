@@ -137,7 +137,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
-        min_level_rows: int = MIN_LEVEL_ROWS,
+        min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -491,7 +491,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
-            min_level_rows=self.min_level_rows,
+            min_level_rows=MIN_LEVEL_ROWS
+            if self.min_level_rows == "auto" and not self._has_folds
+            else self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -536,8 +538,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
-        return 5 if needed else None
+        return 5 if self._has_folds or Expansion.of(self._groups).needs_size else None
+
+    @property
+    def _has_folds(self) -> bool:
+        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
@@ -717,8 +722,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         "categories" (the default of text) or "date" (of dates).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
-    min_level_rows : sampled rows that a level, or a common value of "hinge", needs for an indicator, 2 or more: no
-        indicator discloses a single row.
+    min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
+        "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
         of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
         keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.

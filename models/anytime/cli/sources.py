@@ -224,8 +224,8 @@ def open_table_source(
         stated=stated,
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
-        min_level_rows=plan.min_level_rows,
         drop_missing=plan.drops_missing,
+        min_level_rows=plan.least_level_rows,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
@@ -277,7 +277,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
-        "--min-level-rows": plan.min_level_rows != MIN_LEVEL_ROWS,
+        "--min-level-rows": plan.min_level_rows not in ("auto", str(MIN_LEVEL_ROWS)),
     }
     for option, value in table_options.items():
         if value:
