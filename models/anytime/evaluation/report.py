@@ -67,8 +67,8 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         As `evaluate` and `calibrate`.
     """
     if calibration is not None:
-        dataset, rows = held_out(model, calibration)
-        conformal_rank(rows, coverage)
+        dataset, found = held_out(model, calibration)
+        conformal_rank(found.used, coverage)
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
     warnings = list(_warnings(model, tested))
