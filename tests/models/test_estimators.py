@@ -101,6 +101,7 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "basis": "nonsense",
         "clamp": -1.0,
         "pairs": -1,
+        "class_weight": "nonsense",
         "n_jobs": 3,
         "random_state": 7,
     }
