@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.cells import booleans_of, first_without, foreign_number, missing, numbers_of
+from anytime.data.formats.cells import (
+    PLAIN,
+    NumberStyle,
+    booleans_of,
+    first_without,
+    foreign_number,
+    missing,
+    numbers_of,
+)
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.features.bases import DATES
@@ -72,7 +80,7 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
         whole = kind == "key" and own in ("integer", "bool") and not column.null_count
         return _array(column if whole else _texts(name, column))
     if own == "text":
-        column = _parsed(name, column, kind, row)
+        column = parsed(name, column, kind, row)
         own = type_of(column.type)
     elif own not in ("number", "integer", "bool"):
         raise TableError(f"column {name!r} is {column.type}; expected numbers, as elsewhere in the data")
@@ -141,16 +149,17 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(cells, ""), pa.scalar(None, cells.type), cells)
 
 
-def _parsed(name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
+def parsed(name: str, cells: pa.Array, kind: ReadAs, row: int, style: NumberStyle = PLAIN) -> pa.Array:
+    """Return cells of text as booleans or numbers; raise TableError, which names the cell, if one is neither."""
     pa = required("pyarrow")
     cells = cells.cast(pa.string())
     if kind == "bool" and (words := booleans_of(cells)) is not None:
         return words
-    found = numbers_of(cells, pa.float64())
-    if found is None:
-        at = first_without(cells)
-        raise not_numbers(name, cells[at].as_py(), row + at)
-    return found
+    for arrow_type in (pa.int64(), pa.float64()) if kind == "integer" else (pa.float64(),):
+        if (found := numbers_of(cells, arrow_type, style)) is not None:
+            return found
+    at = first_without(cells, style)
+    raise not_numbers(name, cells[at].as_py(), row + at)
 
 
 def not_numbers(name: str, cell: str, row: int) -> TableError:

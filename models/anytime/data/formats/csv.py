@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from anytime.data.formats.arrow import ArrowTable, not_numbers
-from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition, first_without, numbers_of
+from anytime.data.formats.arrow import ArrowTable, parsed
+from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition
 from anytime.data.formats.table import ReadAs, damaged, required
 from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
@@ -221,16 +221,13 @@ class CsvTable(ArrowTable):
             row += cells.num_rows
 
     def _converted(self, name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
-        """Return cells as numbers of the file's style; as they are for text and booleans."""
-        pa = required("pyarrow")
-        if kind in ("text", "key", "bool", "date"):
+        """Return cells as booleans, or as numbers of the file's style; as they are for text."""
+        if kind in ("text", "key", "date"):
             return cells
-        integers = numbers_of(cells, pa.int64(), self._style) if kind == "integer" else None
-        numbers = numbers_of(cells, pa.float64(), self._style) if integers is None else integers
-        if numbers is None:
-            at = first_without(cells, self._style)
-            raise TableError(f"{self.name}: {not_numbers(name, cells[at].as_py(), row + at)}")
-        return numbers
+        try:
+            return parsed(name, cells, kind, row, self._style)
+        except TableError as error:
+            raise TableError(f"{self.name}: {error}") from None
 
     def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
         message = str(error)

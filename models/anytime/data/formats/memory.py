@@ -63,12 +63,17 @@ def arrow_array(name: str, values: Any) -> pa.Array:
         return pa.array(values, from_pandas=not is_float)  # NaN stays NaN, without a pass over the values
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         objects = np.asarray(values, dtype=object).ravel().tolist()
-        for numbers in (_large_integers, _floats):
-            with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
-                return numbers(objects)
-        kinds = sorted({type(value).__name__ for value in objects[:1000] if value is not None})
+        for kinds, convert, arrow_type in (
+            (Integral, int, pa.decimal256(76, 0)),  # integers beyond 64 bits, exactly
+            (Real | Decimal, float, pa.float64()),  # mixed types, such as fractions
+        ):
+            if all(each is None or (isinstance(each, kinds) and not isinstance(each, bool)) for each in objects):
+                with suppress(pa.ArrowException, ValueError, OverflowError):
+                    numbers = [None if each is None else convert(each) for each in objects]
+                    return pa.array(numbers, arrow_type, from_pandas=True)
+        names = sorted({type(value).__name__ for value in objects[:1000] if value is not None})
         dtype = getattr(values, "dtype", np.dtype(object))
-        what = " and ".join(kinds) if dtype == np.dtype(object) else str(dtype)
+        what = " and ".join(names) if dtype == np.dtype(object) else str(dtype)
         raise TableError(
             f"column {name!r} holds {what}; expected values of one type: numbers, text or booleans"
         ) from error
@@ -80,24 +85,6 @@ def as_native(values: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(np.float64)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
-
-
-def _large_integers(values: Sequence[Any]) -> pa.Array:
-    """Return integers beyond 64 bits, of 76 digits at most, exactly."""
-    pa = required("pyarrow")
-    if not all(value is None or (isinstance(value, Integral) and not isinstance(value, bool)) for value in values):
-        raise TypeError("not all integers")
-    return pa.array([None if value is None else int(value) for value in values], pa.decimal256(76, 0))
-
-
-def _floats(values: Sequence[Any]) -> pa.Array:
-    """Return real numbers of mixed types, such as fractions, as floats."""
-    if not all(
-        value is None or (isinstance(value, Real | Decimal) and not isinstance(value, bool)) for value in values
-    ):
-        raise TypeError("not all numbers")
-    pa = required("pyarrow")
-    return pa.array([None if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
 
 
 @dataclass(frozen=True)
