@@ -21,12 +21,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, Regre
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, check_random_state, check_X_y
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, balanced_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
@@ -139,6 +140,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         clamp: Clamp = None,
         min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
+        class_weight: Any = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -156,6 +158,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.clamp = clamp
         self.min_level_rows = min_level_rows
         self.pairs = pairs
+        self.class_weight = class_weight
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -375,6 +378,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         Y = self._responses(y, names, used, first=first, streamed=decay is not None, classes=classes)
         if self.pairs is not None and decay is not None:
             raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
+        if self.class_weight is not None:
+            weights = self._class_weighted(y, weights, streamed=decay is not None)
         options = self._options()
         check_family(options.family, self._target)
         if decay is None:
@@ -389,6 +394,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self._stream = stream
         for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
+
+    def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
+        """Return the weights of the rows times those of their classes."""
+        if is_regressor(self) or streamed:
+            what = "partial_fit" if streamed else "a regressor"
+            raise TrainingError(f"class_weight is {self.class_weight!r}; {what} expects None")
+        own = np.ones(len(y)) if weights is None else weights
+        if not isinstance(self.class_weight, str):
+            with _one_kind_of_error():
+                factors = compute_sample_weight(self.class_weight, y)
+        elif self.class_weight == "balanced":
+            codes = np.searchsorted(self.classes_, y)
+            factors = balanced_weights(np.bincount(codes, own, minlength=len(self.classes_)).astype(np.float64))[codes]
+        else:
+            raise TrainingError(f"class_weight is {self.class_weight!r}; expected 'balanced', a dict or None")
+        return np.asarray(own * factors)
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -827,8 +848,10 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     ----------
     family : "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot
         classes. Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and
-        scaled to sum to one. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
-        `LogisticRegression(C=1/(n * alpha))` on standardised data.
+        scaled to sum to one.
+    class_weight : "balanced" makes all classes equally heavy in training; a dict has a weight for each class. Then
+        probabilities are those of such frequencies. The other parameters are those of `AnytimeRegressor`; `alpha` is
+        that of `LogisticRegression(C=1/(n * alpha))` on standardised data.
 
     Attributes
     ----------

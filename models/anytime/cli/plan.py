@@ -59,6 +59,11 @@ class Plan(options.RowOptions):
     def likelihood(self) -> FamilyName:
         return "gaussian"
 
+    @property
+    def balances(self) -> bool:
+        """Return whether all classes are equally heavy."""
+        return False
+
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups to train."""
         return groups
@@ -98,6 +103,10 @@ class TrainPlan(FitPlan):
     doubling: Annotated[
         bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.")
     ] = Options.doubling
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
+    ] = None
     first: options.First = None
     without: options.Without = None
     one_se: Annotated[
@@ -118,6 +127,10 @@ class TrainPlan(FitPlan):
     @property
     def needs_folds(self) -> bool:
         return self.nested or super().needs_folds
+
+    @property
+    def balances(self) -> bool:
+        return self.class_weight is not None
 
     @property
     def likelihood(self) -> FamilyName:
