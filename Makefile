@@ -112,6 +112,7 @@ load: .venv/ready
 hostile: .venv/ready
 	$(BIN)/python tests/drills/hostile.py $(ARGS)
 	$(BIN)/python tests/drills/accounting.py $(filter --quick,$(ARGS))
+	$(BIN)/python tests/drills/costs.py $(filter --quick,$(ARGS))
 	DESYNC_S=$(if $(filter --quick,$(ARGS)),20,600) $(BIN)/pytest -q tests/deploy/test_desync.py
 
 # Pins with hashes for every platform and Python; the ranges are in pyproject.toml.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from anytime._linalg import conjugate_gradients, factorise, factorise_into, solve_leading
+from anytime import AnytimeRegressor
+from anytime._linalg import conjugate_gradients, factorise, factorise_into, single_blas_thread, solve_leading
 from anytime.types import Float
 
 seeds = st.integers(0, 2**32 - 1)
@@ -139,3 +142,35 @@ def test_conjugate_gradients_stop_where_the_curvature_ends() -> None:
     A = np.diag([1.0, 0.0])
     found = conjugate_gradients(lambda x: A @ x, lambda r: r, np.array([[0.0], [1.0]]), tolerance=1e-10, max_steps=9)
     assert found.tolist() == [[0.0], [0.0]]
+
+
+def test_concurrent_fits_restore_the_threads_of_blas() -> None:
+    """The setting belongs to the process: the first that ends must not restore it for those that still run."""
+    X = np.random.default_rng(0).normal(size=(200, 4))
+
+    def fits(seed: int) -> None:
+        for alpha in (1e-4, 1e-3, 1e-2, 1e-1):
+            AnytimeRegressor(alpha=alpha).fit(X, X @ np.random.default_rng(seed).normal(size=4))
+
+    with threadpool_limits(2, user_api="blas"):
+        before = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        for _ in range(3):
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(fits, range(4)))
+        after = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    assert set(before) == {2}
+    assert after == before
+
+
+def test_blas_has_one_thread_until_the_last_context_ends() -> None:
+    def threads() -> set[int]:
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = single_blas_thread(), single_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert threads() == {1}
+        second.__exit__(None, None, None)
+        assert threads() == {2}

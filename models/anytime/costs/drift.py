@@ -8,8 +8,9 @@ gain per new cost, each after the steps that it requires.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -85,7 +86,26 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     if not learnable:
         return Drift(staying, _sorted(model, staying, priced), estimated=True)
     moving = _order(resequence(model, priced, data=data), priced)
-    return Drift(staying, staying if moving.steps == staying.steps else moving, estimated=False)
+    return Drift(staying, _equal_on_equal_sets(moving, staying), estimated=False)
+
+
+def _equal_on_equal_sets(moving: Order, staying: Order) -> Order:
+    """Return the new sequence with the curve of the current one where both have computed the same groups.
+
+    The penalties of the prefixes may differ, which is no difference of the sequences.
+    """
+    current = {groups: prefix for prefix, groups in enumerate(_sets(staying))}
+    same = np.array([(prefix, current[groups]) for prefix, groups in enumerate(_sets(moving)) if groups in current])
+    explained, r2 = moving.explained.copy(), None if moving.r2 is None else moving.r2.copy()
+    explained[same[:, 0]] = staying.explained[same[:, 1]]
+    if r2 is not None and staying.r2 is not None:
+        r2[same[:, 0]] = staying.r2[same[:, 1]]
+    return replace(moving, explained=explained, r2=r2)
+
+
+def _sets(order: Order) -> list[frozenset[str]]:
+    """Return the groups of each prefix, the empty one first."""
+    return list(accumulate(order.steps, lambda known, adds: known | {*adds}, initial=frozenset[str]()))
 
 
 def _order(model: Model, groups: FeatureGroups) -> Order:

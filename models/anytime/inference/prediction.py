@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -146,7 +147,11 @@ class Answer:
 
     def with_note(self, note: str) -> Self:
         """Return the answer with one more note, before the one that it has; all have at most 300 characters."""
-        return replace(self, note=clipped(note if self.note is None else f"{note}; {self.note}", LONGEST_NOTE))
+        return replace(self, note=_joined(note, self.note))
+
+
+def _joined(note: str, before: str | None) -> str:
+    return clipped(note if before is None else f"{note}; {before}", LONGEST_NOTE)
 
 
 class BestPrediction(NamedTuple):
@@ -164,6 +169,9 @@ class BestPrediction(NamedTuple):
     expected: Expected
     budget: float | None
     note: str | None
+
+
+_NO_SCORES: Float = np.empty((0, 0))
 
 
 class Prediction:
@@ -417,15 +425,38 @@ class Prediction:
             The budget is negative or not a number, the policy is unknown, or the model has several scores per row to
             rank.
         """
-        model, best = self.model, self.best(budget, policy, solve)
-        outputs = model_outputs(model, best.scores)
-        prediction, probabilities = self._prediction(outputs)
-        interval, prediction_set = self._covering(outputs, best.prefix if best.arrived is None else best.arrived.prefix)
-        return Answer(
+        settled = self.settle(
+            budget,
+            policy,
+            ranking=ranking,
+            explain=explain,
+            reason=reason,
+            elapsed_ms=elapsed_ms,
+            late_groups=late_groups,
+            solve=solve,
+        )
+        return settled.make()
+
+    def settle(
+        self,
+        budget: float | None,
+        policy: Policy,
+        *,
+        ranking: bool,
+        explain: bool,
+        reason: Reason | None,
+        elapsed_ms: float,
+        late_groups: Iterable[str],
+        solve: Solve,
+    ) -> Settled:
+        """Return an answer whose numbers are not made yet: another thread may make them, while groups arrive.
+
+        Arguments and errors are those of `answer`; a ranking of several scores per row is an error of `make`.
+        """
+        model, best = self.model, self._selected(budget, policy, solve)
+        fields = dict[str, Any](
             model=model.name,
             version=model.version,
-            prediction=prediction,
-            probabilities=probabilities,
             prefix=best.prefix,
             steps=model.steps,
             groups=best.groups,
@@ -439,16 +470,39 @@ class Prediction:
             reason=reason,
             policy="prefix" if best.arrived is None else "arrived",
             expected=best.expected,
-            interval=interval,
-            prediction_set=prediction_set,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
             replaced=model.order(self.replaced) if self.replaced else (),
-            ranking=self._ranked(best.scores) if ranking else None,
             note=best.note,
             approximate=best.arrived is not None and best.arrived.approximate,
-            contributions=self._contributions(best) if explain else None,
         )
+        numbers = self.rows * len(model.prefixes.intercept) * (1 + explain * len(model.groups.features))
+        return Settled(fields, numbers, partial(self._numbers, best, ranking=ranking, explain=explain))
+
+    def _numbers(
+        self, best: BestPrediction, *, ranking: bool, explain: bool, listed: Callable[[Float], Any] = np.ndarray.tolist
+    ) -> dict[str, Any]:
+        """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
+        parts = None
+        for _ in range(TRIES):  # another thread may replace a group meanwhile
+            replacements = self.replacements
+            best = self._scored(best)
+            if explain:
+                parts = self._contributions(best)
+            if self.replacements == replacements:
+                break
+        outputs = model_outputs(self.model, best.scores)
+        prediction, probabilities = self._prediction(outputs, listed)
+        prefix = best.prefix if best.arrived is None else best.arrived.prefix
+        interval, prediction_set = self._covering(outputs, prefix, listed)
+        return {
+            "prediction": prediction,
+            "probabilities": probabilities,
+            "interval": interval,
+            "prediction_set": prediction_set,
+            "ranking": self._ranked(best.scores) if ranking else None,
+            "contributions": parts,
+        }
 
     def best(
         self,
@@ -462,6 +516,10 @@ class Prediction:
 
         `limit` is the longest prefix to use.
         """
+        return self._scored(self._selected(budget, policy, solve, limit))
+
+    def _selected(self, budget: float | None, policy: Policy, solve: Solve, limit: int | None = None) -> BestPrediction:
+        """Return the best prediction without its scores."""
         model, policy = self.model, checked_policy(policy)
         budget = checked_budget(budget, model.groups.cost_unit)
         allowed = model.affordable(budget) if limit is None else limit
@@ -469,11 +527,16 @@ class Prediction:
         arrived, note = self._arrived(budget, solve) if policy == "arrived" else (None, None)
         if arrived is None:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
-            scores = self._prefix_scores(prefix)
         else:
             used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
-            scores = self._scores(arrived.columns, arrived.coef, arrived.intercept)
-        return BestPrediction(scores, prefix, allowed, arrived, used, cost, expected, budget, note)
+        return BestPrediction(_NO_SCORES, prefix, allowed, arrived, used, cost, expected, budget, note)
+
+    def _scored(self, best: BestPrediction) -> BestPrediction:
+        """Return a selected prediction with its scores."""
+        arrived = best.arrived
+        if arrived is None:
+            return best._replace(scores=self._prefix_scores(best.prefix))
+        return best._replace(scores=self._scores(arrived.columns, arrived.coef, arrived.intercept))
 
     def imputed(self, groups: Iterable[str]) -> tuple[str, ...]:
         """Return the columns of some groups in which a value was missing, or a level that was never seen."""
@@ -529,10 +592,13 @@ class Prediction:
         return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
     def _prefix_scores(self, prefix: int) -> Float:
-        if self._ready is None or self._ready[0] != prefix:
+        ready, replacements = self._ready, self.replacements
+        if ready is None or ready[0] != prefix:
             coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
-            self._ready = prefix, self._scores(slice(len(coef)), coef, intercept)
-        return self._ready[1]
+            ready = prefix, self._scores(slice(len(coef)), coef, intercept)
+            if self.replacements == replacements:
+                self._ready = ready
+        return ready[1]
 
     def _scores(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
         """Return scores (rows, P) from received columns; extreme coefficients overflow, and callers check."""
@@ -542,17 +608,19 @@ class Prediction:
         with np.errstate(over="ignore", invalid="ignore"):
             return row_scores(self._X.T[columns], coef, intercept)
 
-    def _by_row(self, rows: list[Any]) -> Any:
+    def _by_row(self, rows: Any) -> Any:
         """Return the list of all rows, or its element if there is one row."""
         return rows if self.rows > 1 else rows[0]
 
-    def _prediction(self, outputs: Float) -> tuple[Any, Any]:
+    def _prediction(self, outputs: Float, listed: Callable[[Float], Any]) -> tuple[Any, Any]:
         classes = self.model.manifest.classes
         if classes is None:
-            return self._by_row((outputs[:, 0] if outputs.shape[1] == 1 else outputs).tolist()), None
-        return self._by_row([classes[i] for i in outputs.argmax(axis=1)]), self._by_row(outputs.tolist())
+            return self._by_row(listed(outputs[:, 0] if outputs.shape[1] == 1 else outputs)), None
+        return self._by_row([classes[i] for i in outputs.argmax(axis=1)]), self._by_row(listed(outputs))
 
-    def _covering(self, outputs: Float, prefix: int | None) -> tuple[list[Any] | None, list[Any] | None]:
+    def _covering(
+        self, outputs: Float, prefix: int | None, listed: Callable[[Float], Any]
+    ) -> tuple[Any, list[Any] | None]:
         """Return interval and prediction set in the form of an answer; both are None if the groups are not a prefix."""
         manifest = self.model.manifest
         if manifest.calibration is None or prefix is None:
@@ -562,7 +630,7 @@ class Prediction:
             sets = label_sets(class_members(outputs, threshold), manifest.classes)
             return None, self._by_row(sets)
         ends = covering_intervals(self.model, outputs, threshold)
-        return self._by_row((ends[:, 0] if ends.shape[1] == 1 else ends).tolist()), None
+        return self._by_row(listed(ends[:, 0] if ends.shape[1] == 1 else ends)), None
 
     def _ranked(self, scores: Float) -> list[int]:
         if scores.shape[1] > 1:
@@ -579,6 +647,33 @@ class Prediction:
             return ()
         places = self.model.places
         return tuple(chain.from_iterable(compress(places[name].features, marked.get(name, ())) for name in used))
+
+
+TRIES = 3  # times that the numbers of an answer are made while groups are replaced
+
+
+@dataclass(frozen=True)
+class Settled:
+    """An answer whose numbers are not made yet; `numbers` is about how many there are.
+
+    `fields` are known, and `rest` returns the others, from the values that the groups used have when it is called.
+    """
+
+    fields: dict[str, Any]
+    numbers: int
+    rest: Callable[..., dict[str, Any]]
+
+    def make(self) -> Answer:
+        """Return the complete answer."""
+        return Answer(**self.fields, **self.rest())
+
+    def make_arrays(self) -> Answer:
+        """Return the complete answer, with arrays instead of lists of numbers for all rows."""
+        return Answer(**self.fields, **self.rest(listed=np.asarray))
+
+    def with_note(self, note: str) -> Self:
+        """Return the answer with one more note, see `Answer.with_note`."""
+        return replace(self, fields=self.fields | {"note": _joined(note, self.fields["note"])})
 
 
 class CheckedRow(Mapping[str, Float]):

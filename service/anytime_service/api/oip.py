@@ -19,7 +19,6 @@ import numpy as np
 from starlette.routing import Route
 from starlette.types import Scope
 
-from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
@@ -196,22 +195,20 @@ class InferBody:
         # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
         shared = Prediction(self._model, options.rows)
         active = self._handler.open(
-            options, self._begun, self._answer, self._fail, shared=shared, admitted=admitted, account=self._account
+            *(options, self._begun, self._exchange.reply, self._fail),
+            shared=shared,
+            admitted=admitted,
+            account=self._account,
+            encode=self._encode,
         )
         self._opened.append(active)
         return active
 
-    def _answer(self, answer: Answer) -> None:
-        try:
-            content, json_bytes = encode_inference(self._model, answer, self._request)
-        except AnytimeError as error:
-            self._fail(error)
-            return
+    def _encode(self, _: str, answer: Answer) -> Reply:
+        content, json_bytes = encode_inference(self._model, answer, self._request)
         if json_bytes is None:
-            self._exchange.reply(Reply(200, JSON.media_type, content))
-        else:
-            header = (JSON_BYTES.lower().encode(), b"%d" % json_bytes)
-            self._exchange.reply(Reply(200, BINARY, content, (header,)))
+            return Reply(200, JSON.media_type, content)
+        return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
 
     def _fail(self, error: Exception) -> None:
         self._exchange.reply(oip_problem_reply(error))

@@ -6,7 +6,6 @@ as it is received. A line received after the answer still contributes to the mea
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,15 +15,19 @@ from starlette.types import Scope
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError, OverloadedError
-from anytime_service.http.exchange import AT_A_TIME, Exchange, admission_of
+from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks
+from anytime_service.limits.queues import SLICE_MS
 from anytime_service.schemas.codecs import too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
-from anytime_service.schemas.predict import TookLine, read_late_line, read_line, read_request, received
+from anytime_service.schemas.predict import Received, TookLine, read_late_line, read_line, read_request, received
 from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
+
+LONG = 256 * 1024  # bytes of a body whose groups are added in several turns of the event loop
 
 
 class Lines:
@@ -43,10 +46,12 @@ class Lines:
         exchange.rest = self._read_late
         async for chunk in exchange.body():
             lines = deque(self._split(chunk))
+            until = now_ms() + SLICE_MS
             while lines and not active.answered:
                 await self._add_line(lines.popleft())
-                if self._number % AT_A_TIME == 0:
-                    await asyncio.sleep(0)
+                if now_ms() > until:
+                    await self._handler.turn()
+                    until = now_ms() + SLICE_MS
             for line in lines:
                 self._record_late(line)
             self._check_length(self._tail)
@@ -126,11 +131,20 @@ class Predict(Endpoint):
         decided, store = admission_of(scope)
         head = read_head(scope, handler.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
-        callbacks = answer_callbacks(exchange, head.reply_form, store)
+        send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form, store)
         account, admitted = handler.accounts.of(scope), handler.admits(begun, decided)
 
         def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
-            active = handler.open(options, begun, *callbacks, shared=shared, admitted=admitted, account=account)
+            active = handler.open(
+                options,
+                begun,
+                send_answer,
+                send_error,
+                shared=shared,
+                admitted=admitted,
+                account=account,
+                encode=encode,
+            )
             opened.append(active)
             return active
 
@@ -157,8 +171,27 @@ class Predict(Endpoint):
         if options is not head.options:
             active.drop()
             active = begin(options, Prediction(active.model, options.rows))
-        if not active.answered:
+        if len(content) > LONG:
+            await self._add_in_slices(active, groups, exchange.ended_ms)
+        elif not active.answered:
             # The groups arrived when the body ended, however long the conversion took.
             active.groups(groups, exchange.ended_ms)
         if not active.answered:
             active.end()
+
+    async def _add_in_slices(self, active: ActivePrediction, groups: Received, ended_ms: float) -> None:
+        """Check all groups and then add them, as many in a turn of the loop as fit in its time."""
+        rows: dict[str, int] = {}
+        until = now_ms() + SLICE_MS
+        for adds in (False, True):
+            for name, values in groups.items():
+                if active.answered:
+                    return
+                if adds:
+                    active.groups({name: values}, ended_ms)
+                else:
+                    rows[name] = len(checked_groups(active.opened.prediction, {name: values})[name])
+                if now_ms() > until:
+                    await self.handler.turn()
+                    until = now_ms() + SLICE_MS
+            check_same_rows(rows)

@@ -107,12 +107,13 @@ class PredictSession(_SessionEndpoint):
         due = None if deadline_ms is None else begun + min(deadline_ms, handler.settings.max_deadline_ms)
         account = handler.accounts.of(scope)
         async with self.sessions.read(name, due, account) as session:
-            send_answer, send_error = answer_callbacks(exchange, head.reply_form)
+            send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form)
             active = handler.open(
                 head.options,
                 begun,
-                lambda answer: send_answer(session.noted(answer)),
+                send_answer,
                 send_error,
+                encode=lambda kind, answer: encode(kind, session.noted(answer)),
                 shared=session.prediction,
                 admitted=handler.admits(begun, admission_of(scope)[0]),
                 account=account,

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
-from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -230,18 +229,24 @@ class _Connection:
         if len(self.open) >= int(OPEN_OF_CONNECTION):
             limit = int(OPEN_OF_CONNECTION)
             raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
-        update = partial(self._update, form, name) if frame.updates else None
+        update = partial(self._update, form) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(frame, begun, answer, fail, update=update, admitted=admitted, account=self.account)
-        if active.answered:
+        active = self.handler.open(
+            *(frame, begun, answer, fail),
+            update=update,
+            admitted=admitted,
+            account=self.account,
+            encode=partial(encode_reply, form, name),
+        )
+        if active.done:
             self._remember(name, active)
         else:
             self.open[name] = active
 
     def _group(self, frame: Any) -> None:
         active = self.open.get(frame.id)
-        if active is None:
-            timings = self._known(frame.id, "group")
+        if active is None or active.answered:
+            timings = self._known(frame.id, "group") if active is None else active.record.timings
             if timings is None:
                 return
             if frame.values or frame.took_ms is None:
@@ -257,7 +262,7 @@ class _Connection:
         active = self.open.get(frame.id)
         if active is None:
             self._known(frame.id, "end")
-        else:
+        elif not active.answered:
             active.end()
 
     def _known(self, name: str | int, event: str) -> GroupTimings | None:
@@ -267,9 +272,9 @@ class _Connection:
             raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
         return timings
 
-    def _answer(self, form: Form, name: str | int, answer: Answer) -> None:
+    def _answer(self, form: Form, name: str | int, content: bytes) -> None:
         self._ended(name)
-        self._reply(form, "answer", name, answer)
+        self._put(form, content)
 
     def _fail(self, form: Form, name: str | int, error: Exception) -> None:
         self._ended(name)
@@ -286,15 +291,9 @@ class _Connection:
     def _remember_refused(self, name: str | int) -> None:
         self.refused.add(name, True, now_ms())
 
-    def _update(self, form: Form, name: str | int, answer: Answer) -> None:
+    def _update(self, form: Form, content: bytes) -> None:
         if not self.outbox.slow:
-            self._reply(form, "update", name, answer)
-
-    def _reply(self, form: Form, kind: Any, name: str | int, answer: Answer) -> None:
-        try:
-            self._put(form, encode_reply(form, kind, name, answer))
-        except AnytimeError as error:
-            self._send_error(form, name, error)
+            self._put(form, content)
 
     def _send_error(self, form: Form, name: str | int | None, error: Exception) -> None:
         self._put(form, form.encode(ErrorFrame(name, problem_of(error))))

@@ -15,18 +15,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal, cast
 
+from anytime.errors import AnytimeError
 from anytime.inference.deadline import STALL_S, LatenessRecord, LateReading, early_ms
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.open_prediction import OpenPrediction
+from anytime_service.core.open_prediction import OpenPrediction, Reached
 from anytime_service.core.solver import Solver
+from anytime_service.errors import OverloadedError
 from anytime_service.limits.admission import Admission
+from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.worker import Worker
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
@@ -85,7 +90,9 @@ class DeadlineTimer:
             self._expire()
 
 
-AnswerCallback = Callable[[Answer], None]
+AnswerCallback = Callable[[Any], None]
+Encode = Callable[[Literal["answer", "update"], Answer], Any]
+"""Return what a transport sends for an answer; called in the worker thread if it has many numbers."""
 
 _log = logging.getLogger("anytime_service")
 
@@ -103,6 +110,7 @@ class Context:
     signals: Metrics
     tracing: Tracing | None
     solver: Solver
+    worker: Worker
     admission: Admission
     max_deadline_ms: float
     unread: Callable[[], bool]
@@ -130,9 +138,10 @@ class ActivePrediction:
         on_error: Callable[[Exception], None],
         on_update: AnswerCallback | None,
         account: Account,
+        encode: Encode,
     ) -> None:
         self.model = model
-        self.opened = OpenPrediction(model, shared)
+        self.opened = OpenPrediction(model, shared, int(INLINE))
         self.answered = False
         self._context = context
         self._account = account
@@ -141,11 +150,18 @@ class ActivePrediction:
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update
+        self._encode = encode
+        self._making: asyncio.Future[Any] | None = None  # the answer or update that the worker makes
         self._timer: DeadlineTimer | None = None
         self._solve_due = False
         self._stored = 0
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer was sent; one of many rows is being made for some time."""
+        return self.answered and self._making is None
 
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
@@ -210,15 +226,21 @@ class ActivePrediction:
         """Cancel the prediction and release its resources and callbacks. Idempotent."""
         if not self.answered:
             self._release()
+        self._release_memory()
         self._on_answer = self._on_error = _ignore  # they may refer to this prediction
         self._on_update = None
+        self._encode = _nothing
+        if self._making is not None:
+            self._making.cancel()
+
+    def _release_memory(self) -> None:
+        self._account.add(-self._stored)
+        self._stored = 0
 
     def _release(self) -> None:
         self.answered = True
         self._context.live.discard(self)
         self._account.live.discard(self)
-        self._account.add(-self._stored)
-        self._stored = 0
         if self._timer is None:
             self._context.unhurried.end(self)
         else:
@@ -230,6 +252,7 @@ class ActivePrediction:
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
         self._release()
+        self._release_memory()
         try:
             self._on_error(error)
         except Exception:
@@ -239,7 +262,7 @@ class ActivePrediction:
         """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
         self._safely(lambda: self._solved_at_once() or self.opened.deadline(now_ms()))
 
-    def _after(self, answer: Answer | None) -> None:
+    def _after(self, answer: Reached | None) -> None:
         """Send the answer that an event returned, or else start solving, precompute scores and send an update."""
         if answer is not None:
             self._finish(answer)
@@ -250,10 +273,12 @@ class ActivePrediction:
                 asyncio.get_running_loop().call_soon(self._solve)
         else:
             self.opened.prepare()
-        if self._on_update is not None:
+        if self._on_update is not None and self._making is None:
             better = self.opened.update(now_ms())
-            if better is not None:
-                self._on_update(better)
+            if isinstance(better, Settled):
+                self._make(better, "update", self._updated)
+            elif better is not None:
+                self._on_update(self._encode("update", better))
 
     def _count_stored(self) -> None:
         """Count the bytes and rows of the values that the prediction stores."""
@@ -274,17 +299,21 @@ class ActivePrediction:
         if not self.answered:
             self._safely(lambda: self.opened.solved(now_ms(), groups, found))
 
-    def _drained(self) -> Answer:
+    def _drained(self) -> Reached:
         solved = self._solved_at_once()
-        return self.opened.drain(now_ms()) if solved is None else replace(solved, reason="draining")
+        if solved is None:
+            return self.opened.drain(now_ms())
+        if isinstance(solved, Settled):
+            return replace(solved, fields=solved.fields | {"reason": "draining"})
+        return replace(solved, reason="draining")
 
-    def _solved_at_once(self) -> Answer | None:
+    def _solved_at_once(self) -> Reached | None:
         """Use the optimum of the received groups if it is available at once; return the answer if it completes one."""
         groups = self.opened.unsolved
         found = None if groups is None else self._context.solver.at_once(self.model, groups)
         return None if groups is None or found is None else self.opened.solved(now_ms(), groups, found)
 
-    def _safely(self, event: Callable[[], Answer | None]) -> None:
+    def _safely(self, event: Callable[[], Reached | None]) -> None:
         """Apply an event that the client did not send; report a failure only to the client of this prediction."""
         try:
             self._after(event())
@@ -293,16 +322,76 @@ class ActivePrediction:
                 _log.exception("a prediction of model %r failed", self.model.name)
                 self.fail(error)
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: Reached) -> None:
         self._release()
-        self._on_answer(answer)
+        if isinstance(answer, Settled):  # the values stay until the worker has used them
+            self._make(answer, "answer", partial(self._send, now_ms()))
+            return
+        self._release_memory()
+        try:
+            content = self._encode("answer", answer)
+        except AnytimeError as error:
+            self._on_error(error)
+        else:
+            self._on_answer(content)
+        self._record(answer, now_ms())
+
+    def _make(self, settled: Settled, kind: Literal["answer", "update"], done: Callable[..., None]) -> None:
+        """Have the worker make and encode an answer; then call `done` with it and what to send, or fail."""
+        encode = self._encode
+
+        def work() -> tuple[Answer, Any]:
+            answer = settled.make_arrays()
+            return answer, encode(kind, answer)
+
+        def finish(making: asyncio.Future[tuple[Answer, Any]]) -> None:
+            if self._making is making:
+                self._making = None
+            if making.cancelled():
+                return
+            error = making.exception()
+            if error is None:
+                done(*making.result())
+            elif kind == "answer" or not isinstance(error, OverloadedError):
+                if not isinstance(error, AnytimeError):
+                    _log.error("a prediction of model %r failed", self.model.name, exc_info=error)
+                self.fail(cast(Exception, error))
+
+        if self._making is not None:
+            self._making.cancel()
+        self._making = self._context.worker.answer(work, self._account, settled.numbers * BYTES_A_NUMBER)
+        self._making.add_done_callback(finish)
+
+    def _updated(self, _: Answer, content: Any) -> None:
+        if self._on_update is not None and not self.answered:
+            self._on_update(content)
+
+    def _send(self, settled_ms: float, answer: Answer, content: Any) -> None:
+        self._release_memory()
+        self._on_answer(content)
+        self._record(answer, settled_ms)
+
+    def _record(self, answer: Answer, at_ms: float) -> None:
+        """Record an answer that was sent, or settled, at `at_ms`."""
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
         if answer.reason == "deadline" and self._timer is not None:
-            late_ms = now_ms() - self.opened.deadline_at
+            late_ms = at_ms - self.opened.deadline_at
             self._lateness.add(late_ms)
         self.record.answered(answer, late_ms)
+
+
+BYTES_A_NUMBER = 80  # of an answer while it is made: as float64 twice, and as text three times
+
+
+def encode_nothing(_: Literal["answer", "update"], answer: Answer) -> Answer:
+    """Return the answer itself, for callers in the same process."""
+    return answer
+
+
+def _nothing(_: Literal["answer", "update"], __: Answer) -> None:
+    """Encode the answer of a prediction that was cancelled."""
 
 
 def _ignore(_: object) -> None:

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Answer, Prediction, checked_row
+from anytime.inference.prediction import Prediction, checked_row
 from anytime.inference.subsets import ArrivedModel
 from anytime.inference.values import ElementError
 from anytime.model.model import Model
@@ -85,6 +85,9 @@ TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
 
 _POLICIES = get_args(Policy)
 
+Reached: TypeAlias = Any
+"""An `Answer`; or, if it has more than `at_once` numbers, a `Settled` one, whose numbers are not made yet."""
+
 
 class OpenPrediction:
     """One prediction, from begin to answer.
@@ -93,9 +96,11 @@ class OpenPrediction:
     ----------
     model : model of the prediction.
     shared : groups of a session, shared by several predictions; `took` then reports the groups that it receives.
+    at_once : an answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
     """
 
-    def __init__(self, model: Model, shared: Prediction | None = None) -> None:
+    def __init__(self, model: Model, shared: Prediction | None = None, at_once: float = math.inf) -> None:
+        self._at_once = at_once
         self.model = model
         self.state = State.NEW
         self.deadline_at = math.inf
@@ -129,7 +134,7 @@ class OpenPrediction:
         max_deadline_ms: float = math.inf,
         *,
         overloaded: bool = False,
-    ) -> Answer | None:
+    ) -> Reached | None:
         """Open the prediction; without `rows`, the first values define their number.
 
         Parameters
@@ -173,13 +178,13 @@ class OpenPrediction:
             return self._answer(targets, now_ms, "overload").with_note(OVERLOADED)
         return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
-    def group(self, now_ms: float, name: str, values: Any) -> Answer | None:
+    def group(self, now_ms: float, name: str, values: Any) -> Reached | None:
         """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
         return self.groups(now_ms, {name: values})
 
     def groups(
         self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, Collection[str]], None] | None = None
-    ) -> Answer | None:
+    ) -> Reached | None:
         """Accept several groups together: all of them, or none if one is invalid.
 
         `allow` is called with the bytes that the values of groups will add, and may raise an error instead.
@@ -191,30 +196,30 @@ class OpenPrediction:
         self.prediction.add_all(arrays)
         return self._took(targets, values, now_ms)
 
-    def took(self, now_ms: float, names: Iterable[str]) -> Answer | None:
+    def took(self, now_ms: float, names: Iterable[str]) -> Reached | None:
         """Note groups that the shared prediction has received."""
         return self._took(self._targets("took"), names, now_ms)
 
-    def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Answer | None:
+    def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Reached | None:
         """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
         targets = self._targets("solved")
         self._solved = {groups: optimum}
         return self._finish(targets, now_ms, self._pending) if self.state is State.SOLVING else self._wait(targets)
 
-    def end(self, now_ms: float) -> Answer | None:
+    def end(self, now_ms: float) -> Reached | None:
         """Answer because the client sends no more groups."""
         targets = self._targets("end")
         return None if self.state is State.SOLVING else self._finish(targets, now_ms, "end")
 
-    def deadline(self, now_ms: float) -> Answer:
+    def deadline(self, now_ms: float) -> Reached:
         """Answer because the deadline has expired."""
         return self._answer(self._targets("deadline"), now_ms, "deadline")
 
-    def drain(self, now_ms: float) -> Answer:
+    def drain(self, now_ms: float) -> Reached:
         """Answer from the received groups because the service is stopping."""
         return self._answer(self._targets("drain"), now_ms, "draining")
 
-    def update(self, now_ms: float) -> Answer | None:
+    def update(self, now_ms: float) -> Reached | None:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
@@ -233,8 +238,9 @@ class OpenPrediction:
         return self._made(now_ms, None)
 
     def prepare(self) -> None:
-        """Compute the scores of several rows before the deadline expires."""
-        if self.prediction.rows > 1:
+        """Compute the scores of several rows before the deadline expires, if they are few."""
+        rows = self.prediction.rows
+        if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._at_once:
             self.prediction.prepare(self._options.budget)
 
     def _targets(self, event: str) -> _Targets:
@@ -249,7 +255,7 @@ class OpenPrediction:
     def _is_late(self, now_ms: float) -> bool:
         return now_ms > self.deadline_at
 
-    def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Answer | None:
+    def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Reached | None:
         self._awaited.difference_update(names)
         if self._is_late(now_ms):
             self._late.update(dict.fromkeys(names))
@@ -257,26 +263,26 @@ class OpenPrediction:
             return self._finish(targets, now_ms, self._pending)
         return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
-    def _wait(self, targets: _Targets) -> Answer | None:
+    def _wait(self, targets: _Targets) -> Reached | None:
         self.state = targets[Outcome.WAIT]
         return None
 
-    def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer | None:
+    def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached | None:
         """Answer, or wait for the optimum of these groups; the deadline ends that wait."""
         if self.unsolved is not None:
             self._pending, self.state = reason, targets[Outcome.SOLVE]
             return None
         return self._answer(targets, now_ms, reason)
 
-    def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Answer:
+    def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached:
         answer = self._made(now_ms, "deadline" if self._is_late(now_ms) else reason)
         self.state = targets[Outcome.ANSWER]
         return answer
 
-    def _made(self, now_ms: float, reason: Reason | None) -> Answer:
+    def _made(self, now_ms: float, reason: Reason | None) -> Reached:
         options = self._options
         note = self._unexplained if options.explain else None
-        answer = self.prediction.answer(
+        settled = self.prediction.settle(
             options.budget,
             options.policy,
             ranking=options.ranking,
@@ -286,7 +292,9 @@ class OpenPrediction:
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
         )
-        return answer if note is None else answer.with_note(note)
+        if note is not None:
+            settled = settled.with_note(note)
+        return settled if settled.numbers > self._at_once else settled.make()
 
     @property
     def _unexplained(self) -> str | None:
@@ -319,7 +327,13 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping
             raise FieldError(f"groups.{name}{place}", str(error)) from error
         except ValuesError as error:
             raise FieldError(f"groups.{name}", str(error)) from error
-    if len(arrays) > 1 and len({len(array) for array in arrays.values()}) > 1:
-        counts = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
-        raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")
+    if len(arrays) > 1:
+        check_same_rows({name: len(array) for name, array in arrays.items()})
     return arrays
+
+
+def check_same_rows(rows: Mapping[str, int]) -> None:
+    """Raise FieldError if groups differ in their numbers of rows."""
+    if len({*rows.values()}) > 1:
+        counts = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
+        raise FieldError("groups", f"groups have different numbers of rows: {counts[:300]}")

@@ -15,7 +15,14 @@ from typing import Literal
 from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import LEAD_MS, ActivePrediction, AnswerCallback, Context
+from anytime_service.core.active_prediction import (
+    LEAD_MS,
+    ActivePrediction,
+    AnswerCallback,
+    Context,
+    Encode,
+    encode_nothing,
+)
 from anytime_service.core.solver import Solver
 from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
@@ -62,6 +69,7 @@ class PredictionService:
             self.signals,
             tracing,
             self.solver,
+            self.worker,
             self.admission,
             settings.max_deadline_ms,
             lambda: bool(self.fair_queue) or self._long.locked(),
@@ -83,6 +91,7 @@ class PredictionService:
         shared: Prediction | None = None,
         admitted: bool = True,
         account: Account | None = None,
+        encode: Encode = encode_nothing,
     ) -> ActivePrediction:
         """Open a prediction; this may call `on_answer` before it returns.
 
@@ -95,6 +104,7 @@ class PredictionService:
         on_error : called instead of `on_answer` with an internal error that no caller can catch.
         update : called with better preliminary answers.
         shared : the groups of a session.
+        encode : makes of an answer or update what the callbacks receive; the worker thread calls it if it is large.
         admitted : what `admits` returned for this request.
         """
         account = account or self.accounts.anonymous
@@ -107,7 +117,7 @@ class PredictionService:
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
         self.check_rows(options.rows)
-        live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account)
+        live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account, encode)
         live.begin(options, begun_ms, overloaded=not admitted)
         return live
 
@@ -115,8 +125,8 @@ class PredictionService:
         """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
         return self.admission.admits(now_ms) if decided is None else decided
 
-    async def turn(self, size: int) -> None:
-        """Wait until a message of this many bytes may be decoded: only one long message in each turn of the loop."""
+    async def turn(self, size: int = AT_ONCE + 1) -> None:
+        """Wait for the next turn of the loop, in which one long message may be decoded, or a slice of others."""
         if size > AT_ONCE:
             async with self._long:
                 await asyncio.sleep(0)

@@ -213,25 +213,27 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
 
 def answer_callbacks(
     exchange: Exchange, form: Form, store: Callable[[Reply], None] | None = None
-) -> tuple[Callable[[Answer], None], Callable[[Exception], None]]:
-    """Return two callables, which timers may call too: one sends an answer as the response, the other an error.
+) -> tuple[Callable[[Reply], None], Callable[[Exception], None], Callable[[str, Answer], Reply]]:
+    """Return callables that send an answer as the response, send an error, and encode an answer.
 
     `store` receives the response if it is the base rate that the server sends because of overload.
     """
+    stored = False
 
-    def send_answer(answer: Answer) -> None:
-        try:
-            reply = Reply(200, form.media_type, encode_answer(form, answer))
-            exchange.reply(reply)
-            if store is not None and answer.reason == "overload":
-                store(reply)
-        except AnytimeError as error:
-            send_error(error)
+    def encode(_: str, answer: Answer) -> Reply:
+        nonlocal stored
+        stored = answer.reason == "overload"
+        return Reply(200, form.media_type, encode_answer(form, answer))
+
+    def send_answer(reply: Reply) -> None:
+        exchange.reply(reply)
+        if store is not None and stored:
+            store(reply)
 
     def send_error(error: Exception) -> None:
         exchange.reply(problem_reply(error))
 
-    return send_answer, send_error
+    return send_answer, send_error, encode
 
 
 class Endpoint:

@@ -45,11 +45,13 @@ class Cost:
 
 HEADERS = Cost("headers of a request", 100, "431", "connection")
 PIPELINED = Cost("requests that wait on a connection", 128, "503", "connection, their heads `held`")
-NAMES = Cost("groups, inputs or outputs in a message", 10_000, "400", "decoder")
+NAMES = Cost("groups in a message", 10_000, "400", "decoder")
 NAME_LENGTH = Cost("characters of a group's name", 1024, "400", "decoder")
 FIELDS = Cost("colons in a JSON message", 20_000, "413", "before decoding")
+SESSION_BYTES = Cost("bytes of a session in Redis, for each ms of its timeout", 2048, "413", "Redis")
 BASE_RATES = Cost("stored base rates", 256, "the oldest is removed; each after a minute", "server")
 BASE_RATE_BYTES = Cost("bytes of a stored base rate", 16_384, "it is not stored", "server")
+INLINE = Cost("numbers of an answer made at once", 2000, "the worker thread makes it", "worker, `held` meanwhile")
 PAGES = Cost("pages that wait for the worker thread", 64, "503", "server")
 OPEN_OF_CONNECTION = Cost("open predictions of a WebSocket", 1024, "503", "connection")
 IDS = Cost("ids that a WebSocket remembers", 1024, "the oldest is removed; each after 10 s", "connection")
@@ -71,6 +73,8 @@ TABLE = (
     IDS,
     Cost("open predictions", "max_open", "503", "server, and key"),
     Cost("sessions", "max_sessions", "503", "server, and key"),
+    SESSION_BYTES,
+    INLINE,
     PAGES,
     BASE_RATES,
     BASE_RATE_BYTES,

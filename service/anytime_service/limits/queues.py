@@ -53,6 +53,7 @@ class TimeoutQueue(Generic[Item]):
             self._on_timeout(item)
 
 
+SLICE_MS = 1.0  # time for the messages of one client, or the predictions of one session, in each turn of the loop
 SHARE_MS = 1.0  # time for the queue in each turn of the loop; work that has started when it is used up still finishes
 
 

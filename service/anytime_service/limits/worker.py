@@ -57,6 +57,11 @@ class Worker:
         """Return the future result of a job for an answer; it fails with OverloadedError if memory is exhausted."""
         return self._add(self._answers, work, budget, size)
 
+    async def idle(self) -> None:
+        """Wait until no answer waits."""
+        while self.waiting:
+            await asyncio.sleep(0.005)
+
     def close(self) -> None:
         """End the thread; jobs that wait are discarded."""
         self._answers.clear()

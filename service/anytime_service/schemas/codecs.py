@@ -17,6 +17,8 @@ import numpy as np
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
+PIECE = 10_000  # numbers of an answer that are encoded at once: in a millisecond
+
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
 
@@ -174,13 +176,39 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
 def encode_answer(form: Form, answer: Answer) -> bytes:
     """Return an encoded answer; raise FieldError if it is not finite, since JSON would encode it as null."""
     check_finite(answer, "groups")
-    return form.encode(_fields(answer))
+    return form.encode(_fields(form, answer))
 
 
-def encode_reply(form: Form, kind: Literal["answer", "update"], name: str | int, answer: Answer) -> bytes:
+def encode_reply(form: Form, name: str | int, kind: Literal["answer", "update"], answer: Answer) -> bytes:
     """Return an answer encoded as a message with type and id; raise errors as `encode_answer`."""
     check_finite(answer, "groups")
-    return form.encode({"type": kind, "id": name} | _fields(answer))
+    return form.encode({"type": kind, "id": name} | _fields(form, answer))
+
+
+def in_pieces(form: Form, items: Any) -> Any:
+    """Return a list, an array or a dictionary, encoded in pieces if it is long: other threads may run in between."""
+    size, is_map, is_array = len(items), isinstance(items, dict), isinstance(items, np.ndarray)
+    each = next(iter(items.values() if is_map else items), None)
+    step = max(1, PIECE // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
+    if size <= step:
+        return items.tolist() if is_array else items
+    pairs: Any = list(items.items()) if is_map else items
+    parts: list[bytes] = []
+    for i in range(0, size, step):
+        piece = pairs[i : i + step]
+        content = form.encode(dict(piece) if is_map else piece.tolist() if is_array else piece)
+        parts.append(content[1:-1] if form is JSON else content[_head(len(piece)) :])
+    if form is JSON:
+        parts[0] = (b"{" if is_map else b"[") + parts[0]
+        parts[-1] += b"}" if is_map else b"]"
+        return msgspec.Raw(b",".join(parts))
+    parts.insert(0, (b"\xdf" if is_map else b"\xdd") + size.to_bytes(4, "big"))
+    return msgspec.Raw(b"".join(parts))
+
+
+def _head(count: int) -> int:
+    """Return the number of bytes at the beginning of a MessagePack list or map of some items."""
+    return 1 if count < 16 else 3 if count < 1 << 16 else 5
 
 
 def check_finite(answer: Answer, field: str) -> None:
@@ -194,12 +222,26 @@ def check_finite(answer: Answer, field: str) -> None:
 
 def _is_finite(numbers: Any) -> bool:
     """Return whether a number, or each number of a nested list, is finite; numpy takes .4 us for a single one."""
-    return math.isfinite(numbers) if isinstance(numbers, float) else bool(np.isfinite(numbers).all())
+    if isinstance(numbers, float):
+        return math.isfinite(numbers)
+    step = PIECE
+    if len(numbers) and isinstance(numbers[0], list | np.ndarray):
+        step = max(1, PIECE // len(numbers[0]))
+    return all(np.isfinite(numbers[i : i + step]).all() for i in range(0, len(numbers), step))
 
 
-def _fields(answer: Answer) -> dict[str, Any]:
+def _fields(form: Form, answer: Answer) -> dict[str, Any]:
     """Return the fields that the server sends: all but those that only a local caller knows."""
     fields = vars(answer).copy()
     for name in LOCAL_FIELDS:
         del fields[name]
+    if isinstance(answer.prediction, list | np.ndarray):  # of several rows, or several responses
+        for name in ("prediction", "probabilities", "interval", "prediction_set", "ranking"):
+            if fields[name] is not None:
+                fields[name] = in_pieces(form, fields[name])
+    if answer.contributions is not None:
+        parts = {
+            name: in_pieces(form, each) for name, each in vars(answer.contributions).items() if name != "intercept"
+        }
+        fields["contributions"] = {"intercept": answer.contributions.intercept} | parts
     return fields

@@ -31,10 +31,10 @@ from anytime.inference.prediction import Answer, coded_column
 from anytime.inference.values import ElementError, numbers_of
 from anytime.model.model import GroupPosition, Model
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, check_finite, located, read
+from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import MANY, VALUES_SCHEMA, Array, ListLimits, Values
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -62,7 +62,7 @@ Scalar: TypeAlias = str | bool | int | float
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-Ignored: TypeAlias = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})]
+Ignored: TypeAlias = msgspec.Raw  # not decoded: any JSON
 
 
 def _ignored() -> msgspec.Raw:
@@ -130,12 +130,12 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The path names the model; `model_name` and `model_version` of the body are ignored.
     """
 
-    inputs: Annotated[list[InferInput], MANY]
+    inputs: list[InferInput]
     id: str | None = None
     model_name: str | None = None
     model_version: str | None = None
     parameters: InferParameters | None = None
-    outputs: Annotated[list[InferOutput], MANY] | None = None
+    outputs: list[InferOutput] | None = None
 
 
 class _Overload(msgspec.Struct, frozen=True):
@@ -372,7 +372,7 @@ class InferTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     datatype: str
     shape: list[int]
     parameters: dict[str, Scalar] | None = None
-    data: Sequence[Scalar] | None = None
+    data: Any = None  # a list of scalars, an array, or the encoded list
 
 
 class InferReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -440,6 +440,8 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
             contents.append(_binary(tensor))
             size: dict[str, Scalar] = {"binary_data_size": len(contents[-1])}
             outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
+        else:
+            outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
     reply = InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id)
     head = msgspec.json.encode(reply)
     return b"".join((head, *contents)), len(head) if contents else None
@@ -447,7 +449,7 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
 
 def _binary(tensor: InferTensor) -> bytes:
     """Return the data of a tensor as bytes; each text of BYTES follows its length."""
-    values = tensor.data or ()
+    values = tensor.data
     if tensor.datatype == TEXT:
         texts = [str(value).encode() for value in values]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
@@ -458,8 +460,8 @@ def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
     classes = model.manifest.classes
     numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
     width = len(model.manifest.responses if classes is None else classes)
-    shape, flat = [numbers.size // width, width], numbers.ravel().tolist()
-    several = isinstance(answer.prediction, list)
+    shape, flat = [numbers.size // width, width], numbers.ravel()
+    several = isinstance(answer.prediction, list | np.ndarray)
     if classes is None:
         tensors = [InferTensor("prediction", "FP64", shape, data=flat)]
     else:
@@ -471,7 +473,7 @@ def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
             InferTensor("probabilities", "FP64", shape, data=flat),
         ]
     if answer.interval is not None:
-        ends = np.asarray(answer.interval, dtype=np.float64).ravel().tolist()
+        ends = np.asarray(answer.interval, dtype=np.float64).ravel()
         tensors.append(InferTensor("interval", "FP64", [*shape, 2], data=ends))
     if answer.prediction_set is not None and classes is not None:
         sets = answer.prediction_set if several else [answer.prediction_set]

@@ -35,7 +35,7 @@ VALUES_SCHEMA = msgspec.Meta(extra_json_schema=msgspec.json.schema(Values))
 """Schema of values that are decoded after the rest of their message."""
 
 GroupName: TypeAlias = Annotated[str, msgspec.Meta(max_length=int(NAME_LENGTH))]
-MANY = msgspec.Meta(max_length=int(NAMES))  # of groups, inputs or outputs in a message
+MANY = msgspec.Meta(max_length=int(NAMES))  # of the groups in a message
 
 Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
 

@@ -269,6 +269,9 @@ class Server(uvicorn.Server):
         """Answer every open prediction, then close."""
         self._key_watcher.stop()
         self._handler.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._handler.worker.idle()
         await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=LINGER_S)
         await super().shutdown(sockets)
         if self._side is not None:

@@ -32,6 +32,7 @@ from anytime_service.server.connections import Connection, Connections, release_
 from anytime_service.server.hosting import Host
 from anytime_service.telemetry.context import DIRECT
 
+LARGE = 65_536  # bytes of a message that is written without a copy
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
 _PREFIX = "failed to open a websocket connection: "
@@ -244,10 +245,18 @@ class WebSocketProtocol(Connection):
     def write(self, content: bytes, *, text: bool) -> bool:
         if self.write_paused or self._closed or self.transport.is_closing():
             return False
-        (self._conn.send_text if text else self._conn.send_binary)(content)
+        self._send_message(content, text=text)
         self.sent_bytes += len(content)
-        self._flush()
         return True
+
+    def _send_message(self, content: bytes, *, text: bool) -> None:
+        if len(content) > LARGE:
+            self._flush()
+            self.transport.write(bytes((0x81 if text else 0x82, 127)) + len(content).to_bytes(8, "big"))
+            self.transport.write(content)
+        else:
+            (self._conn.send_text if text else self._conn.send_binary)(content)
+            self._flush()
 
     def _waiting(self) -> bool:
         """Return whether a message waits for its turn to be passed to the handler."""
@@ -296,11 +305,7 @@ class WebSocketProtocol(Connection):
             raise ConnectionResetError("the connection is closed")
         elif kind == "websocket.send":
             content = message.get("bytes")
-            if content is None:
-                self._conn.send_text(message["text"].encode())
-            else:
-                self._conn.send_binary(content)
-            self._flush()
+            self._send_message(message["text"].encode() if content is None else content, text=content is None)
         elif kind == "websocket.close":
             self._close(message.get("code", 1000), message.get("reason") or "")
             self._end(message.get("code", 1000))

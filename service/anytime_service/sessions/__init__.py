@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anytime.errors import AnytimeError
 from anytime_service.core.service import PredictionService
+from anytime_service.limits.costs import SESSION_BYTES
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.urls import MEMORY
@@ -36,7 +37,12 @@ def session_store(handler: PredictionService) -> SessionStore:
             settings.session_store_timeout_ms,
             settings.max_sessions,
             settings.session_ttl_s,
-            ModelVersions(lambda: handler.registry, retain_s, settings.max_rows),
+            ModelVersions(
+                lambda: handler.registry,
+                retain_s,
+                settings.max_rows,
+                settings.session_store_timeout_ms * int(SESSION_BYTES),
+            ),
         )
     handler.signals.sessions.set_function(lambda: len(store))
     handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))

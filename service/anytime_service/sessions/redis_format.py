@@ -35,6 +35,7 @@ scripts that read a session start with `PEXPIRE`, which is never refused, so the
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 import zlib
@@ -164,6 +165,15 @@ local revision, known = integer(found[1]), integer(found[2])
 if not revision or not known or revision >= 4294967295 then return {'damaged'} end
 if not fits(redis.call('HKEYS', session), fields, bytes) then return {'damaged'} end
 if rows > 0 and known > 0 and rows ~= known then return {'rows', found[2]} end
+local size, sent = 0, {}
+for i = 6, #ARGV, 2 do
+  sent['g:' .. ARGV[i]] = true
+  size = size + #ARGV[i] + #ARGV[i + 1] + 10
+end
+for _, name in ipairs(redis.call('HKEYS', session)) do
+  if not sent[name] then size = size + #name + redis.call('HSTRLEN', session, name) end
+end
+if size > bytes then return {'large', number(size)} end
 local replaced = {}
 if #ARGV > 5 then
   local those = redis.call('HGETALL', waiting)
@@ -239,14 +249,15 @@ class Bounds(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, models: Iterable[Model], rows: int) -> Bounds:
+    def of(cls, models: Iterable[Model], rows: int, readable: float = math.inf) -> Bounds:
+        """Return the largest sizes of sessions of some models; at most `readable` bytes are read in time."""
         fields, size = 0, 0
         for model in models:
             names = sum(len(name.encode()) for name in model.places)
             fields = max(fields, len(model.places))
             values = 8 * rows * sum(len(place.features) for place in model.places.values())
             size = max(size, names + values + len(model.name.encode()))
-        return cls(rows, _FIELDS + fields, size + 64 * (_FIELDS + fields) + 1024)
+        return cls(rows, _FIELDS + fields, int(min(size + 64 * (_FIELDS + fields) + 1024, readable)))
 
 
 class SessionInfo(NamedTuple):

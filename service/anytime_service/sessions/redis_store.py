@@ -22,6 +22,7 @@ from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.errors import (
+    BodyTooLargeError,
     DamagedSessionError,
     FieldError,
     GoneSessionError,
@@ -54,8 +55,11 @@ class ModelVersions:
     `bounds` are the largest possible sizes of sessions of the models.
     """
 
-    def __init__(self, registry: Callable[[], ModelRegistry], retain_s: float, max_rows: int) -> None:
+    def __init__(
+        self, registry: Callable[[], ModelRegistry], retain_s: float, max_rows: int, readable: float = math.inf
+    ) -> None:
         self._registry = registry
+        self._readable = readable
         self._max_rows = max_rows
         self._retain_ms = retain_s * 1000.0
         self._seen: ModelRegistry | None = None
@@ -86,7 +90,7 @@ class ModelVersions:
             before, self._served = self._served, {(model.name, model.version): model for model in registry.every()}
             self._retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
             models = (*self._served.values(), *(model for model, _ in self._retained.values()))
-            self.bounds = Bounds.of(models, self._max_rows)
+            self.bounds = Bounds.of(models, self._max_rows, self._readable)
         while self._retained:
             key, (_, used_ms) = next(iter(self._retained.items()))  # the least recently used first
             if len(self._retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
@@ -113,6 +117,11 @@ class RedisSession:
         store, bounds = self.store, self.store.bounds
         with store.reporting():
             status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
+            if status == b"large":
+                raise BodyTooLargeError(
+                    f"the session would have {int(reply[0])} bytes in Redis; expected at most {bounds.size}, so that "
+                    "it is read in time; use fewer rows, or POST /predict"
+                )
             if status == b"rows":
                 known = redis_format.read_rows(self.id, reply[0], bounds.rows)
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows

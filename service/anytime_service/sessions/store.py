@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -9,9 +11,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
+from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
+from anytime_service.limits.queues import SLICE_MS
 
 
 class AcceptedGroups(NamedTuple):
@@ -91,6 +95,7 @@ class Session:
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
     on_leave: Callable[[], None] = lambda: None
+    _events: deque[tuple[ActivePrediction, Callable[[ActivePrediction], None]]] = field(default_factory=deque)
 
     @property
     def model(self) -> Model:
@@ -109,17 +114,32 @@ class Session:
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
         self.prediction.add_all(arrays)
-        for live in tuple(self.waiting):
-            live.took(arrays)
+        names = tuple(arrays)
+        self._tell(lambda live: live.took(names))
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
-        for live in tuple(self.waiting):
-            live.ended()
+        self._tell(lambda live: live.ended())
 
     def fail(self, error: Exception) -> None:
-        for live in tuple(self.waiting):
-            live.fail(error)
+        self._tell(lambda live: live.fail(error))
+
+    def _tell(self, event: Callable[[ActivePrediction], None]) -> None:
+        """Pass an event to all waiting predictions in order, as many in a turn of the loop as fit in its time."""
+        idle = not self._events
+        self._events.extend((live, event) for live in self.waiting)
+        if idle:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        until = now_ms() + SLICE_MS
+        while self._events and now_ms() < until:
+            live, event = self._events[0]
+            if live in self.waiting:
+                event(live)
+            self._events.popleft()
+        if self._events:
+            asyncio.get_running_loop().call_soon(self._pass_on)
 
     def noted(self, answer: Answer) -> Answer:
         if self.note is None:

@@ -63,6 +63,27 @@ def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> N
     assert found.staying.at(100.0) == found.moving.at(100.0) == chosen.expected(chosen.steps).r2
 
 
+def test_equal_sets_lose_nothing_whatever_the_penalties_and_the_order() -> None:
+    """Another order of the same groups reaches the same sets, which the current model has fitted by other penalties."""
+    X, y = table()
+    chosen = AnytimeRegressor(groups(), alpha="cv", one_se=True).fit(X[:60], y[:60]).model_
+    costs = dict(zip(NAMES, (1.0, 20.0, 0.5, 1.0), strict=True))
+    found = drift(chosen, groups(**costs))
+    assert found.changes
+    compared = 0
+    for prefix, own in enumerate(found.staying.costs):
+        names = {name for adds in found.staying.steps[:prefix] for name in adds}
+        for other, cost in enumerate(found.moving.costs):
+            if names == {name for adds in found.moving.steps[:other] for name in adds}:
+                compared += 1
+                assert cost == pytest.approx(own)
+                assert found.moving.r2 is not None
+                assert found.staying.r2 is not None
+                assert found.moving.r2[other] == found.staying.r2[prefix]
+                assert found.moving.explained[other] == found.staying.explained[prefix]
+    assert compared >= 2, "at least the base rate and all groups"
+
+
 def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_costs() -> None:
     trained, new = model(), groups(a=30.0, b=0.5)
     found = drift(trained, new)

@@ -164,6 +164,19 @@ def test_r2_is_null_where_a_response_does_not_vary(
     assert np.isfinite(found.mse).all()
 
 
+@pytest.mark.parametrize(("target", "family"), [("sign", "gaussian"), ("level", "gaussian"), ("sign", "binomial")])
+def test_the_mse_of_classes_is_that_of_the_probabilities(target: str, family: str) -> None:
+    assert main(command("--target", target, "--family", family, "--alpha", "0.01", "--folds", "0")) == 0
+    model = load("m.safetensors")
+    found = evaluate(model, open_table("test.parquet"))
+    classes = model.manifest.classes
+    assert classes is not None
+    one_hot = (TEST[target].to_numpy()[:, np.newaxis] == np.array(classes, dtype=object)).astype(float)
+    likely = [family_of(family).probabilities(s) for s in scores(model, TEST)]
+    wanted = [np.square(p - one_hot)[:, -1 if len(classes) == 2 else slice(None)].mean() for p in likely]
+    np.testing.assert_allclose(found.mse, wanted, rtol=1e-9)
+
+
 def test_r2_in_training_is_none_where_a_response_is_constant() -> None:
     Y = TRAIN[["y", "z"]].assign(z=7.0)
     model = AnytimeRegressor(GROUPS, cv=2).fit(TRAIN, Y).model_

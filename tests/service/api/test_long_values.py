@@ -232,7 +232,7 @@ def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(servi
 def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
     late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow(_self: PredictionService, size: int) -> None:
+    async def slow(_self: PredictionService, size: int = 0) -> None:
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
     monkeypatch.setattr(PredictionService, "turn", slow)

@@ -177,6 +177,8 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
             session.join(live)
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
+            while session.waiting:  # those that do not fit into one turn of the loop are answered in the next
+                await asyncio.sleep(0)
         assert [answer.reason for answer in answers] == ["end"] * 6
         assert len(failures) == (3 if broken == "the answer" else 0)
         assert len(records) == (3 if broken == "the answer" else 6)

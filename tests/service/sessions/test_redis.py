@@ -19,6 +19,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
+    BodyTooLargeError,
     DamagedSessionError,
     FieldError,
     GoneSessionError,
@@ -697,5 +698,22 @@ def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], sha
             }
             assert 50_000 < shared_redis.execute("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
             assert shared_redis.execute("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
+
+    run(main())
+
+
+def test_a_session_is_at_most_as_large_as_can_be_read_in_time(replicas: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with replicas() as (first, second):
+            first.models._readable, first.models._seen = 600, None
+            first.models.notice()
+            name = await first.store.create(MODEL, 20, ANYONE)
+            session = await first.store.get(name)
+            small = {"speed": [[1.0]] * 20, "lab": [[1.0]] * 20}
+            await session.add_groups(small)
+            await session.add_groups(small)  # replaced groups do not add up
+            with pytest.raises(BodyTooLargeError, match="expected at most 600, so that it is read in time"):
+                await session.add_groups({"hog": [[1.0, 2.0]] * 20})
+            assert (await answered(second.store, name)).missing == ("hog",)
 
     run(main())

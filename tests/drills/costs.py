@@ -1,0 +1,316 @@
+"""Every element of the table of costs at its limit: `python tests/drills/costs.py [--quick] [--only WORD]`.
+
+The service runs on one core with a wide model, 100 classes, 500 groups and categories. For each row, 20 connections
+drive the element to its limit on a binding, five rounds long. Another process measures a bare timer and clients with
+deadlines of 30 ms. Exits with 1 if resident memory exceeds `max_held_bytes` + 64 MiB or grows from round to round, if
+the loop stands still for more than 20 ms longer than the bare timer, or if others' answers are more than 5 ms later
+than it without being refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import msgspec
+import numpy as np
+
+from anytime_service.limits.costs import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, PIPELINED, TABLE
+from anytime_service.settings import Settings
+from drills.attacks.bodies import post_request
+from drills.attacks.frames import UPGRADE_REQUEST, frame
+from drills.attacks.wire import connect, receive, send_all
+from drills.costs_models import save_models
+from drills.costs_server import CostServer, costs_server
+
+HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
+MAX_STALL_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
+SETTLED_S = 0.3
+ROWS = 10_000
+MSGPACK = "application/msgpack"
+
+Act = Callable[[int], None]
+"""Drives an element to its limit once, on one connection of a port."""
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One way to drive an element of the table to its limit."""
+
+    element: str
+    binding: str
+    act: Act
+
+
+def main() -> None:
+    """Drive and print; exit with 1 if a promise is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a single round of each")
+    parser.add_argument("--only", default="", help="a word of an element or binding")
+    args = parser.parse_args()
+    drives = [each for each in DRIVES if args.only in f"{each.element} {each.binding}"]
+    print(
+        f"{'element':<48}{'binding':<10}{'stall ms':>10}{'bare':>7}{'late ms':>9}{'refused':>9}{'MiB':>7}{'after':>7}"
+    )
+    broken: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        models = save_models(Path(folder))
+        with costs_server(models, HELD_MIB) as server:
+            for drive in drives:
+                broken += run(server, drive, 1 if args.quick else ROUNDS)
+    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
+    sys.exit(1 if broken or not drives else 0)
+
+
+def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
+    """Drive one element; print the figures, and yield the promises that it breaks."""
+    before = server.report()
+    residents: list[float] = []
+    with server.others() as others:
+        for _ in range(rounds):
+            threads = [Thread(target=_quietly, args=(drive.act, server.port)) for _ in range(CONNECTIONS)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            time.sleep(SETTLED_S)
+            residents.append(server.report().mib)
+        seen = others()
+    now = server.report()
+    name = f"{drive.element}, {drive.binding}"
+    print(
+        f"{drive.element:<48.47}{drive.binding:<10}{now.stall_ms:>10.1f}{seen.bare_ms:>7.1f}{seen.late_ms:>9.1f}"
+        f"{seen.refused:>9}{now.worst_mib - server.idle_mib:>+7.0f}{residents[-1] - server.idle_mib:>+7.0f}",
+        flush=True,
+    )
+    server.reset()
+    if now.worst_mib > server.idle_mib + MAX_MIB:
+        yield f"{name}: {now.worst_mib - server.idle_mib:.0f} MiB more than idle, at most {MAX_MIB}"
+    if len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB:
+        yield f"{name}: memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"
+    if now.stall_ms > seen.bare_ms + MAX_STALL_MS:
+        yield f"{name}: the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}"
+    if seen.late_ms > seen.bare_ms + MAX_LATE_MS:
+        yield f"{name}: others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}"
+    if now.held > before.held + 1024 * CONNECTIONS:
+        yield f"{name}: {now.held} bytes count as stored, {before.held} before"
+
+
+def _quietly(act: Act, port: int) -> None:
+    with suppress(OSError):  # the server may close
+        act(port)
+
+
+# Requests.
+
+
+def send(*pieces: bytes, reads: float = 3.0, keep_s: float = 0.0) -> Act:
+    """Send pieces on one connection, and read for some time, or leave the replies unread for `keep_s`."""
+
+    def act(port: int) -> None:
+        with connect(port, None if reads else 4096) as sock:
+            for piece in pieces:
+                send_all(sock, piece)
+            if reads:
+                receive(sock, reads, 64 << 20)
+            time.sleep(keep_s)
+
+    return act
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: costs\r\n\r\n".encode()
+
+
+def packed(groups: Mapping[str, np.ndarray]) -> bytes:
+    return msgspec.msgpack.encode({"groups": {name: _packed(each) for name, each in groups.items()}})
+
+
+def _packed(values: np.ndarray) -> dict[str, object]:
+    return {"dtype": "f8", "values": values.tobytes()}
+
+
+def stream(*messages: Mapping[str, object]) -> list[bytes]:
+    """Return a handshake and messages in binary frames."""
+    return [UPGRADE_REQUEST, b"".join(frame(2, msgspec.msgpack.encode(each)) for each in messages)]
+
+
+def begin(name: int, **options: object) -> dict[str, object]:
+    return {"type": "begin", "id": name, "deadline_ms": 2000, **options}
+
+
+def group(name: int, label: str, values: np.ndarray) -> dict[str, object]:
+    return {"type": "group", "id": name, "group": label, **_packed(values)}
+
+
+def ones(rows: int, columns: int) -> np.ndarray:
+    return np.ones((rows, columns))
+
+
+def infer(content: bytes, model: str = "load") -> bytes:
+    return post_request(content, path=f"/v2/models/{model}/infer?deadline_ms=500")
+
+
+def predict(groups: Mapping[str, np.ndarray], model: str, **options: object) -> bytes:
+    query = "&".join(f"{name}={value}" for name, value in {"model": model, **options}.items())
+    return post_request(packed(groups), MSGPACK, f"/predict?{query}")
+
+
+def session(rows: int, model: str, waiters: int) -> Act:
+    """Let some predictions wait for a session, and then post its groups."""
+
+    def act(port: int) -> None:
+        with connect(port) as sock:
+            send_all(sock, post_request(msgspec.json.encode({"model": model, "rows": rows}), path="/sessions"))
+            reply = receive(sock)[0].partition(b"\r\n\r\n")[2]
+            with suppress(msgspec.DecodeError):
+                name = msgspec.json.decode(reply).get("id")
+                socks = [connect(port) for _ in range(waiters)]
+                for each in socks:
+                    send_all(each, get(f"/sessions/{name}/predict?deadline_ms=2000"))
+                content = msgspec.msgpack.encode({f"g{i}": _packed(ones(rows, 2)) for i in range(5)})
+                send_all(sock, post_request(content, MSGPACK, f"/sessions/{name}/groups"))
+                for each in (sock, *socks):
+                    receive(each, 3.0, 64 << 20)
+                    each.close()
+
+    return act
+
+
+_MANY_HEADERS = b"GET /livez HTTP/1.1\r\nHost: costs\r\n" + b"ab:cd\r\n" * (int(HEADERS) - 1)
+_LONG_HEAD = b"GET /livez HTTP/1.1\r\nHost: costs\r\nx: " + b"y" * 16_000
+_LIST = ",".join(["0.1234567890123456"] * 49_000)
+_FIELDS = b'{"inputs":[],"outputs":[' + b",".join([b'{"name":"x"}'] * (int(FIELDS) - 10)) + b"]}"
+_LIMITS = Settings()
+
+DRIVES = (
+    Drive("connections", "HTTP", send(get("/livez"), keep_s=0.2)),
+    Drive("bytes of a head", "HTTP", send(_LONG_HEAD, reads=0.1)),
+    Drive(HEADERS.element, "HTTP", send(_MANY_HEADERS, reads=0.1)),
+    Drive(HEADERS.element, "WebSocket", send(_MANY_HEADERS.replace(b"/livez", b"/stream") + b"\r\n", reads=0.2)),
+    Drive(PIPELINED.element, "HTTP", send(get("/models/many") * int(PIPELINED), reads=1.0)),
+    Drive("bytes of a body or message", "POST", send(predict({f"g{i}": ones(600, 100) for i in range(30)}, "wide"))),
+    Drive(
+        "bytes of a body or message",
+        "WebSocket",
+        send(*stream(begin(1, model="wide"), group(1, "g0", ones(ROWS, 100)))),
+    ),
+    Drive(
+        "bytes of JSON",
+        "POST",
+        send(post_request(b'{"groups":{"g0":[' + b" " * 1_000_000 + b"1,1,1]}}", path="/predict?model=load")),
+    ),
+    Drive(
+        "values in lists of JSON",
+        "POST",
+        send(post_request(f'{{"groups":{{"g0":[{_LIST}]}}}}'.encode(), path="/predict?model=cats")),
+    ),
+    Drive(
+        "values in lists of JSON",
+        "OIP",
+        send(infer(f'{{"inputs":[{{"name":"g0","shape":[7000,7],"datatype":"FP64","data":[{_LIST}]}}]}}'.encode())),
+    ),
+    Drive(FIELDS.element, "OIP", send(infer(_FIELDS))),
+    Drive(
+        FIELDS.element,
+        "POST",
+        send(
+            post_request(
+                msgspec.json.encode({"groups": {f"{i}": [] for i in range(int(FIELDS) - 1)}}),
+                path="/predict?model=load",
+            )
+        ),
+    ),
+    Drive(NAMES.element, "POST", send(predict({f"{i}": ones(0, 1) for i in range(int(NAMES))}, "many"))),
+    Drive(
+        NAMES.element,
+        "WebSocket",
+        send(
+            *stream(
+                begin(1, model="many", policy="arrived", budget=1e6),
+                *[group(1, f"g{i}", ones(1, 1)) for i in range(499)],
+            )
+        ),
+    ),
+    Drive(NAME_LENGTH.element, "POST", send(predict({"y" * int(NAME_LENGTH): ones(0, 1)}, "many"))),
+    Drive(
+        NAME_LENGTH.element,
+        "WebSocket",
+        send(*stream(begin(1, model="many"), *[group(1, "y" * int(NAME_LENGTH), ones(0, 1))] * 50)),
+    ),
+    Drive("rows", "POST", send(predict({f"g{i}": ones(ROWS, 2) for i in range(5)}, "c100"), reads=6.0)),
+    Drive(
+        "rows",
+        "WebSocket",
+        send(*stream(*[begin(i, model="c10", rows=ROWS, deadline_ms=0) for i in range(3)]), reads=6.0),
+    ),
+    Drive("rows", "session", session(ROWS, "c10", 3)),
+    Drive(
+        "rows",
+        "lines",
+        send(
+            post_request(
+                b'{"group":"g0","values":[' + b",".join([b'["a",0]'] * 9000) + b"]}\n",
+                "application/x-ndjson",
+                "/predict?model=cats&deadline_ms=500",
+            )
+        ),
+    ),
+    Drive(
+        "messages a second of a connection",
+        "WebSocket",
+        send(*stream(begin(1, model="load"), *[group(1, "g0", ones(1, 3))] * 2000), reads=1.0),
+    ),
+    Drive(
+        "open predictions of a WebSocket",
+        "WebSocket",
+        send(*stream(*[begin(i, model="load", deadline_ms=300) for i in range(1024)])),
+    ),
+    Drive(
+        IDS.element, "WebSocket", send(*stream(*[begin(i, model="load", deadline_ms=0) for i in range(2 * int(IDS))]))
+    ),
+    Drive("open predictions", "POST", send(get("/predict?session=x") * 10, reads=1.0)),
+    Drive("sessions", "session", send(post_request(b'{"model":"many"}', path="/sessions") * 20, reads=1.0)),
+    Drive(
+        "numbers of an answer made at once",
+        "WebSocket",
+        send(*stream(*[begin(i, model="load", rows=2000, deadline_ms=0, ranking=True) for i in range(20)])),
+    ),
+    Drive(
+        "numbers of an answer made at once",
+        "POST",
+        send(predict({f"g{i}": ones(33, 100) for i in range(30)}, "wide", explain="true")),
+    ),
+    Drive(
+        PAGES.element,
+        "pages",
+        send(get("/models/wide/sample") * 4 + get("/models/many/plan") * 4 + get("/openapi.json")),
+    ),
+    Drive(PAGES.element, "unread", send(get("/console/plotly.min.js") * 3, reads=0.0, keep_s=0.5)),
+    Drive(
+        "stored base rates",
+        "POST",
+        send(
+            b"".join(
+                post_request(b'{"groups":{}}', path=f"/predict?model=load&overload=prior&rows=10000&budget={i}")
+                for i in range(20)
+            )
+        ),
+    ),
+    Drive("bytes of a stored base rate", "POST", send(predict({}, "c100", overload="prior", rows=ROWS))),
+)
+"""At least one for each element of the table."""
+
+assert {each.element for each in DRIVES} == {each.element for each in TABLE if each.counted != "Redis"}
+
+if __name__ == "__main__":
+    main()

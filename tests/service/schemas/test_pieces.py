@@ -1,0 +1,125 @@
+"""Answers of many rows are encoded in pieces, and have the content that they have in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+
+from anytime.inference.prediction import Prediction
+from anytime_service.app import create_app
+from anytime_service.limits.costs import INLINE
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas import codecs
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
+from anytime_service.settings import Settings
+from service.serving import Running, expected, packed, running, small_model, timeless, trained_model, until
+
+SETTINGS = Settings(port=0)
+CLASSES = ("car", "cyclist", "walker")
+MODELS = {each.name: each for each in (trained_model(), small_model("kind", responses=3, classes=CLASSES))}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with running(create_app(ModelRegistry.of(MODELS.values()), SETTINGS), SETTINGS) as each:
+        yield each
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
+@pytest.mark.parametrize("piece", [1, 2, 15, 16, 17, 70_000])
+@pytest.mark.parametrize(
+    "items",
+    [
+        [],
+        [1.5],
+        [0.1 * i for i in range(50)],
+        [[0.1 * i, -1.0, 2.0] for i in range(40)],
+        ["a,b", "[]", "ü"] * 20,
+        [[]] * 33,
+        {f"column {i}": [float(i)] * 3 for i in range(40)},
+        {f"column {i}": float(i) for i in range(40)},
+        list(range(70_001)),
+    ],
+    ids=lambda items: f"{type(items).__name__} {len(items)}",
+)
+def test_what_is_encoded_in_pieces_equals_what_is_encoded_at_once(
+    form: Form, piece: int, items: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "PIECE", piece)
+    decode = msgspec.json.decode if form is JSON else msgspec.msgpack.decode
+    assert decode(form.encode({"found": in_pieces(form, items)})) == {"found": items}
+    if isinstance(items, list) and items and isinstance(items[0], float | list) and items[0] != []:
+        assert decode(form.encode(in_pieces(form, np.array(items)))) == items
+
+
+def values_of(model: str, rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(rows)
+    return {name: rng.standard_normal((rows, len(place.features))) for name, place in MODELS[model].places.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("rows", [int(INLINE) // 3, int(INLINE) + 1, 9_000])
+def test_an_answer_of_many_rows_is_that_of_the_library_on_every_binding(
+    service: Running, model: str, rows: int
+) -> None:
+    values = values_of(model, rows)
+    literal = expected(MODELS[model], values, rows=rows)
+    content = msgspec.msgpack.encode({"groups": {name: packed(each) for name, each in values.items()}})
+    for media_type, decode in (("application/json", msgspec.json.decode), (MSGPACK.media_type, msgspec.msgpack.decode)):
+        headers = {"Content-Type": MSGPACK.media_type, "Accept": media_type}
+        answer = httpx.post(f"{service.url}/predict?model={model}", content=content, headers=headers, timeout=30)
+        assert timeless(decode(answer.content)) == literal
+    for form in (JSON, MSGPACK):
+        with service.stream(form) as stream:
+            stream.say("begin", 1, model=model, rows=rows, deadline_ms=0)
+            assert timeless(stream.answer(1)) == expected(MODELS[model], {}, rows=rows)
+
+
+def test_updates_and_late_groups_of_a_prediction_of_many_rows(service: Running) -> None:
+    values = values_of("lens", 5_000)
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", 1, model="lens", rows=5_000, updates=True)
+        for name, each in values.items():
+            stream.say("group", 1, group=name, **packed(each))
+        answer = stream.answer(1)
+        assert timeless(answer) == expected(MODELS["lens"], values, rows=5_000)
+        stream.say("begin", 2, model="lens", rows=5_000, deadline_ms=0)
+        stream.say("group", 2, group="speed", **packed(values["speed"]))  # while the worker makes the answer
+        assert stream.answer(2)["prefix"] == 0
+    until(lambda: service.metric("anytime_held_bytes") == 0)
+
+
+def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = trained_model()
+    prediction = Prediction(model, 2)
+    prediction.add("speed", [[1.0], [2.0]])
+    settled = prediction.settle(
+        None,
+        "prefix",
+        ranking=False,
+        explain=False,
+        reason="end",
+        elapsed_ms=0.0,
+        late_groups=(),
+        solve=lambda *_: None,
+    )
+    calls: list[int] = []
+    scores = prediction._scores
+
+    def replaced(*arguments: Any) -> Any:
+        found = scores(*arguments)
+        if not calls:
+            prediction.add("speed", [[3.0], [4.0]])
+        calls.append(1)
+        return found
+
+    monkeypatch.setattr(prediction, "_scores", replaced)
+    assert settled.make().prediction == expected(model, {"speed": [[3.0], [4.0]]}, rows=2)["prediction"]
+    assert len(calls) == 2
