@@ -55,7 +55,12 @@ def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> Non
     codes = rng.integers(-1, 6, size=(400, 2)).astype(float)
     codes[rng.random(400) < 0.1, 1] = np.nan
     y = rng.normal(size=400)
-    levels = {"basis": "categories", "levels": list("abcdef"), "other": True, "level_rows": [40, 20, 9, 6, 4, 3]}
+    levels: dict[str, Any] = {
+        "basis": "categories",
+        "levels": list("abcdef"),
+        "other": True,
+        "level_rows": [40, 20, 9, 6, 4, 3],
+    }
     groups = load_groups(
         {"groups": [{"name": "g", "features": ["u", "v"], "cost": 1}], "bases": {"u": levels, "v": levels}}
     )
@@ -118,7 +123,8 @@ def test_partial_fit_is_fit() -> None:
 
 def test_invalid_numbers_of_rows_are_one_line() -> None:
     X, y = table()
-    for least in (1, 2.5, True, "few"):
+    wrong: list[Any] = [1, 2.5, True, "few"]
+    for least in wrong:
         with pytest.raises(TrainingError, match=r"min_level_rows is .*; expected a whole number, 2 or more, or 'auto'"):
             AnytimeRegressor(min_level_rows=least).fit(X, y)
     levels = {"basis": "categories", "levels": ["a", "b"], "other": True, "level_rows": [1, 2]}
