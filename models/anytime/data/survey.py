@@ -304,7 +304,7 @@ def surveyed(
             if given.basis is not None and parsed_basis(given.basis)[0].by_level:
                 continue
             with _collected(unusable, name):
-                if _are_dates(sample.column(name).values.tolist()):
+                if are_dates(sample.column(name).values.tolist()):
                     dates[name] = DATES.coded(sample.columns[name].tolist())
                 elif name not in groups.bases:
                     _check_levels(table, name, sample)
@@ -424,7 +424,7 @@ def _is_date(value: str) -> bool:
     return not math.isnan(DATES.coded([value])[0])
 
 
-def _are_dates(values: list[str]) -> bool:
+def are_dates(values: list[str]) -> bool:
     """Return whether all of some texts are dates; the first decides of most columns."""
     return len(values) > 0 and _is_date(values[0]) and all(map(_is_date, set(values)))
 
