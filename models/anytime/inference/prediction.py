@@ -198,6 +198,7 @@ class Prediction:
         self._inputs: dict[str, Float] = {}
         """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
+        self._usable: tuple[tuple[float, int], frozenset[str]] | None = None
         self._advance()
 
     def __repr__(self) -> str:
@@ -386,7 +387,12 @@ class Prediction:
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-        return usable(self.model, self._received, budget)
+        if budget is None:
+            return frozenset(self._received)
+        known = budget, len(self._received)  # groups are only added
+        if self._usable is None or self._usable[0] != known:
+            self._usable = known, usable(self.model, self._received, budget)
+        return self._usable[1]
 
     def answer(
         self,
