@@ -42,13 +42,13 @@ from anytime.errors import (
     listed,
 )
 from anytime.families import family_names, family_of
-from anytime.features.bases import Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.prediction import LoadedModel, load
+from anytime.inference.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
@@ -138,6 +138,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
+        min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
         class_weight: Any = None,
         n_jobs: int | None = None,
@@ -155,6 +156,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
+        self.min_level_rows = min_level_rows
         self.pairs = pairs
         self.class_weight = class_weight
         self.n_jobs = n_jobs
@@ -510,6 +512,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
+            min_level_rows=MIN_LEVEL_ROWS
+            if self.min_level_rows == "auto" and not self._has_folds
+            else self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -554,8 +559,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
-        return 5 if needed else None
+        return 5 if self._has_folds or Expansion.of(self._groups).needs_size else None
+
+    @property
+    def _has_folds(self) -> bool:
+        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
@@ -731,9 +739,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
     basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P" or "categories" (of text).
+        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P", "cyclic:P",
+        "categories" (the default of text) or "date" (of dates).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
+    min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
+        "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
         of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
         keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.

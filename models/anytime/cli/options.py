@@ -18,6 +18,8 @@ from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp
 from anytime.types import ColumnType, FamilyName, Task
 
+_BASES = [basis.example or name for name, basis in BASES.items()]
+
 
 def _candidates(*values: str) -> Callable[[str], list[str]]:
     """Return what a shell completes a value to."""
@@ -81,8 +83,16 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help="Expand the columns by this basis: linear (the default), hinge[:KNOTS], auto, poly:DEGREE or categories.",
-        autocompletion=_candidates(*(basis.example or name for name, basis in BASES.items())),
+        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}; the default is linear.",
+        autocompletion=_candidates(*_BASES),
+    ),
+]
+MinLevelRows = Annotated[
+    str,
+    typer.Option(
+        help="Give a level, or a common value of hinges, an indicator if this many sampled rows or more have it: 2 or "
+        "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
+        autocompletion=_candidates("auto"),
     ),
 ]
 ClampAt = Annotated[
@@ -256,6 +266,14 @@ def parsed_clamp(clamp: str | None) -> Clamp:
         return checked_clamp("off" if clamp == "off" else float(clamp))
     except ValueError:  # TrainingError is one
         raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+
+
+def parsed_level_rows(rows: str) -> int | Literal["auto"]:
+    if rows == "auto":
+        return "auto"
+    if not (rows.isascii() and rows.isdigit() and int(rows) >= 2):
+        raise TrainingError(f"--min-level-rows is {rows!r}; expected a whole number, 2 or more, or auto")
+    return int(rows)
 
 
 def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:

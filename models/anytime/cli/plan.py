@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from anytime.cli import options
-from anytime.features.bases import Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.groups import FeatureGroups
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, remaining_groups
@@ -30,16 +30,22 @@ class Plan(options.RowOptions):
     text: options.TextColumns = None
     number: options.NumberColumns = None
     clamp: options.ClampAt = None
+    min_level_rows: options.MinLevelRows = str(MIN_LEVEL_ROWS)
     seed: options.Seed = 0
 
     def __post_init__(self) -> None:
         options.checked_basis(self.basis)
         options.checked_folds(self.folds, needed=self.needs_folds)
-        _ = self.clamping, self.types, self.jobs
+        _ = self.clamping, self.least_level_rows, self.types, self.jobs
 
     @property
     def clamping(self) -> Clamp:
         return options.parsed_clamp(self.clamp)
+
+    @property
+    def least_level_rows(self) -> int | Literal["auto"]:
+        least = options.parsed_level_rows(self.min_level_rows)
+        return MIN_LEVEL_ROWS if least == "auto" and self.folds < 2 else least
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -87,6 +93,7 @@ class FitPlan(Plan):
 class TrainPlan(FitPlan):
     """The plan of `train`, which states everything."""
 
+    min_level_rows: options.MinLevelRows = "auto"
     rows: options.RowsOfCall = None
     family: options.FamilyOption = None
     method: Annotated[

@@ -23,6 +23,7 @@ from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.families import family_names, family_of
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.folds import fold_count
 from anytime.groups import FeatureGroups, load_groups
@@ -224,6 +225,7 @@ def open_table_source(
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         drop_missing=plan.drops_missing,
+        min_level_rows=plan.least_level_rows,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
@@ -286,6 +288,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
+        "--min-level-rows": plan.min_level_rows not in ("auto", str(MIN_LEVEL_ROWS)),
     }
     for option, value in table_options.items():
         if value:

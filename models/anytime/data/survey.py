@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, clipped, suggestion
+from anytime.errors import TableError, TrainingError, clipped, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
@@ -252,6 +253,7 @@ def surveyed(
     option: str | None = None,
     clamp: Clamp = None,
     drop_missing: bool = False,
+    min_level_rows: int | Literal["auto"] = MIN_LEVEL_ROWS,
     seed: int = 0,
     complete: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
@@ -264,6 +266,7 @@ def surveyed(
     query, weights : columns that are read as such.
     stated : types that the user states besides those of the groups; other text must not look like numbers.
     option, clamp, complete : as in `learned_groups`.
+    min_level_rows : rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed : as in `survey`.
 
     Raises
@@ -272,7 +275,10 @@ def surveyed(
         As `survey`; or every column holds text that is mostly numbers, or dates and other text, or is of another type.
     GroupsError
         A basis does not fit its column.
+    TrainingError
+        `clamp` or `min_level_rows` is invalid.
     """
+    least = _checked_least(min_level_rows)
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     unknown = next((name for name in stated if not table.has(name)), None)
     if unknown is not None:
@@ -288,7 +294,7 @@ def surveyed(
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = found.sample
+    sample = None if found.sample is None else replace(found.sample, **least)
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -318,6 +324,15 @@ def surveyed(
             groups, unusable = _without(groups, reasons, table), unusable | reasons
         remarks = (rare,) if rare else ()
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
+
+
+def _checked_least(min_level_rows: int | Literal["auto"]) -> dict[str, Any]:
+    """Return the fields of a `Sample` that state how many rows a level needs."""
+    if min_level_rows == "auto":
+        return {"selects_levels": True}
+    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
+        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more, or 'auto'")
+    return {"min_level_rows": int(min_level_rows)}
 
 
 def _types(
@@ -402,7 +417,7 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
     _, counts = sample.column(name).counts()
-    return bool(2 * counts[counts >= MIN_LEVEL_ROWS].sum() >= counts.sum())
+    return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
 
 
 def _is_date(value: str) -> bool:

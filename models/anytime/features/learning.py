@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import (
     BASES,
+    LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
     Basis,
@@ -84,10 +85,13 @@ class Sample:
     """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1.
 
     Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
+    `min_level_rows` is that of `ColumnSample`.
     """
 
     columns: Columns
     weights: Float | None = None
+    min_level_rows: int = MIN_LEVEL_ROWS
+    selects_levels: bool = False
 
     @property
     def rows(self) -> int:
@@ -101,7 +105,8 @@ class Sample:
         if weights is not None and not are_whole(weights):
             weights = weights / weights.mean()
         rows = float(len(values)) if weights is None else float(weights.sum())
-        return ColumnSample(values[is_present], rows, None if weights is None else weights[is_present])
+        of_present = None if weights is None else weights[is_present]
+        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows, self.selects_levels)
 
     def _where(self, chosen: Bool) -> Sample:
         columns = {name: values[chosen] for name, values in self.columns.items()}
@@ -214,6 +219,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     A column whose gaps have an indicator keeps that.
     """
     lost, shared = [], []
+    least = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows
     for name in columns:
         basis = groups.bases[name] if name in groups.bases else ColumnBasis()
         if basis.levels is None or not (basis.other and groups.known_types.get(name) == "text"):
@@ -224,13 +230,13 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
         size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
         gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if len(values) and not basis.levels and not gaps:
-            lost.append((name, f"has no level that {MIN_LEVEL_ROWS} rows share ({size})"))
-        elif rare.any():
+            lost.append((name, f"has no level that {least} rows share ({size})"))
+        elif rare.any() and not (basis.model_extra or {}).get("level_rows"):
             shared.append(f"{name!r} ({size})")
     if not shared:
         return lost, ""
     listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"levels of fewer than {MIN_LEVEL_ROWS} rows share one term: of {listing}"
+    return lost, f"levels of fewer than {least} rows share one term: of {listing}"
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:

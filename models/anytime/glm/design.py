@@ -7,7 +7,7 @@ linear predictors of all rows, and one the derivatives there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeAlias
@@ -47,6 +47,16 @@ class Totals:
     rows: int
     responses: Float
     saturated: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """A fold that is held out: its number, and `retained`, weight and centre of the rows outside, as in `Design`."""
+
+    number: int
+    retained: tuple[int, ...]
+    weight: float
+    centre: Float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +102,12 @@ class Design(ABC):
     def fold_threads(self, width: int) -> int | None:  # noqa: ARG002
         """Return the number of threads that share out fits of that many columns on the folds; None is 1."""
         return 1
+
+    @property
+    def held_rows(self) -> HeldRows:
+        """Return the held-out fold."""
+        assert self.held is not None  # noqa: S101
+        return HeldRows(self.held, self.retained, self.weight, self.centre)
 
     @property
     @abstractmethod
@@ -140,6 +156,21 @@ class View(ABC):
     @abstractmethod
     def weighted_gram(self, etas: Predictors) -> Float:
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
+
+    @abstractmethod
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
+        """Return losses (F,) and scores (F, d + 1, Q) of the rows outside each fold, and deviances (F,) of those in it.
+
+        `thetas` (F, d + 1, Q) are coefficients for each of the folds. Deviances are sums, not means. One pass over all
+        rows, those held out included.
+        """
+
+    @abstractmethod
+    def fold_products(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        """Return the sums of `hessian_of` over the rows of each fold, and over all rows: (F + 1, pairs, d + 1, d + 1).
+
+        All folds are evaluated at the same coefficients theta (d + 1, Q).
+        """
 
     @abstractmethod
     def held_deviance(self, theta: Float) -> float:

@@ -171,7 +171,7 @@ def _descent(
     now = known or view.evaluate(etas)
     dense = forms_hessian(*theta.shape)
     if near is not None:
-        solver = _factored_solver(near, ridge, theta.shape[1])
+        solver = factored_solver(near, ridge, theta.shape[1])
     preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)
     solver_at: Callable[[Predictors, Evaluation, Float], tuple[Evaluation, Solver]] = partial(_factored_at, view)
     if preconditioner is not None:  # second derivatives of classes are at most 1/2, those of counts without bound
@@ -286,13 +286,13 @@ def _factored_at(view: View, etas: Predictors, now: Evaluation, ridge: Float) ->
     if now.hessian is None:
         now = view.evaluate(etas, hessian=True)
     assert now.hessian is not None  # noqa: S101
-    solver = _factored_solver(now.hessian, ridge, now.score.shape[1])
+    solver = factored_solver(now.hessian, ridge, now.score.shape[1])
     if solver is None:
         raise TrainingError("single precision is too rough for the second derivatives")
     return now, solver
 
 
-def _factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver | None:
+def factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver | None:
     """Solve by Cholesky; columns that add nothing get a zero step. Return None where single precision is too rough."""
     single = hessian.dtype == np.float32
     if single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(hessian).max():

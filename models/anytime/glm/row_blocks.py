@@ -26,7 +26,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, DType, Evaluation, Predictors, Totals, View
+from anytime.glm.design import Design, DType, Evaluation, HeldRows, Predictors, Totals, View
 from anytime.glm.newton import forms_hessian
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
@@ -229,17 +229,17 @@ class BlockDesign(Design):
     def training(self) -> list[RowBlock]:
         """Return the rows outside the held-out fold."""
         if self.held is None:
-            return self._stored
-        return [part for row_block in self._stored for part in row_block.split(self.held, self.retained)[0]]
+            return self.stored
+        return [part for row_block in self.stored for part in row_block.split(self.held, self.retained)[0]]
 
     @cached_property
     def held_out(self) -> list[RowBlock]:
         """Return the rows of the held-out fold."""
         assert self.held is not None  # noqa: S101
-        return [part for row_block in self._stored for part in row_block.split(self.held, self.retained)[1]]
+        return [part for row_block in self.stored for part in row_block.split(self.held, self.retained)[1]]
 
-    @property
-    def _stored(self) -> list[RowBlock]:
+    @cached_property
+    def stored(self) -> list[RowBlock]:
         return [row_block.single if self.dtype == np.float32 else row_block for row_block in self.row_blocks]
 
 
@@ -257,15 +257,13 @@ class BlockView(View):
 
         An extreme held-out row may have an infinite loss, which times a weight of 0 would be NaN.
         """
+        return list(self._map(lambda i: self._bounded_predictors(self.row_blocks[i], theta)))
 
-        def of_block(i: int) -> Float:
-            row_block = self.row_blocks[i]
-            eta = self._predictors(row_block, theta)
-            if row_block.weights is not None:
-                eta[row_block.weights == 0] = 0.0
-            return eta
-
-        return list(self._map(of_block))
+    def _bounded_predictors(self, row_block: RowBlock, theta: Float) -> Float:
+        eta = self._predictors(row_block, theta)
+        if row_block.weights is not None:
+            eta[row_block.weights == 0] = 0.0
+        return eta
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
@@ -288,7 +286,7 @@ class BlockView(View):
             score += own_score
             if own_products is not None:
                 products = own_products if products is None else np.add(products, own_products, out=products)
-        curvature = None if products is None else _hessian(products / n, Q, self.design.dtype)
+        curvature = None if products is None else hessian_of(products / n, Q, self.design.dtype)
         return Evaluation(loss / n, score / n, curvature)
 
     def products(self, etas: Predictors) -> Callable[[Float], Float]:
@@ -318,6 +316,72 @@ class BlockView(View):
             return np.asarray(total[0])
 
         return self._mean(of_block)
+
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
+        losses, scores, deviances = (np.zeros(shape) for shape in (len(folds), thetas.shape, len(folds)))
+        for row_block in self.design.stored:
+            loss, score, deviance = self._of_folds(row_block, thetas, folds)
+            row_block.release()
+            losses += loss
+            scores += score
+            deviances += deviance
+        weights = np.array([fold.weight for fold in folds])
+        return losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances
+
+    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
+        """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
+        Z, Y, w, family = row_block.Z, row_block.Y, row_block.weights, self.design.family
+        (F, _, Q), n = thetas.shape, Z.shape[1]
+        packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
+        gaps = [self._gaps_about(row_block, fold.centre) for fold in folds] if row_block.gaps else []
+        own_folds = np.zeros(n, dtype=np.intp) if row_block.folds is None else row_block.folds
+        inside = np.array([fold.number for fold in folds])[:, np.newaxis] == own_folds
+        for f, fold in enumerate(folds):
+            if fold.retained:
+                inside[f] &= ~np.isin(class_codes(Y), fold.retained)
+        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
+            eta = np.zeros((Q * F, n), Z.dtype)
+            for to, out_of in self._runs:
+                eta += packed[:, to] @ Z[out_of]
+            by_fold = eta.reshape(Q, F, n)
+            for f, own in enumerate(gaps):
+                for row, missing, mean in own:
+                    by_fold[:, f, missing] += (mean * thetas[f, row])[:, np.newaxis]
+            if w is not None:
+                eta[:, w == 0] = 0.0
+            tiled = np.tile(Y.T, (1, F)).T
+            loss, residual = family.loss(eta.reshape(Q, F * n).T, tiled)
+            loss = loss.reshape(F, n).astype(np.float64, copy=False)
+            excess = np.where(inside, loss - family.saturated(Y), 0.0)
+            loss = np.where(inside, 0.0, loss)
+            residual = np.where(inside, 0.0, residual.T.reshape(Q, F, n)).astype(Z.dtype, copy=False)
+            if w is not None:
+                excess, loss, residual = excess * w, loss * w, (residual * w).astype(Z.dtype, copy=False)
+            flat, score = residual.reshape(Q * F, n), np.empty((Q * F, self.width))
+            for to, out_of in self._runs:
+                score[:, to] = flat @ Z[out_of].T
+        score = score.reshape(Q, F, -1).transpose(1, 2, 0)
+        for f, own in enumerate(gaps):
+            for row, missing, mean in own:
+                score[f, row] += mean * residual[:, f, missing].sum(axis=1)
+        return loss.sum(axis=1), score, 2.0 * excess.sum(axis=1)
+
+    def fold_products(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        Q = theta.shape[1]
+        sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
+        for row_block in self.design.stored:
+            outside = [row_block]
+            with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
+                for f, fold in enumerate(folds):
+                    parts = [part for each in outside for part in each.split(fold.number, fold.retained)[1]]
+                    outside = [part for each in outside for part in each.split(fold.number, fold.retained)[0]]
+                    for part in parts:
+                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
+                for part in outside:
+                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+            row_block.release()
+        sums[-1] += sums[:-1].sum(axis=0)
+        return sums
 
     def held_deviance(self, theta: Float) -> float:
         family = self.design.family
@@ -373,7 +437,10 @@ class BlockView(View):
 
     def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
         """Return where a block lacks features of the view, and their means where these are not 0."""
-        gaps, centre = row_block.gaps, self.design.centre
+        return self._gaps_about(row_block, self.design.centre)
+
+    def _gaps_about(self, row_block: RowBlock, centre: Float | None) -> list[tuple[int, Bool, float]]:
+        gaps = row_block.gaps
         if not gaps or centre is None:
             return []
         place = {int(column): row for row, column in enumerate(self.columns, start=1)}
@@ -457,9 +524,9 @@ def _runs(rows: Index) -> list[tuple[slice, slice]]:
 def _add_products(sums: Float, Z: Float, h: Float) -> None:
     """Add for each pair of predictors a >= b the product of the rows z_i z_i' (d + 1, d + 1), weighted.
 
-    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `_hessian` follows from these symmetric
-    products, which are half the work. h is positive semi-definite, so weights are negative only by rounding. The
-    products have the precision of Z (d + 1, rows), and their sums double precision.
+    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `hessian_of` follows from these
+    symmetric products, which are half the work. h is positive semi-definite, so weights are negative only by rounding.
+    The products have the precision of Z (d + 1, rows), and their sums double precision.
     """
     Q = h.shape[1]
     pairs = [(a, b) for a in range(Q) for b in range(a + 1)]
@@ -469,7 +536,7 @@ def _add_products(sums: Float, Z: Float, h: Float) -> None:
         sums[k] += B @ B.T
 
 
-def _hessian(products: Float, Q: int, dtype: DType) -> Float:
+def hessian_of(products: Float, Q: int, dtype: DType) -> Float:
     """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
     width = products.shape[1]
     H: Float = np.empty((width, Q, width, Q), dtype)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from typing import Protocol
 
 import numpy as np
@@ -19,9 +18,21 @@ import numpy as np
 from anytime.errors import TrainingError
 from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design
-from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, in_units, optimum
-from anytime.glm.row_blocks import BlockDesign, in_threads, row_blocks_of
+from anytime.glm.design import Design, View
+from anytime.glm.newton import (
+    EXACT,
+    MIN_DECREMENT,
+    ROUGH,
+    SINGLE,
+    Optimum,
+    SeparatedError,
+    Solver,
+    factored_solver,
+    forms_hessian,
+    in_units,
+    optimum,
+)
+from anytime.glm.row_blocks import BlockDesign, hessian_of, row_blocks_of
 from anytime.glm.search import (
     LikelihoodSequence,
     QuadraticModel,
@@ -36,13 +47,22 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
+from anytime.selection import Sequence, sequencer
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
 from anytime.types import Float, Index
 
-RISEN = 3
-"""Number of rises of the held-out deviance, from one penalty to the next smaller, after which the rest is skipped."""
+RISEN, FEW = 2, 20
+"""Number of rises of the held-out deviance, from one penalty to the next, after which the rest is skipped, and rows of
+a class in a fold below which it is one more: of a rare class the deviance is not smooth."""
+
+JOINT_SHARE = 0.1
+"""Decrease of the loss predicted for the next step at which fits that advance together end, as a share of that at which
+a fit on its own takes its last step."""
+
+PROGRESS = 0.6
+"""A fit goes on alone when the predicted decrease is more than this share of that of the step before."""
 
 
 class Observations(Protocol):
@@ -108,26 +128,108 @@ class _HeldOut:
 
 
 class _FoldFits:
-    """The fits of one prefix on the rows of the other folds, penalty after penalty.
+    """The fits of one prefix on the rows outside each fold, penalty after penalty.
 
-    Each starts from the optimum of all rows at its penalty, moved by `difference`: that of the fits at the penalty
-    before, or of the prefix before.
+    Each starts from the optimum of all rows at its penalty, moved by `differences` (K, d + 1, Q): those of the fits at
+    the penalty before, or of the prefix before. They advance together as long as they make progress: by steps with the
+    second derivatives of all rows, while these are `alike`, then with those of the rows outside each fold; the others
+    end on their own.
     """
 
-    def __init__(self, fold: _HeldOut, columns: Index, scale: float, difference: Float) -> None:
-        self._fold, self._scale = fold, scale
-        self._units = np.append(1.0, np.sqrt(fold.train.ridge[columns]))
-        self._varies = self._units > 0  # the others are constant in the training rows
-        self._view = fold.train.view(columns[self._varies[1:]])
-        self.difference = with_more_columns(difference, self._view.width - 1)
+    def __init__(
+        self, design: Design, folds: Many[_HeldOut], columns: Index, scale: float, differences: Float, alike: bool
+    ) -> None:
+        self._folds, self._scale, self.alike = folds, scale, alike
+        self._view = design.view(columns)
+        self._single = design.single.view(columns)
+        self._held = [fold.train.held_rows for fold in folds]
+        self._ridges = np.array([np.append(0.0, fold.train.ridge[columns]) for fold in folds])[:, :, np.newaxis]
+        self._units = np.sqrt(self._ridges[:, :, 0])
+        self._units[:, 0] = 1.0
+        grown = self._view.width - differences.shape[1]
+        self.differences = np.pad(differences, ((0, 0), (0, grown), (0, 0)))
 
-    def deviance(self, alpha: float, whole: Optimum) -> float:
-        """Return the mean deviance on the fold, given the optimum of all rows."""
-        alike = whole.theta[self._varies]
-        solver = None if whole.solver is None else in_units(whole.solver, self._units)
-        found = optimum(self._view, alpha, alike + self.difference, self._scale, solver=solver, stop=ROUGH)
-        self.difference = found.theta - alike
-        return self._view.held_deviance(found.theta) / self._fold.weight
+    def deviances(self, alpha: float, whole: Optimum) -> Float:
+        """Return the mean deviances on the folds (K,), given the optimum of all rows; infinite where a fit fails."""
+        starts = np.where(self._units[:, :, np.newaxis] > 0, whole.theta, 0.0)
+        thetas = np.where(self._units[:, :, np.newaxis] > 0, whole.theta + self.differences, 0.0)
+        remaining, found = list(range(len(self._folds))), np.empty(len(self._folds))
+        if forms_hessian(*whole.theta.shape):
+            view = self._single if alpha >= SINGLE and ROUGH.decrement > 0 else self._view
+            if whole.solver is not None and self.alike:
+                alike = [in_units(whole.solver, units) for units in self._units]
+                remaining = self._advance(view, alpha, alike, remaining, thetas, starts, found)
+                self.alike = len(remaining) <= len(thetas) // 2
+            if len(remaining) > 1:
+                remaining = self._advance(
+                    view, alpha, self._solvers(view, alpha, whole), remaining, thetas, starts, found
+                )
+        for f in remaining:
+            thetas[f], found[f] = self._alone(f, alpha, whole.solver, thetas[f])
+        self.differences = thetas - whole.theta
+        return found / [fold.weight for fold in self._folds]
+
+    def _solvers(self, view: View, alpha: float, whole: Optimum) -> list[Solver | None]:
+        """Return solvers with the second derivatives of the rows outside each fold, at the optimum of all rows."""
+        Q = whole.theta.shape[1]
+        *inside, total = view.fold_products(whole.theta, self._held)
+        solvers: list[Solver | None] = []
+        for f, products in enumerate(inside):
+            varies = self._units[f] > 0
+            outside = (total - products)[:, varies][:, :, varies] / self._held[f].weight
+            hessian = hessian_of(outside, Q, view.design.dtype)
+            solvers.append(factored_solver(hessian, alpha * self._ridges[f][varies], Q))
+        return solvers
+
+    def _advance(
+        self,
+        view: View,
+        alpha: float,
+        solvers: Many[Solver | None],
+        active: list[int],
+        thetas: Float,
+        starts: Float,
+        found: Float,
+    ) -> list[int]:
+        """Move fits to their optima and fill in deviances; return those that make too little progress.
+
+        A fit that goes too far returns to where it was before; if it begins there, to its place in `starts`.
+        """
+        before, slow, earlier = dict.fromkeys(active, np.inf), [], starts.copy()
+        while active:
+            losses, scores, deviances = view.evaluate_folds(thetas[active], [self._held[f] for f in active])
+            moving = []
+            for f, loss, score, deviance in zip(active, losses, scores, deviances, strict=True):
+                ridge, solver, varies = alpha * self._ridges[f], solvers[f], self._units[f] > 0
+                gradient = (ridge * thetas[f] - score)[varies]
+                step = gradient if solver is None else -solver(gradient)
+                with np.errstate(over="ignore", invalid="ignore"):  # such a fit makes no progress below
+                    predicted = -0.5 * float(np.sum(gradient * step))
+                    value = loss + 0.5 * float(np.sum(ridge * thetas[f] ** 2))
+                if solver and predicted <= max(JOINT_SHARE * ROUGH.decrement, MIN_DECREMENT) * abs(value):
+                    found[f] = deviance
+                elif solver and predicted < PROGRESS * before[f]:  # not where values are not finite
+                    before[f], earlier[f] = predicted, thetas[f]
+                    thetas[f][varies] += step
+                    moving.append(f)
+                else:
+                    slow.append(f)
+                    if not predicted < before[f]:  # the last step went too far
+                        thetas[f] = earlier[f]
+            active = moving
+        return slow
+
+    def _alone(self, f: int, alpha: float, solver: Solver | None, theta: Float) -> tuple[Float, float]:
+        """Return the optimum of one fold and its deviance, infinite without an optimum."""
+        fold, varies = self._folds[f], self._units[f] > 0
+        view = fold.train.view(self._view.columns[varies[1:]])
+        own = None if forms_hessian(*theta.shape) or solver is None else in_units(solver, self._units[f])
+        fitted = np.where(np.isfinite(theta), theta, 0.0)
+        try:
+            fitted[varies] = optimum(view, alpha, fitted[varies], self._scale, solver=own, stop=ROUGH).theta
+        except TrainingError:
+            return fitted, np.inf
+        return fitted, view.held_deviance(fitted[varies])
 
 
 def _fold_errors(
@@ -137,13 +239,16 @@ def _fold_errors(
     ends: Index,
     alphas: Many[float],
     optima: Many[Optimum] | None = None,
+    *,
+    one_se: bool = True,
 ) -> Errors:
     """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
 
     At each penalty the design, of all rows, is fitted first. The fits on the folds start from its optimum and use its
     second derivatives. The search over the penalties begins with the best of the prefix before. On either side it ends
-    after the mean deviance has risen three times, and on that of larger penalties not within a standard error of the
-    smallest. The remaining penalties get the last deviances. One fold is measured at every penalty.
+    after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
+    standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
+    penalty.
 
     Parameters
     ----------
@@ -154,40 +259,51 @@ def _fold_errors(
     scale = _scale(design, base)
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
-    rises = RISEN if len(folds) > 1 else len(alphas)
-    best, begin, differences = len(rising) - 1, base, [np.zeros_like(base.theta) for _ in folds]
-    for prefix, end in enumerate(ends):
+    rises = _rises(design, len(folds)) if len(folds) > 1 else len(alphas)
+    best, begin, differences, alike = len(rising) - 1, base, np.zeros((len(folds), *base.theta.shape)), True
+    for prefix, end in enumerate(ends.tolist()):
         used = columns[:end]
         if end == 0:
             errors[:, prefix] = [
                 fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
             ]
             continue
-        view, threads = design.view(used), design.fold_threads(int(end) + 1)
+        view = design.view(used)
         found: dict[int, Float] = {}  # by the penalty's rank
         begin = replace(begin, near=None) if optima is None else optima[prefix]
         for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
-            fits = [_FoldFits(fold, used, scale, each) for fold, each in zip(folds, differences, strict=True)]
+            fits = _FoldFits(design, folds, used, scale, differences, alike)
             last, risen = begin, 0
             for rank in ranks:
                 alpha = float(alphas[rising[rank]])
-                start = with_more_columns(last.theta if alpha > 0 else base.theta, int(end))
-                last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                deviances = in_threads(methodcaller("deviance", alpha, last), fits, threads)
-                found[rank] = np.array(list(deviances))
+                start = with_more_columns(last.theta if alpha > 0 else base.theta, end)
+                try:
+                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
+                    found[rank] = fits.deviances(alpha, last)
+                except TrainingError:  # one that fails does not end the others
+                    found[rank] = np.full(len(folds), np.inf)
                 if rank == best:
-                    begin, differences = last, [fit.difference for fit in fits]
+                    begin, differences, alike = last, fits.differences, fits.alike
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 least = int(measured.mean.argmin())
                 risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
                 if risen >= rises and (
-                    rank < best or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
+                    rank < best
+                    or not one_se
+                    or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
                 ):
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
         best = list(found)[least]
     return Errors(errors.transpose(2, 0, 1), weights)
+
+
+def _rises(design: Design, folds: int) -> int:
+    """Return the number of rises that end a search: one more where a fold has few rows of a class."""
+    rows, counts = design.totals.rows, design.totals.responses
+    fewest = min(counts.min(), rows - counts.sum()) if len(counts) == 1 and rows > counts.sum() else counts.min()
+    return RISEN if fewest >= FEW * folds else RISEN + 1
 
 
 def fit_likelihood(
@@ -223,14 +339,29 @@ def fit_likelihood(
             stop=ROUGH if compared else EXACT,
         )
 
+    def errors(sequence: Sequence, alphas: Many[float]) -> Errors:
+        optima = sequence.optima if isinstance(sequence, LikelihoodSequence) else None
+        return _fold_errors(design, folds, sequence.columns, sequence.ends, alphas, optima, one_se=options.one_se)
+
+    def rough(alpha: float) -> Sequence:
+        """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
+        return squares(alpha / float(np.mean(gram.y_scale**2)))
+
+    squares = sequencer(
+        gram,
+        groups,
+        options.method,
+        cost_blind=options.cost_blind,
+        doubling=options.doubling,
+        first=options.forced(groups),
+    )
     choice = cross_validated(
         design,
         folds,
         orders,
         options,
-        errors=lambda sequence, alphas: _fold_errors(
-            design, folds, sequence.columns, sequence.ends, alphas, sequence.optima
-        ),
+        errors=errors,
+        rough=rough if options.epsilon is None else None,
         horizon=options.horizon(groups),
     )
     optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)

@@ -208,7 +208,8 @@ def cross_validated(
     orders: Callable[[T], Callable[[float], S]],
     options: Options,
     *,
-    errors: Callable[[S, Many[float]], Errors] | None = None,
+    errors: Callable[[Sequence, Many[float]], Errors] | None = None,
+    rough: Callable[[float], Sequence] | None = None,
     horizon: float | None = None,
     n_jobs: int | None = 1,
     refine: bool = True,
@@ -225,6 +226,7 @@ def cross_validated(
             order,
             one_se=options.one_se,
             errors=errors,
+            rough=rough if len(options.grid) > 1 else None,
             every=1 if options.one_se and errors is None else EVERY,
             horizon=horizon,
             n_jobs=n_jobs,
@@ -252,7 +254,8 @@ def choose(
     order: Callable[[float], S],
     *,
     one_se: bool,
-    errors: Callable[[S, Many[float]], Errors] | None = None,
+    errors: Callable[[Sequence, Many[float]], Errors] | None = None,
+    rough: Callable[[float], Sequence] | None = None,
     every: int = 1,
     horizon: float | None = None,
     n_jobs: int | None = 1,
@@ -265,6 +268,7 @@ def choose(
     order : learns the sequence at a penalty, on all folds together.
     one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
     errors : returns the errors of all prefixes of a sequence at some penalties; `Fold.errors` by default.
+    rough : learns an order at less cost, and near enough to choose the penalty of the order by.
     every : above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the
         best. With `errors`, orders are learned at these penalties only: at the middle one, then at larger ones, then
         at smaller ones, on either side until the newest is not the best or, with `one_se`, not within one standard
@@ -276,12 +280,15 @@ def choose(
     """
     distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
     curves = _Curves(folds, grid, errors, n_jobs)
-    sequences: dict[int, S] = {}
+    sequences: dict[int, Sequence] = {}
+    exact: dict[int, S] = {}
     areas: dict[int, Float] = {}
 
     def learn(places: Iterable[int]) -> None:
         new = [i for i in places if i not in areas]
-        sequences.update(zip(new, in_threads(lambda i: order(grid[i]), new, n_jobs), strict=True))
+        if rough is None:
+            exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, n_jobs), strict=True))
+        sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
         curves.measure([(sequences[i], {i: len(sequences[i].steps)}) for i in new])
         areas.update({i: _area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
 
@@ -299,7 +306,7 @@ def choose(
                     break
     candidates = sorted(areas)
     best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
-    chosen = sequences[best]
+    chosen = order(grid[best]) if rough else exact[best]
     steps = len(chosen.steps)
     curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
     for distance in distances:
@@ -313,28 +320,28 @@ def choose(
     return Choice(grid[best], chosen, np.asarray(grid)[sorted(measured)][own], _finite(at_own.mean), at_own)
 
 
-class _Curves(Generic[S]):
+class _Curves:
     """Errors of the prefixes of orders at penalties of a grid, each measured once; equal orders share theirs."""
 
     def __init__(
         self,
         folds: Many[HeldOut[object]],
         grid: Many[float],
-        errors: Callable[[S, Many[float]], Errors] | None,
+        errors: Callable[[Sequence, Many[float]], Errors] | None,
         n_jobs: int | None,
     ) -> None:
         self._folds, self._grid, self._errors, self._n_jobs = folds, grid, errors, n_jobs
         self.weights = np.array([fold.weight for fold in folds])
         self._known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
 
-    def of(self, sequence: S) -> dict[int, Float]:
+    def of(self, sequence: Sequence) -> dict[int, Float]:
         """Return the errors (K, steps + 1) at each penalty measured, or those of the first steps only."""
         # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
         return self._known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
 
-    def measure(self, wanted: Many[tuple[S, dict[int, int]]]) -> None:
+    def measure(self, wanted: Many[tuple[Sequence, dict[int, int]]]) -> None:
         """Measure each order at some penalties, each with its number of steps."""
-        pooled: dict[int, tuple[S, dict[int, int]]] = {}
+        pooled: dict[int, tuple[Sequence, dict[int, int]]] = {}
         for sequence, steps in wanted:
             known = self.of(sequence)
             new = {i: last for i, last in steps.items() if i not in known or known[i].shape[1] <= last}
@@ -349,7 +356,7 @@ class _Curves(Generic[S]):
                 errors = self._errors(sequence, [self._grid[i] for i in steps]).folds
             self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
 
-    def _of_fold(self, task: tuple[HeldOut[object], S, dict[int, int]]) -> Float:
+    def _of_fold(self, task: tuple[HeldOut[object], Sequence, dict[int, int]]) -> Float:
         fold, sequence, steps = task
         alphas = [self._grid[i] for i in steps]
         return fold.errors(sequence.columns, sequence.ends, alphas, list(steps.values()))

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+import numpy as np
 from pydantic import ValidationError
 
 from anytime.errors import GroupsError
 from anytime.features.bases.basis import (
+    LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
+    VALUE,
     Basis,
     Clamp,
     ColumnSample,
@@ -38,8 +41,10 @@ from anytime.groups import ColumnBasis
 __all__ = [
     "BASES",
     "DATES",
+    "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
+    "VALUE",
     "Basis",
     "Categories",
     "Clamp",
@@ -115,7 +120,8 @@ def checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | No
     if kind is not None and kind not in basis.fits:
         fitting = [each.name for each in BASES.values() if kind in each.fits]
         raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
-    found = basis.learn(size, given, sample)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and refused below
+        found = basis.learn(size, given, sample)
     try:
         found.described()
     except ValidationError as error:

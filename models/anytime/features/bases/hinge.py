@@ -61,6 +61,8 @@ class Hinge(Basis):
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
         K = KNOTS if size is None else int(size)
+        if given.knots is None and given.levels is None and has_two_values(sample):
+            return cls(K, (), ())
         knots = distinct(quantiles(sample, K)) if given.knots is None else given.knots
         if knots != distinct(knots):
             raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
@@ -151,6 +153,8 @@ class Octiles(Hinge):
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+        if given.knots is None and given.levels is None and has_two_values(sample):
+            return cls(7, (), (), ())
         octiles = quantiles(sample, 7) if given.knots is None else given.knots
         if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
@@ -166,6 +170,11 @@ class Octiles(Hinge):
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
+
+
+def has_two_values(sample: ColumnSample) -> bool:
+    """Return whether a column has two values at most, so that all terms but itself are collinear with it."""
+    return int(distinct_values(np.unique(sample.values)).sum()) <= 2 if len(sample.values) else False
 
 
 def common_values(sample: ColumnSample) -> tuple[float, ...]:

@@ -179,7 +179,7 @@ export function drawParts(place, base, parts, score) {
 }
 
 /** Draw what each value of a column contributes to score `k`, above the distribution of the rows; `value` and `part` are those of the row. */
-export function drawShape(place, shape, k, value, part) {
+export function drawShape(place, shape, k, value, part, isDate = false) {
   const colour = colours();
   const of = ({ contribution }) => (Array.isArray(contribution) ? contribution[k] : contribution);
   const mark = (x) => ({ x: [x], y: [part], type: "scatter", mode: "markers", marker: { size: 13, symbol: "diamond", color: colour("now"), line: { color: colour("card"), width: 2 } }, hovertemplate: "%{y:.4~g}<extra>this row</extra>" });
@@ -190,18 +190,22 @@ export function drawShape(place, shape, k, value, part) {
     yaxis2: { domain: [0, 0.18], showticklabels: false, showgrid: false },
   };
   const below = { yaxis: "y2", marker: { color: colour("line") } };
-  if (shape.points.length) {
+  if (isDate) layout.xaxis.type = "date";
+  const at = (x) => (isDate ? 1000 * x : x); // in milliseconds
+  if (shape.points.length && !(isDate && shape.levels.length)) {
     const [first, last] = [shape.points[0].x, shape.points.at(-1).x];
-    const traces = [{ x: shape.points.map(({ x }) => x), y: shape.points.map(of), type: "scatter", mode: "lines", line: { color: colour("accent"), width: 2.5 }, hovertemplate: "%{x:.4~g}: %{y:.4~g}<extra></extra>" }];
+    const traces = [{ x: shape.points.map(({ x }) => at(x)), y: shape.points.map(of), type: "scatter", mode: "lines", line: { color: colour("accent"), width: 2.5 }, hovertemplate: `%{x${isDate ? "" : ":.4~g"}}: %{y:.4~g}<extra></extra>` }];
     if (shape.levels.length) traces.push({ x: shape.levels.map(({ level }) => level), y: shape.levels.map(of), type: "scatter", mode: "markers", marker: { size: 8, color: colour("accent") }, hovertemplate: "%{x:.4~g}: %{y:.4~g}<extra></extra>" });
-    if (shape.quantiles) traces.push({ x: likely(shape.quantiles), type: "histogram", nbinsx: 24, hoverinfo: "skip", ...below });
+    if (shape.quantiles) traces.push({ x: likely(shape.quantiles).map(at), type: "histogram", nbinsx: 24, hoverinfo: "skip", ...below });
     if (shape.missing) {
       layout.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: of(shape.missing), y1: of(shape.missing), line: { color: colour("second"), width: 1.5, dash: "dash" }, label: { text: "missing", textposition: "end", font: { color: colour("second") } } }];
     }
-    if (value !== null) traces.push(mark(Math.min(Math.max(Number(value), first), last)));
+    if (value !== null) traces.push(mark(at(Math.min(Math.max(Number(value), first), last))));
     return draw(place, traces, layout);
   }
-  const levels = [...shape.levels].sort((a, b) => b.share - a.share).slice(0, SHOWN_CLASSES).map((each) => [String(each.level), each]);
+  // Months, weekdays and hours of a date are in their order.
+  const frequent = isDate ? shape.levels : [...shape.levels].sort((a, b) => b.share - a.share).slice(0, SHOWN_CLASSES);
+  const levels = frequent.map((each) => [String(each.level), each]);
   if (shape.other) levels.push(["(other)", shape.other]);
   if (shape.missing) levels.push(["(missing)", shape.missing]);
   const x = levels.map((_, i) => i);
@@ -210,7 +214,7 @@ export function drawShape(place, shape, k, value, part) {
   return draw(place, [
     { x, y: levels.map(([, each]) => of(each)), type: "bar", marker: { color: levels.map((_, i) => colour(i === place_of ? "now" : "accent")) }, text: levels.map(([name]) => plain(name)), textposition: "none", hovertemplate: "%{text}: %{y:.4~g}<extra></extra>" },
     { x, y: levels.map(([, each]) => each.share), type: "bar", hovertemplate: "%{y:.1%} of the rows<extra></extra>", ...below },
-  ], { ...layout, xaxis: { ...layout.xaxis, tickmode: "array", tickvals: x, ticktext: levels.map(([name]) => plain(short(name, 14))) } });
+  ], { ...layout, xaxis: { ...layout.xaxis, type: "linear", tickmode: "array", tickvals: x, ticktext: levels.map(([name]) => plain(short(name, 14))) } });
 }
 
 /** Return whether a level, as text, is a value of the row; a boolean may be 0 or 1. */

@@ -3,7 +3,7 @@
 import { drawParts, drawShape } from "./charts.js";
 import { byId, element, fillTable } from "./element.js";
 import { get } from "./service.js";
-import { number, signed } from "./words.js";
+import { number, seconds, signed } from "./words.js";
 
 const SHOWN_GROUPS = 9;
 const SHOWN_COLUMNS = 100;
@@ -127,6 +127,7 @@ export class Parts {
     const paired = this.model.steps.some(({ pairs = [] }) => pairs.some((pair) => pair.includes(shape.name)));
     const halves = paired ? " It includes half of each of its pairs; the line does not." : "";
     byId("shape-says").textContent = `${shape.name} is ${value === null ? "missing" : typeof value === "number" ? number(value) : value} and contributes ${signed(this.#of(part))} (basis ${shape.basis}).${halves}${steps}`;
-    drawShape(byId("shape-chart"), shape, this.#k, value, this.#of(part));
+    const isDate = this.model.columns.find(({ name }) => name === shape.name).type === "date";
+    drawShape(byId("shape-chart"), shape, this.#k, isDate && value !== null ? seconds(value) : value, this.#of(part), isDate);
   }
 }

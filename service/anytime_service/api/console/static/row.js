@@ -36,7 +36,7 @@ function choiceField(column, id) {
 }
 
 function numberField(column, id) {
-  const input = element("input", { type: "text", id, inputMode: "decimal", placeholder: "missing" });
+  const input = element("input", { type: "text", id, inputMode: column.type === "date" ? "text" : "decimal", placeholder: "missing" });
   return { text: column.name, input, read: () => [parsed(input.value)], write: ([value]) => { input.value = shown(value); } };
 }
 

@@ -8,6 +8,12 @@ export function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** Return a date, text in ISO form or a number, as seconds since 1970; a time without a zone is UTC, as the service reads it. */
+export function seconds(value) {
+  if (typeof value === "number") return value;
+  return Date.parse(/^[\d-]+$|Z$|[+-]\d\d:?\d\d$/.test(value) ? value : `${value.replace(" ", "T")}Z`) / 1000;
+}
+
 /** Return a number with its sign. */
 export const signed = (value) => (value < 0 ? number(value).replace("-", "−") : `+${number(value)}`);
 

@@ -1,0 +1,189 @@
+"""Fits on the folds that advance together measure what exhaustive refits measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime.errors import TrainingError
+from anytime.families import family_of
+from anytime.glm.newton import EXACT, Optimum, optimum
+from anytime.glm.row_blocks import hessian_of
+from anytime.groups import FeatureGroups, load_groups
+from anytime.moments.accumulate import Block, fold_moments_of
+from anytime.moments.moments import Gram, Moments
+from anytime.target import Target
+from anytime.training import likelihood
+from anytime.training.fit import Fit, fit
+from anytime.training.likelihood import Observed, _folds, _HeldOut
+from anytime.training.options import GRID, Options
+from anytime.types import FamilyName, Float
+
+FOLDS = 5
+
+
+class Table:
+    """A table in stratified folds."""
+
+    def __init__(self, X: Float, y: Float, family: FamilyName, weights: Float | None = None) -> None:
+        self.X, self.family, self.weights = X, family, weights
+        if family == "multinomial":
+            self.Y = (y[:, np.newaxis] == np.unique(y)).astype(np.float64)
+            self.target = Target("multiclass", ("y",), tuple(range(self.Y.shape[1])))
+        else:
+            self.Y = y[:, np.newaxis].astype(np.float64)
+            classes = (0, 1) if family == "binomial" else None
+            self.target = Target("binary" if classes else "count", ("y",), classes)
+        rank = np.empty(len(y), dtype=np.intp)
+        rank[np.argsort(y, kind="stable")] = np.arange(len(y))
+        self.folds = rank % FOLDS
+        self.groups: FeatureGroups = load_groups(
+            {
+                "groups": [
+                    {
+                        "name": f"g{j}",
+                        "features": [f"x{i}" for i in range(j, min(j + 2, X.shape[1]))],
+                        "cost": 1.0 + j % 3,
+                    }
+                    for j in range(0, X.shape[1], 2)
+                ]
+            }
+        )
+        self.parts = fold_moments_of(X, self.Y, weights, self.folds, FOLDS)
+
+    @property
+    def observed(self) -> Observed:
+        half = len(self.X) // 2
+        blocks = [
+            Block(self.X[a:b], self.Y[a:b], None if self.weights is None else self.weights[a:b], self.folds[a:b])
+            for a, b in ((0, half), (half, len(self.X)))
+        ]
+        return Observed(blocks, self.target)
+
+    def held_out(self) -> tuple[Any, list[_HeldOut]]:
+        gram = Gram.of(Moments.merged(self.parts))
+        design = self.observed.design(gram, family_of(self.family), sum(part.weight for part in self.parts))
+        return design, _folds(design, self.parts, self.target)
+
+    def fitted(self, **options: Any) -> Fit:
+        return fit(self.parts, self.groups, Options(family=self.family, **options), self.observed)
+
+
+def rows(seed: int, n: int, d: int) -> tuple[Float, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    X[:, 1:] += 0.5 * X[:, :-1]
+    return X, rng
+
+
+def separable() -> Table:
+    X, rng = rows(0, 120, 6)
+    return Table(X, (X[:, 0] + 0.01 * rng.normal(size=120) > 0).astype(float), "binomial")
+
+
+def forty() -> Table:
+    X, rng = rows(1, 40, 6)
+    return Table(X, (X[:, 0] + rng.normal(size=40) > 0).astype(float), "binomial")
+
+
+def rare() -> Table:
+    X, rng = rows(2, 600, 6)
+    y = np.zeros(600)
+    y[np.argsort(-(X[:, 0] + rng.normal(size=600)))[:8]] = 1.0
+    return Table(X, y, "binomial")
+
+
+def indicators() -> Table:
+    X, rng = rows(3, 500, 8)
+    X[:, 4:] = rng.random((500, 4)) < 0.004
+    X[:2, 4:] = 1.0
+    return Table(X, (X[:, 0] + 3 * X[:, 5] + rng.normal(size=500) > 0).astype(float), "binomial")
+
+
+def collinear() -> Table:
+    X, rng = rows(4, 200, 8)
+    X[:, 3], X[:, 5] = X[:, 0], X[:, 1] + X[:, 2]
+    return Table(X, rng.poisson(np.exp(0.4 * X[:, 0] - 0.3)).astype(float), "poisson")
+
+
+def classes() -> Table:
+    X, rng = rows(5, 300, 8)
+    y = (X[:, :3] + rng.gumbel(size=(300, 3))).argmax(axis=1).astype(float)
+    X[rng.random(X.shape) < 0.004] = np.nan  # too few for indicators
+    return Table(X, y, "multinomial", rng.uniform(0.2, 2.0, 300))
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    each.__name__: each for each in (separable, forty, rare, indicators, collinear, classes)
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhaustive_refits(name: str) -> None:
+    table = TABLES[name]()
+    found = table.fitted(alpha="cv")
+    design, folds = table.held_out()
+    weights = np.array([fold.weight for fold in folds])
+    assert found.errors is not None
+    for prefix in range(1, len(found.alphas)):
+        columns = found.sequence.columns[: found.sequence.ends[prefix]]
+        curve = np.empty((len(folds), len(GRID)))
+        for f, fold in enumerate(folds):
+            view = fold.train.view(columns[fold.train.ridge[columns] > 0])
+            start = np.zeros((view.width, design.predictors))
+            start[0] = design.family.start(fold.train.gram.y_mean)
+            for i in range(len(GRID) - 1, -1, -1):
+                start = optimum(view, GRID[i], start, 0.3, stop=EXACT).theta
+                curve[f, i] = view.held_deviance(start) / fold.weight
+        mean = np.average(curve, axis=0, weights=weights)
+        spread = np.average((curve - mean) ** 2, axis=0, weights=weights)
+        error = np.sqrt(spread / (len(folds) - 1))
+        own = GRID.index(float(found.alphas[prefix]))
+        assert abs(found.errors[prefix] - mean[own]) <= 0.1 * error[own]
+        assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
+
+
+@pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
+def test_one_pass_has_the_derivatives_of_every_fold(name: str) -> None:
+    table = TABLES[name]()
+    design, folds = table.held_out()
+    columns = np.array([5, 0, 1, 6])
+    held = [fold.train.held_rows for fold in folds]
+    view = design.view(columns)
+    rng = np.random.default_rng(0)
+    thetas = 0.3 * rng.normal(size=(len(folds), 5, design.predictors))
+    losses, scores, deviances = view.evaluate_folds(thetas, held)
+    *inside, total = view.fold_products(thetas[0], held)
+    for f, fold in enumerate(folds):
+        own = fold.train.view(columns)
+        alone = own.evaluate(own.predictors(thetas[f]))
+        assert losses[f] == pytest.approx(alone.loss, rel=1e-12)
+        np.testing.assert_allclose(scores[f], alone.score, rtol=1e-9, atol=1e-12)
+        assert deviances[f] == pytest.approx(own.held_deviance(thetas[f]), rel=1e-12)
+        if name != "classes":  # where values are missing, each fold has its own mean
+            expected = own.evaluate(own.predictors(thetas[0]), hessian=True).hessian
+            assert expected is not None
+            hessian = hessian_of((total - inside[f]) / fold.train.weight, design.predictors, np.float64)
+            np.testing.assert_allclose(hessian, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_fit_that_fails_does_not_end_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = forty()
+    plain = table.fitted(alpha="cv")
+    failed = []
+
+    def failing(view: Any, alpha: float, *arguments: Any, **named: Any) -> Optimum:
+        if alpha < 1e-6 and view.design.held is None:
+            failed.append(alpha)
+            raise TrainingError("no convergence")
+        return optimum(view, alpha, *arguments, **named)
+
+    monkeypatch.setattr(likelihood, "optimum", failing)
+    found = table.fitted(alpha="cv", one_se=True)
+    assert found.errors is not None
+    assert np.isfinite(found.errors).all()
+    assert min(found.alphas[1:]) > 1e-6
+    assert [step.adds for step in plain.sequence.steps]

@@ -1,0 +1,225 @@
+"""A basis is one class: a new one works everywhere once it is registered, and an incomplete one is refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
+from anytime.errors import GroupsError
+from anytime.evaluation.shapes import column_shapes
+from anytime.features import bases
+from anytime.features.bases import BASES, NUMERIC, VALUE, Basis, ColumnSample, Form, Kind, register
+from anytime.groups import ColumnBasis
+from anytime.model.export import c_source, document
+from anytime.types import Float
+from anytime_service.app import create_app
+from anytime_service.client import Client
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import running
+from system import program
+
+ROOT = Path(__file__).parents[3]
+REQUIRED = {"name", "fits", *Basis.__abstractmethods__}
+
+
+@dataclass(frozen=True)
+class Saturated(Basis):
+    """Terms x and x / (|x| + width), of which the width is the median size of the values."""
+
+    name: ClassVar[str] = "saturated"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC
+    parts: ClassVar[frozenset[str]] = frozenset({"width"})
+
+    width: float
+
+    @classmethod
+    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+        del size
+        width = (given.model_extra or {}).get("width")
+        if width is None:
+            width = float(np.median(np.abs(sample.values))) if len(sample.values) else 1.0
+        if not isinstance(width, float | int) or width <= 0:
+            raise GroupsError(f"its width is {width!r}; expected a number > 0")
+        return cls(float(width))
+
+    def names(self, column: str) -> list[str]:
+        return [column, f"{column} saturated"]
+
+    def expand(self, x: Float, out: Float) -> None:
+        out[0] = x
+        out[1] = x / (np.abs(x) + self.width)
+
+    def described(self) -> ColumnBasis:
+        own: dict[str, Any] = {"width": self.width}
+        return ColumnBasis(basis=self.name, **own)
+
+    def forms(self) -> list[Form]:
+        expression = "u / (NAME_size(u) + b)"
+        helper = "\nstatic double NAME_size(double u)\n{\n    return u < 0 ? -u : u;\n}\n"
+        return [VALUE, Form({"form": "saturated", "width": self.width}, expression, 0, self.width, helper)]
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(bases, "BASES", BASES)
+    register(Saturated)
+    yield
+    del BASES["saturated"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with the columns x and z of a group each, and a groups file in which x has the basis."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.normal(size=300), "z": rng.normal(size=300)})
+    X.loc[::10, "x"] = np.nan
+    Y = np.tanh(3 * X["x"].fillna(0)) + 0.2 * X["z"] + 0.01 * rng.normal(size=300)
+    X.assign(y=Y).to_csv("t.csv", index=False)
+    groups = [{"name": name, "features": [name], "cost": 1} for name in ("x", "z")]
+    Path("g.json").write_text(json.dumps({"groups": groups, "bases": {"x": "saturated"}}))
+    return tmp_path
+
+
+def ok(*arguments: str) -> None:
+    assert main(list(arguments)) == 0
+
+
+def test_a_new_basis_works_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.read_csv("t.csv")
+    X, Y = table[["x", "z"]], table["y"].to_numpy()
+    ok("train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors")
+    model = load("m.safetensors")
+    width = float(np.median(np.abs(X["x"].dropna())))
+    assert model.terms.features == ("x", "x saturated", "x is missing", "z")
+    assert model.groups.bases["x"].model_extra == {"width": pytest.approx(width)}
+
+    # The command line, moments and a groups file with the learned basis.
+    ok("evaluate", "m.safetensors", "t.csv")
+    ok("compare", "t.csv", "--groups", "g.json", "--target", "y")
+    ok("basis", "t.csv", "--groups", "g.json", "--target", "y", "--out", "learned.yaml")
+    assert f"width: {width}"[:12] in Path("learned.yaml").read_text()
+    ok("moments", "t.csv", "--groups", "learned.yaml", "--target", "y", "--out", "t.moments")
+    ok("train", "t.moments", "--out", "m2.safetensors")
+    np.testing.assert_allclose(load("m2.safetensors").prefixes.packed, model.prefixes.packed, rtol=1e-9)
+
+    # Estimators, also with the basis for every column.
+    fitted = AnytimeRegressor(json.loads(Path("g.json").read_text()), alpha="cv").fit(X, Y)
+    predictions = fitted.predict(X)
+    assert AnytimeRegressor(basis="saturated").fit(X, Y).get_feature_names_out()[-1] == "z saturated"
+
+    # Predictions, and what they consist of.
+    values = {"x": [[None if np.isnan(v) else v] for v in X["x"].tolist()], "z": X[["z"]].to_numpy()}
+    opened = model.open(len(X))
+    for group, each in values.items():
+        opened.add(group, each)
+    answer = opened.answer(explain=True)
+    np.testing.assert_allclose(np.ravel(answer.prediction), predictions, rtol=1e-9)
+    parts = answer.contributions
+    assert parts is not None
+    total = np.ravel(parts.intercept) + sum(np.ravel(value) for value in parts.features.values())
+    np.testing.assert_allclose(total, predictions, rtol=1e-9)
+
+    # Exports.
+    exported = document(model)
+    terms = next(feature["terms"] for feature in exported["features"] if feature["name"] == "x")
+    assert [term["form"] for term in terms] == ["value", "saturated", "missing"]
+    Path("m.h").write_text(c_source(model))
+    words = [program("cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-I.", "-o", "ask"]
+    source = ROOT / "tests" / "models" / "exported" / "ask.c"
+    subprocess.run([*words, str(source), "-lm"], check=True)
+    order = list(model.places)
+    for row, expected in zip(X.iloc[:20].to_numpy(), predictions, strict=False):
+        lines = [
+            "begin",
+            *(
+                f"add {order.index(name)} {row[j]!r}".replace("np.float64(", "").replace(")", "")
+                for j, name in enumerate(("x", "z"))
+            ),
+            "answer inf",
+        ]
+        done = subprocess.run(["./ask"], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
+        (found,) = [line for line in done.stdout.splitlines() if " " in line]
+        assert float(found.split()[-1]) == pytest.approx(expected, rel=1e-9)
+
+    # Shapes, the plot and the report.
+    shape = next(each for each in column_shapes(model) if each.name == "x")
+    assert (shape.basis, len(shape.points) >= 2, shape.missing is not None) == ("saturated", True, True)
+    ok("plot", "m.safetensors", "--shapes", "--out", "shapes.svg")
+    ok("show", "m.safetensors")
+
+    # The server, its client and the console.
+    settings = Settings(port=0, max_rows=300)
+    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+        with Client(service.url) as client:
+            np.testing.assert_allclose(np.ravel(client.predict(values).prediction), predictions, rtol=1e-9)
+        assert service.get("/models/m").json()["columns"][0]["type"] == "number"
+        assert service.get("/models/m/shape", column="x").json()["basis"] == "saturated"
+        row = service.get("/models/m/sample").json()["groups"]
+        assert service.post({"groups": row}).status_code == 200
+
+
+def test_what_a_groups_file_states_of_it_is_checked_by_the_basis(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = json.loads(Path("g.json").read_text())
+    for stated, said in (
+        ({"width": -1}, "column 'x': its width is -1; expected a number > 0"),
+        ({"width": [1]}, "column 'x': its width is (1,); expected a number > 0"),
+        ({"depth": 1}, "column 'x': it states depth and has basis 'saturated'; expected of width, range, missing"),
+        ({"knots": [1]}, "column 'x': it states knots and has basis 'saturated'; expected of width, range, missing"),
+    ):
+        bases = {"x": {"basis": "saturated", **stated}}
+        Path("g.json").write_text(json.dumps(groups | {"bases": bases}))
+        assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"error: {said}"
+
+
+@pytest.mark.parametrize("basis", ["poly:2", "hinge", "date", "saturated"])
+def test_what_a_basis_learns_is_checked_before_it_is_stored(basis: str) -> None:
+    """Values whose statistics overflow are one line about the column."""
+    x = np.array([1.0, 2.0, 1.7e308, -1.7e308] * 20)
+    with pytest.raises(ValueError, match="column 'x'") as caught:
+        AnytimeRegressor({"groups": [{"name": "x", "features": ["x"], "cost": 1}], "bases": {"x": basis}}).fit(
+            pd.DataFrame({"x": x}), np.arange(80.0)
+        )
+    assert "pydantic" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("absent", sorted(REQUIRED))
+def test_a_basis_that_lacks_a_member_is_refused_by_its_name(absent: str) -> None:
+    members = {name: value for name, value in vars(Saturated).items() if name in REQUIRED - {absent}}
+    partial = type("Partial", (Basis,), members | ({} if absent == "name" else {"name": "partial"}))
+    with pytest.raises(TypeError, match=rf"basis Partial lacks {absent}; see"):
+        register(partial)
+    assert "partial" not in BASES
+
+
+def test_two_bases_have_two_names() -> None:
+    with pytest.raises(TypeError, match="two bases have the name 'hinge': Again and Hinge"):
+        register(type("Again", (Saturated,), {"name": "hinge"}))
+
+
+def test_the_row_of_contributing_names_what_a_basis_has() -> None:
+    (row,) = re.findall(r"^\| basis \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    words = set(re.findall(r"`([^`]+)`", row))
+    assert words >= REQUIRED
+    folder = ROOT / "models" / "anytime" / "features" / "bases"
+    assert "models/anytime/features/bases/" in words
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "basis"}
+    assert files == {basis.__module__.rpartition(".")[2] for basis in BASES.values()} - {"test_new_basis"}
+    guide = (ROOT / "models" / "README.md").read_text()
+    assert [name for name in BASES if not re.search(rf"^\| `{name}\b", guide, re.MULTILINE)] == ["saturated"]
