@@ -325,6 +325,10 @@ class Prediction:
         if place.products:
             self._multiply(group, place, expansion.clamped(values)[0])
 
+    def store_in(self, array: Float) -> None:
+        """Store the values in an array (rows, terms) of the caller, who may use it again after this prediction."""
+        self._X = array
+
     def _stored(self, rows: int) -> Float:
         """Return the array (rows, terms) that stores the values."""
         if self._rows != rows:
