@@ -463,7 +463,7 @@ class Expansion(Columns):
     def with_min_level_rows(self, rows: int) -> tuple[Expansion, Index]:
         """Return the expansion without levels of fewer rows, where their number was to be selected.
 
-        Each of its terms is the sum of consecutive terms of this one, of which the first are returned, too.
+        Each of its terms is the sum of consecutive terms of this one, and the first of each are returned, too.
         """
         columns, bases, starts = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
         for column, (start, stop) in zip(self.columns, self.spans, strict=True):

@@ -412,7 +412,7 @@ class _Tried(NamedTuple):
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
-    """Return the terms with a sequence; raise NoStepsError if there are none."""
+    """Return the terms with a sequence; raise NoStepsError without steps."""
     tried: list[_Tried] = []
     refused: NoStepsError | None = None
     for terms in candidates:

@@ -219,7 +219,7 @@ class _FoldFits:
         return slow
 
     def _alone(self, f: int, alpha: float, solver: Solver | None, theta: Float) -> tuple[Float, float]:
-        """Return the optimum of one fold and its deviance, infinite if there is none."""
+        """Return the optimum of one fold and its deviance, infinite without an optimum."""
         fold, varies = self._folds[f], self._units[f] > 0
         view = fold.train.view(self._view.columns[varies[1:]])
         own = None if forms_hessian(*theta.shape) or solver is None else in_units(solver, self._units[f])
