@@ -41,6 +41,7 @@ from anytime.training.model_selection import (
     MIN_PARALLEL_COLUMNS,
     Choice,
     Errors,
+    Fold,
     HeldBest,
     HoldOut,
     KernelFold,
@@ -361,6 +362,15 @@ class _Terms:
     def gram(self) -> Gram:
         return Gram.of(self.moments)
 
+    @cached_property
+    def folds(self) -> list[Fold]:
+        """Return the held-out folds; none of a single part."""
+        return [] if len(self.parts) == 1 else split(self.parts)
+
+    @cached_property
+    def kernel_folds(self) -> list[Fold]:
+        return split(self.parts, KernelFold)
+
 
 def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
@@ -438,7 +448,7 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
 
 
 def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
-    groups, parts, gram = terms.expansion.terms, terms.parts, terms.gram
+    groups, gram = terms.expansion.terms, terms.gram
     rules: Any = {
         "cost_blind": options.cost_blind,
         "doubling": options.doubling,
@@ -451,7 +461,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
     if kernels and options.alpha == "cv":
         choice = cross_validated(
             gram,
-            split(parts, KernelFold),
+            terms.kernel_folds,
             lambda gram: kernel_sequencer(gram, groups, **rules),
             options,
             horizon=grown,
@@ -464,8 +474,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(gram, groups, options.method, **rules)
 
-    folds = [] if len(parts) == 1 else split(parts)
-    return cross_validated(gram, folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
+    return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

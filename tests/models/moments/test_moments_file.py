@@ -205,7 +205,7 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
     assert "expected a name that ends in .moments" in complaint(
         capsys, "moments", "north.moments", "--out", "never.safetensors"
     )
-    assert "is a table; give --groups" in complaint(capsys, "moments", "north.parquet", *out)
+    assert "is a table; give --target" in complaint(capsys, "moments", "north.parquet", *out)
     assert "is a table; give --target" in complaint(
         capsys, "train", "north.parquet", "--groups", "groups.json", "--out", "never.safetensors"
     )
