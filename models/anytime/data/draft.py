@@ -1,7 +1,7 @@
 """A groups file drafted from a table: what its columns hold, and which are better left out.
 
-Left out are columns without two different values, columns that look like identifiers, columns that determine the target
-in every row (they are usually a copy or a consequence of it), and dates.
+Left out are columns without two different values, columns that look like identifiers, and columns that determine the
+target in every row (they are usually a copy or a consequence of it).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats import ReadAs, Table
-from anytime.data.survey import survey
+from anytime.data.survey import survey, with_dates
 from anytime.errors import GroupsError, TableError, clipped, listed, suggestion
+from anytime.features.bases import DATES
 from anytime.features.learning import Sample, present
 from anytime.groups import FeatureGroups, flow, load_groups, singletons
 
@@ -35,13 +36,11 @@ MAX_COMMENTS = 20
 
 
 def default_groups(table: Table, used: Iterable[str] = ()) -> FeatureGroups:
-    """Return each column of a table as a group at cost 1, without dates and the index of the rows.
+    """Return each column of a table as a group at cost 1, without the index of the rows.
 
     `used` are columns with another use: target, query, weights. Raises GroupsError if no column remains.
     """
-    candidates = _candidates(table, used)
-    types = table.types(candidates)
-    names = [name for name in candidates if types[name] != "date"]
+    names = _candidates(table, used)
     if not names:
         raise GroupsError(f"{table.name} has no column besides {listed(used)}; expected at least one feature")
     return singletons(names)
@@ -109,13 +108,13 @@ def drafted(
     if unknown is not None:
         raise TableError(f"{table.name} has no column {unknown!r}; {suggestion(unknown, table.columns)}")
     types = table.types([*names, *target], stated)
-    left_out = {name: "a date" for name in names if types[name] == "date"}
-    names = [name for name in names if name not in left_out]
+    left_out: dict[str, str] = {}
     if not names:
         raise GroupsError(f"{table.name} has no column besides {listed(target)}; expected at least one feature")
     found = survey(table, target, [*names, *target], types=types, drop_missing=True)
     assert found.sample is not None  # noqa: S101  (there are features)
-    sample = found.sample
+    sample, dates = with_dates(found.sample, [name for name in names if types[name] == "text" and name not in stated])
+    types |= dict.fromkeys(dates, "date")
     for name in names:
         why = _flaw(sample, name, target, str(types[name]))
         if why:
@@ -130,7 +129,7 @@ def drafted(
         raise GroupsError(f"--cost {lost}={costs[lost]}: there is no group {lost!r}; {suggestion(lost, list(groups))}")
     content: dict[str, Any] = {
         "groups": [{"name": name, "features": of, "cost": costs.get(name, 1.0)} for name, of in groups.items()],
-        "types": {name: types[name] for name in kept if types[name] in ("text", "bool")},
+        "types": {name: types[name] for name in kept if types[name] in ("text", "bool", "date")},
     }
     held = {name: _held(sample, name, str(types[name])) for name in kept}
     return Draft(load_groups(content), held, left_out, found.rows)
@@ -158,8 +157,8 @@ def _flaw(sample: Sample, name: str, target: Many[str], kind: str) -> str:
 
 def _is_identifier(values: NDArray[Any], kind: str) -> bool:
     """Return whether different values are text, or whole numbers that count the rows."""
-    if kind == "text":
-        return True
+    if kind in ("text", "date"):
+        return kind == "text"
     numbers = np.sort(np.asarray(values, dtype=np.float64))
     return bool((np.diff(numbers) == 1).all())
 
@@ -199,6 +198,8 @@ def _held(sample: Sample, name: str, kind: str) -> str:
         common = levels[np.argsort(-counts, kind="stable")][:4].tolist()
         shown = ", ".join(map(_comment, common)) + ", ..." * (len(levels) > len(common))
         what = f"{kind}, {len(distinct):,} levels: {shown}"
+    elif kind == "date":
+        what = f"date, {DATES.shown(min(values))} to {DATES.shown(max(values))}, {len(distinct):,} different values"
     else:
         what = f"{kind}, {min(values):.6g} to {max(values):.6g}, {len(distinct):,} different values"
     missing = rows - len(values)
