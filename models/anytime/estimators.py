@@ -21,12 +21,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, Regre
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, check_random_state, check_X_y
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, balanced_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
 from anytime.data.survey import surveyed
@@ -47,7 +48,7 @@ from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.prediction import LoadedModel, load
+from anytime.inference.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
@@ -137,8 +138,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
-        min_level_rows: int = MIN_LEVEL_ROWS,
+        min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
+        class_weight: Any = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -156,6 +158,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.clamp = clamp
         self.min_level_rows = min_level_rows
         self.pairs = pairs
+        self.class_weight = class_weight
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -375,6 +378,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         Y = self._responses(y, names, used, first=first, streamed=decay is not None, classes=classes)
         if self.pairs is not None and decay is not None:
             raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
+        if self.class_weight is not None:
+            weights = self._class_weighted(y, weights, streamed=decay is not None)
         options = self._options()
         check_family(options.family, self._target)
         if decay is None:
@@ -389,6 +394,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self._stream = stream
         for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
+
+    def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
+        """Return the weights of the rows times those of their classes."""
+        if is_regressor(self) or streamed:
+            what = "partial_fit" if streamed else "a regressor"
+            raise TrainingError(f"class_weight is {self.class_weight!r}; {what} expects None")
+        own = np.ones(len(y)) if weights is None else weights
+        if not isinstance(self.class_weight, str):
+            with _one_kind_of_error():
+                factors = compute_sample_weight(self.class_weight, y)
+        elif self.class_weight == "balanced":
+            codes = np.searchsorted(self.classes_, y)
+            factors = balanced_weights(np.bincount(codes, own, minlength=len(self.classes_)).astype(np.float64))[codes]
+        else:
+            raise TrainingError(f"class_weight is {self.class_weight!r}; expected 'balanced', a dict or None")
+        return np.asarray(own * factors)
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -491,7 +512,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
-            min_level_rows=self.min_level_rows,
+            min_level_rows=MIN_LEVEL_ROWS
+            if self.min_level_rows == "auto" and not self._has_folds
+            else self.min_level_rows,
             seed=_seed(self.random_state),
         )
         self._remarks = found.warnings
@@ -536,8 +559,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        needed = self.alpha == "cv" or self.nested or self.pairs == "auto" or Expansion.of(self._groups).needs_size
-        return 5 if needed else None
+        return 5 if self._has_folds or Expansion.of(self._groups).needs_size else None
+
+    @property
+    def _has_folds(self) -> bool:
+        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
@@ -717,8 +743,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         "categories" (the default of text) or "date" (of dates).
     clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
         for hinges and off for other bases.
-    min_level_rows : sampled rows that a level, or a common value of "hinge", needs for an indicator, 2 or more: no
-        indicator discloses a single row.
+    min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
+        "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
         of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
         keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
@@ -822,8 +848,10 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     ----------
     family : "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot
         classes. Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and
-        scaled to sum to one. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
-        `LogisticRegression(C=1/(n * alpha))` on standardised data.
+        scaled to sum to one.
+    class_weight : "balanced" makes all classes equally heavy in training; a dict has a weight for each class. Then
+        probabilities are those of such frequencies. The other parameters are those of `AnytimeRegressor`; `alpha` is
+        that of `LogisticRegression(C=1/(n * alpha))` on standardised data.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ class KeyRing:
     def find(self, presented: bytes) -> Key | None:
         """Return the key that a client presented, with its widest scope; None if it is invalid.
 
-        It is looked up by its hash, of which nobody can choose a part, so the duration reveals nothing about keys.
+        It is looked up by its hash. Nobody can choose a part of a hash, so the duration reveals nothing about keys.
         """
         if len(presented) > MAX_KEY_BYTES:
             return None

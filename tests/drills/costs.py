@@ -10,6 +10,7 @@ than it without being refused.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ import msgspec
 import numpy as np
 
 from anytime_service.limits.costs import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, PIPELINED, TABLE
-from anytime_service.settings import Settings
+from benchmarks.load.child import CLIENT_CORE
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST, frame
 from drills.attacks.wire import connect, receive, send_all
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a single round of each")
     parser.add_argument("--only", default="", help="a word of an element or binding")
     args = parser.parse_args()
+    os.sched_setaffinity(0, {CLIENT_CORE})
     drives = [each for each in DRIVES if args.only in f"{each.element} {each.binding}"]
     print(
         f"{'element':<48}{'binding':<10}{'stall ms':>10}{'bare':>7}{'late ms':>9}{'refused':>9}{'MiB':>7}{'after':>7}"
@@ -181,6 +183,10 @@ def session(rows: int, model: str, waiters: int) -> Act:
                 send_all(sock, post_request(content, MSGPACK, f"/sessions/{name}/groups"))
                 for each in (sock, *socks):
                     receive(each, 3.0, 64 << 20)
+                with connect(port) as last:
+                    send_all(last, f"DELETE /sessions/{name} HTTP/1.1\r\nHost: costs\r\n\r\n".encode())
+                    receive(last)
+                for each in socks:
                     each.close()
 
     return act
@@ -190,7 +196,6 @@ _MANY_HEADERS = b"GET /livez HTTP/1.1\r\nHost: costs\r\n" + b"ab:cd\r\n" * (int(
 _LONG_HEAD = b"GET /livez HTTP/1.1\r\nHost: costs\r\nx: " + b"y" * 16_000
 _LIST = ",".join(["0.1234567890123456"] * 49_000)
 _FIELDS = b'{"inputs":[],"outputs":[' + b",".join([b'{"name":"x"}'] * (int(FIELDS) - 10)) + b"]}"
-_LIMITS = Settings()
 
 DRIVES = (
     Drive("connections", "HTTP", send(get("/livez"), keep_s=0.2)),

@@ -100,8 +100,9 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "epsilon": -1.0,
         "basis": "nonsense",
         "clamp": -1.0,
-        "min_level_rows": -2,
+        "min_level_rows": -1,
         "pairs": -1,
+        "class_weight": "nonsense",
         "n_jobs": 3,
         "random_state": 7,
     }

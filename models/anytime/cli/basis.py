@@ -15,7 +15,7 @@ from anytime.cli.sources import open_groups
 from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
-from anytime.errors import listed
+from anytime.errors import TrainingError, listed
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, write_groups
@@ -29,7 +29,7 @@ def basis(
     groups: options.MaybeGroups = None,
     basis: options.Basis = None,
     clamp: options.ClampAt = None,
-    min_level_rows: options.MinLevelRows = MIN_LEVEL_ROWS,
+    min_level_rows: options.MinLevelRows = str(MIN_LEVEL_ROWS),
     target: Annotated[
         list[str] | None, typer.Option(help="Learn only from rows with a value in this column; repeat for several.")
     ] = None,
@@ -48,6 +48,11 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
+    least = options.parsed_level_rows(min_level_rows)
+    if least == "auto":
+        raise TrainingError(
+            "--min-level-rows is 'auto', which only `train` chooses; expected a whole number, 2 or more"
+        )
     table = tables.open(data)
     types = options.stated_types(text, number)
     known = open_groups(table, groups, target or ())
@@ -63,7 +68,7 @@ def basis(
             stated=types,
             option=option,
             clamp=quantile,
-            min_level_rows=min_level_rows,
+            min_level_rows=least,
             drop_missing=True,
             seed=seed,
             complete=True,

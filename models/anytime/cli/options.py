@@ -88,9 +88,11 @@ Basis = Annotated[
     ),
 ]
 MinLevelRows = Annotated[
-    int,
+    str,
     typer.Option(
-        min=2, help="Require this many sampled rows for the indicator of a level, or of a common value of hinges."
+        help="Give a level, or a common value of hinges, an indicator if this many sampled rows or more have it: 2 or "
+        "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
+        autocompletion=_candidates("auto"),
     ),
 ]
 ClampAt = Annotated[
@@ -264,6 +266,14 @@ def parsed_clamp(clamp: str | None) -> Clamp:
         return checked_clamp("off" if clamp == "off" else float(clamp))
     except ValueError:  # TrainingError is one
         raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+
+
+def parsed_level_rows(rows: str) -> int | Literal["auto"]:
+    if rows == "auto":
+        return "auto"
+    if not (rows.isascii() and rows.isdigit() and int(rows) >= 2):
+        raise TrainingError(f"--min-level-rows is {rows!r}; expected a whole number, 2 or more, or auto")
+    return int(rows)
 
 
 def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,17 +30,22 @@ class Plan(options.RowOptions):
     text: options.TextColumns = None
     number: options.NumberColumns = None
     clamp: options.ClampAt = None
-    min_level_rows: options.MinLevelRows = MIN_LEVEL_ROWS
+    min_level_rows: options.MinLevelRows = str(MIN_LEVEL_ROWS)
     seed: options.Seed = 0
 
     def __post_init__(self) -> None:
         options.checked_basis(self.basis)
         options.checked_folds(self.folds, needed=self.needs_folds)
-        _ = self.clamping, self.types, self.jobs
+        _ = self.clamping, self.least_level_rows, self.types, self.jobs
 
     @property
     def clamping(self) -> Clamp:
         return options.parsed_clamp(self.clamp)
+
+    @property
+    def least_level_rows(self) -> int | Literal["auto"]:
+        least = options.parsed_level_rows(self.min_level_rows)
+        return MIN_LEVEL_ROWS if least == "auto" and self.folds < 2 else least
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -53,6 +58,11 @@ class Plan(options.RowOptions):
     @property
     def likelihood(self) -> FamilyName:
         return "gaussian"
+
+    @property
+    def balances(self) -> bool:
+        """Return whether all classes are equally heavy."""
+        return False
 
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups to train."""
@@ -83,6 +93,7 @@ class FitPlan(Plan):
 class TrainPlan(FitPlan):
     """The plan of `train`, which states everything."""
 
+    min_level_rows: options.MinLevelRows = "auto"
     rows: options.RowsOfCall = None
     family: options.FamilyOption = None
     method: Annotated[
@@ -92,6 +103,10 @@ class TrainPlan(FitPlan):
     doubling: Annotated[
         bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.")
     ] = Options.doubling
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
+    ] = None
     first: options.First = None
     without: options.Without = None
     one_se: Annotated[
@@ -112,6 +127,10 @@ class TrainPlan(FitPlan):
     @property
     def needs_folds(self) -> bool:
         return self.nested or super().needs_folds
+
+    @property
+    def balances(self) -> bool:
+        return self.class_weight is not None
 
     @property
     def likelihood(self) -> FamilyName:

@@ -15,10 +15,17 @@ from anytime.errors import clipped, listed
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import buys_no_group, doubling_bound
+from anytime.types import Float
 
 if TYPE_CHECKING:
     from anytime.evaluation.evaluate import Evaluation
     from anytime.evaluation.shapes import ColumnShape
+
+LEAST_GAMMA = 1e-3
+"""A smaller constant bounds nothing: the bound is below .1 % of the best."""
+
+ROUNDING = 1e-12
+"""A smaller R² is 0."""
 
 BEST = 1 - 1e-9
 """Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
@@ -61,6 +68,11 @@ def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
     return table
 
 
+def _rounded(r2: Float) -> Float:
+    """Return R², 0 where it is rounding: that of the base rate may be 3e-16."""
+    return np.asarray(np.where(np.abs(r2) < ROUNDING, 0.0, r2))
+
+
 def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] = ()) -> Table:
     """Return a table of the prefixes, or of those that answer at some budgets."""
     # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
@@ -77,7 +89,7 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] 
         "coverage": evaluation.coverage,
         _size(model): evaluation.size,
     }
-    columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else numbers(evaluation.r2)
+    columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else numbers(_rounded(evaluation.r2))
     columns |= {name: numbers(values) for name, values in measures.items() if values is not None}
     return _table(model, columns, budgets)
 
@@ -220,6 +232,8 @@ def _guarantee(model: Model) -> str:
     guarantee = model.manifest.guarantee
     if guarantee.gamma == 0:
         return "none (gamma is 0: some groups are linear combinations of others; a penalty separates them)"
+    if guarantee.gamma is not None and guarantee.gamma < LEAST_GAMMA:
+        return f"none of use (gamma is {guarantee.gamma:.1g}: groups are nearly linear combinations of others)"
     if guarantee.gamma is not None:
         return f"F(prefix of cost B) >= (1 - exp(-{guarantee.gamma:.3g} B/K)) F(any set {_of_groups(model)}of cost K)"
     if guarantee.doubling_until is None:

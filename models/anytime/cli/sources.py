@@ -224,13 +224,16 @@ def open_table_source(
         stated=stated,
         option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
-        min_level_rows=plan.min_level_rows,
         drop_missing=plan.drops_missing,
+        min_level_rows=plan.least_level_rows,
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, plan.task, plan.likelihood, partial=partial)
     dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
+    if plan.balances:
+        dataset = dataset.balanced()
+        remark(_balance(dataset))
     ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
     if ignored:
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
@@ -250,6 +253,13 @@ def open_table_source(
         warnings=found.warnings,
         unusable=tuple(found.unusable),
     )
+
+
+def _balance(dataset: Dataset) -> str:
+    """Return the class weights in words, and what they change."""
+    pairs = zip(dataset.target.classes or (), dataset.class_weights or (), strict=True)
+    weights = ", ".join(f"{label} {weight:.3g}" for label, weight in pairs)
+    return f"class weights: {weights}; probabilities are those of equally frequent classes"
 
 
 def _note(found: Survey, target: Target) -> str:
@@ -274,10 +284,11 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--query": plan.query,
         "--weights": plan.weights,
         "--drop": plan.drop,
+        "--class-weight": plan.balances,
         "--missing-target error": not plan.drops_missing,
         "--basis": plan.basis,
         "--clamp": plan.clamp,
-        "--min-level-rows": plan.min_level_rows != MIN_LEVEL_ROWS,
+        "--min-level-rows": plan.min_level_rows not in ("auto", str(MIN_LEVEL_ROWS)),
     }
     for option, value in table_options.items():
         if value:

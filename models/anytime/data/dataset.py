@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from anytime.data.columns import check_finite, feature_matrix, responses, weights_of, without_target
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, fingerprint
-from anytime.errors import GroupsError, TableError, listed, suggestion
+from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import present
 from anytime.folds import FoldAssigner, FoldCounts
@@ -26,7 +26,7 @@ from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate, dense
 from anytime.moments.files import Checkpoint, CheckpointState
 from anytime.moments.moments import Moments
-from anytime.target import Target
+from anytime.target import Target, class_codes
 from anytime.types import Float, Index
 
 Progress: TypeAlias = Callable[[int], None]
@@ -54,6 +54,12 @@ class Rows:
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
 
+def balanced_weights(counts: Float) -> Float:
+    """Return n / (classes * count) for each class (classes,), given the weights of their rows; 0 for an empty class."""
+    each = counts.sum() / (counts > 0).sum()
+    return np.asarray(np.divide(each, counts, out=np.zeros_like(counts), where=counts > 0))
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A table whose columns have a meaning.
@@ -64,6 +70,7 @@ class Dataset:
     weights : column of the weights of rows; a row of weight 0 is left out.
     drop_missing : whether to skip rows without a target; otherwise they are an error.
     fold : column of fold numbers, if they are given.
+    class_weights : factors of the weights of rows, one for each class of the target; None is 1.
     """
 
     table: Table
@@ -73,6 +80,7 @@ class Dataset:
     weights: str | None = None
     drop_missing: bool = False
     fold: str | None = None
+    class_weights: tuple[float, ...] | None = None
 
     @cached_property
     def terms(self) -> Expansion:
@@ -149,7 +157,24 @@ class Dataset:
         if not kept.all():
             X = X[kept]
             weights, query, folds = (None if each is None else each[kept] for each in (weights, query, folds))
+        if self.class_weights is not None and len(Y):
+            factors = np.array(self.class_weights)[class_codes(Y)]
+            weights = factors if weights is None else weights * factors
         return Rows(X, Y, weights, query, folds, batch.start + batch.rows)
+
+    def balanced(self) -> Dataset:
+        """Return the dataset with class weights that make its classes equally heavy; it reads the targets once.
+
+        The weights of all rows together stay the same. Raises TrainingError if the target has no classes.
+        """
+        classes = self.target.classes
+        if classes is None:
+            names = ", ".join(self.target.columns)
+            raise TrainingError(f"balanced class weights require classes; target {names} is {self.target.task}")
+        counts = np.zeros(len(classes))
+        for rows in self.rows(features=()):
+            counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))
+        return replace(self, class_weights=tuple(balanced_weights(counts).tolist()))
 
     def moments(
         self,
@@ -188,6 +213,7 @@ class Dataset:
             "target": [*self.target.columns, self.target.task, self.target.classes],
             "query": self.query,
             "weights": self.weights,
+            "class weights": self.class_weights,
             "missing targets": self.drop_missing,
             "folds": assigner.folds,
             "stratified": assigner.stratified,

@@ -252,8 +252,8 @@ def surveyed(
     stated: Mapping[str, ReadAs] = {},
     option: str | None = None,
     clamp: Clamp = None,
-    min_level_rows: int = MIN_LEVEL_ROWS,
     drop_missing: bool = False,
+    min_level_rows: int | Literal["auto"] = MIN_LEVEL_ROWS,
     seed: int = 0,
     complete: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
@@ -266,7 +266,7 @@ def surveyed(
     query, weights : columns that are read as such.
     stated : types that the user states besides those of the groups; other text must not look like numbers.
     option, clamp, complete : as in `learned_groups`.
-    min_level_rows : rows of the sample that a level needs, 2 or more.
+    min_level_rows : rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed : as in `survey`.
 
     Raises
@@ -278,8 +278,7 @@ def surveyed(
     TrainingError
         `clamp` or `min_level_rows` is invalid.
     """
-    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
-        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more")
+    least = _checked_least(min_level_rows)
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     unknown = next((name for name in stated if not table.has(name)), None)
     if unknown is not None:
@@ -295,7 +294,7 @@ def surveyed(
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = None if found.sample is None else replace(found.sample, min_level_rows=int(min_level_rows))
+    sample = None if found.sample is None else replace(found.sample, **least)
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -322,6 +321,15 @@ def surveyed(
             groups, unusable = _without(groups, reasons, table), unusable | reasons
         remarks = (rare,) if rare else ()
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
+
+
+def _checked_least(min_level_rows: int | Literal["auto"]) -> dict[str, Any]:
+    """Return the fields of a `Sample` that state how many rows a level needs."""
+    if min_level_rows == "auto":
+        return {"selects_levels": True}
+    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
+        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more, or 'auto'")
+    return {"min_level_rows": int(min_level_rows)}
 
 
 def _types(

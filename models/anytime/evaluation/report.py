@@ -516,6 +516,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
     origin, redundant = manifest.provenance, manifest.redundant
     if tested is None:
         yield "No test rows: all values are of the training rows. Give `--test TABLE`."
+    yield from (f"{text[0].upper()}{text[1:]}." for text in manifest.warnings)
     if manifest.prior_error is None:
         yield "No cross-validated errors: train with `--folds 5`, on the table."
     if redundant.constant:

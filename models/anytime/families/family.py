@@ -4,7 +4,7 @@ A family is defined by a loss that is convex in eta = W x. Training minimises it
 unpenalised intercept, plus alpha/2 |W|^2. For the paper's families the loss is phi(eta) - y'eta, whose gradient is the
 mean less y.
 
-Everything that depends on the family is a method or an attribute of its class; all other code asks it.
+Everything that depends on the family is a method or an attribute of its class, and all other code uses these.
 """
 
 from __future__ import annotations

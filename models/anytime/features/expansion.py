@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from anytime.errors import GroupsError
 from anytime.features.bases import (
     DATES,
+    LEVEL_ROWS,
     Basis,
     ColumnSample,
     Reader,
@@ -109,6 +110,14 @@ class Columns:
         """Return which terms are indicators of missing values, (terms,)."""
         marks = np.zeros(self.size, dtype=np.bool_)
         marks[[stop - 1 for column, (_, stop) in zip(self.columns, self.spans, strict=True) if column.indicator]] = True
+        return marks
+
+    @cached_property
+    def are_last_levels(self) -> Bool:
+        """Return which terms are the last level of a factor, (terms,): with a constant, one of them is redundant."""
+        marks = np.zeros(self.size, dtype=np.bool_)
+        ends = (stop - column.indicator for column, (_, stop) in zip(self.columns, self.spans, strict=True))
+        marks[[end - 1 for column, end in zip(self.columns, ends, strict=True) if column.basis.by_level]] = True
         return marks
 
     @property
@@ -417,6 +426,11 @@ class Expansion(Columns):
         return found
 
     @property
+    def is_open(self) -> bool:
+        """Return whether cross-validation is to select something of the bases."""
+        return self.needs_size or bool(self.level_rows)
+
+    @property
     def needs_size(self) -> bool:
         """Return whether the size of a basis is to be selected."""
         return len(self.sizes) > 1
@@ -438,6 +452,29 @@ class Expansion(Columns):
                 column = replace(column, basis=basis)  # noqa: PLW2901
             columns.append(column)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
+
+    @property
+    def level_rows(self) -> tuple[int, ...]:
+        """Return the least numbers of rows of a level that cross-validation selects from, descending; () if none."""
+        counts = {count for column in self.columns for count in column.basis.open_levels}
+        kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
+        return tuple(kept[each] for each in reversed(kept)) if counts else ()
+
+    def with_min_level_rows(self, rows: int) -> tuple[Expansion, Index]:
+        """Return the expansion without levels of fewer rows, where their number was to be selected.
+
+        Each of its terms is the sum of consecutive terms of this one, and the first of each are returned, too.
+        """
+        columns, bases, starts = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for column, (start, stop) in zip(self.columns, self.spans, strict=True):
+            if column.basis.open_levels:
+                basis, kept = column.basis.with_min_level_rows(rows)
+                starts[start + kept + 1 : stop - column.indicator] = False
+                stated = bases[column.name].model_dump(exclude_unset=True, exclude={"level_rows"})
+                bases[column.name] = ColumnBasis(**(stated | basis.described().model_dump(exclude_unset=True)))
+                column = replace(column, basis=basis)  # noqa: PLW2901
+            columns.append(column)
+        return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(starts)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from anytime.errors import GroupsError, TableError, TrainingError
 from anytime.features.bases import (
     BASES,
+    LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
     Basis,
@@ -90,6 +91,7 @@ class Sample:
     columns: Columns
     weights: Float | None = None
     min_level_rows: int = MIN_LEVEL_ROWS
+    selects_levels: bool = False
 
     @property
     def rows(self) -> int:
@@ -104,7 +106,7 @@ class Sample:
             weights = weights / weights.mean()
         rows = float(len(values)) if weights is None else float(weights.sum())
         of_present = None if weights is None else weights[is_present]
-        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows)
+        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows, self.selects_levels)
 
     def _where(self, chosen: Bool) -> Sample:
         columns = {name: values[chosen] for name, values in self.columns.items()}
@@ -217,6 +219,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     A column whose gaps have an indicator keeps that.
     """
     lost, shared = [], []
+    least = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows
     for name in columns:
         basis = groups.bases[name] if name in groups.bases else ColumnBasis()
         if basis.levels is None or not (basis.other and groups.known_types.get(name) == "text"):
@@ -227,13 +230,13 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
         size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
         gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if len(values) and not basis.levels and not gaps:
-            lost.append((name, f"has no level that {sample.min_level_rows} rows share ({size})"))
-        elif rare.any():
+            lost.append((name, f"has no level that {least} rows share ({size})"))
+        elif rare.any() and not (basis.model_extra or {}).get("level_rows"):
             shared.append(f"{name!r} ({size})")
     if not shared:
         return lost, ""
     listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"levels of fewer than {sample.min_level_rows} rows share one term: of {listing}"
+    return lost, f"levels of fewer than {least} rows share one term: of {listing}"
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:

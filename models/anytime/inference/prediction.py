@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +33,9 @@ from anytime.inference.conformal import class_members, covering_intervals, label
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import numbers_of, plain_values
-from anytime.model.file import read_model
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.model.notebook import captioned, html_table
 from anytime.types import Bool, Float, Index, Policy, Reason
-
-if TYPE_CHECKING:
-    from anytime.inference.tables import TableAnswer
-    from anytime.training.resequencing import Retrained
-    from anytime.training.what_if import WhatIf
 
 LARGEST = 1e100
 """Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
@@ -847,119 +840,3 @@ def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any)
 
 def _expected_values(rows: int, features: tuple[str, ...]) -> str:
     return f"expected {rows} x {len(features)} values (rows x features)"
-
-
-class LoadedModel(Model):
-    """A model that opens predictions and scores tables; `load` returns one.
-
-    A table is a path (Parquet, CSV, Arrow, svmlight, .npz, a folder of them), a frame of pandas, polars or any library
-    that gives an Arrow stream, an array or a sparse matrix, a list of rows as dicts, or what `open_table` returns. The
-    columns of an array are x0, x1, ..., or in the order of the groups.
-    """
-
-    @classmethod
-    def of(cls, model: Model) -> Self:
-        """Return a trained model as one that opens predictions, without copying."""
-        return cls(model.manifest, model.prefixes, model.moments, model.curvatures)
-
-    def open(self, rows: int | None = 1) -> Prediction:
-        """Return a new prediction for a number of rows; None takes the number of rows of the first values."""
-        return Prediction(self, rows)
-
-    def what_if(
-        self,
-        *,
-        costs: Mapping[str, float | str] = {},
-        without: Iterable[str] = (),
-        budgets: Iterable[float] = (),
-        data: Retrained | None = None,
-    ) -> WhatIf:
-        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
-        from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
-
-        return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
-
-    def predict(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> Any:
-        """Return the predictions (rows,) of a table, or (rows, P) of several responses.
-
-        Only the columns of the prefix are read. A group without any of its columns in the table is missing: the longest
-        complete prefix answers, or with "arrived" the optimum of the other groups. A lacking column of another group is
-        a missing value in every row. `answer` reports both.
-
-        Parameters
-        ----------
-        table : see the class.
-        budget : maximum cost of the groups used, per row, in the model's cost unit; None is no limit.
-        prefix : number of steps to use, instead of a budget.
-        policy : "prefix" or "arrived", as in `Prediction.answer`.
-        explain : whether to return a tuple, with the `Contributions` as arrays (rows,) or (rows, P).
-
-        Raises
-        ------
-        ValuesError
-            The budget, the prefix or the policy is invalid.
-        TableError
-            The table is unreadable, lacks every column of the first step, or has a value that does not fit its column.
-        """
-        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy, explain=explain)
-        return (answer.prediction, answer.contributions) if explain else answer.prediction
-
-    def predict_proba(
-        self, table: Any, *, budget: float | None = None, prefix: int | None = None, policy: Policy = "prefix"
-    ) -> Float:
-        """Return the probabilities (rows, classes) of a table's rows, as `predict`; the model must have classes."""
-        if self.manifest.classes is None:
-            raise ValuesError(f"model {self.name!r} predicts numbers; probabilities require a model of classes")
-        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy)
-        assert answer.probabilities is not None  # noqa: S101
-        return answer.probabilities
-
-    def answer(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> TableAnswer:
-        """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""
-        from anytime.inference.tables import joined  # noqa: PLC0415  (a server reads no tables)
-
-        return joined(list(self.answers(table, budget=budget, prefix=prefix, policy=policy, explain=explain)))
-
-    def answers(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> Iterator[TableAnswer]:
-        """Yield the answers of `answer` batch by batch, so that memory does not grow with the table."""
-        from anytime.inference.tables import TableScorer, as_table  # noqa: PLC0415
-
-        scorer = TableScorer.of(
-            self, as_table(table, self.groups), budget=budget, prefix=prefix, policy=policy, explain=explain
-        )
-        return (answer for answer, _ in scorer.answers())
-
-
-def load(path: str | Path) -> LoadedModel:
-    """Read a model file and validate all of its content.
-
-    Raises
-    ------
-    ArtifactError
-        The file does not exist, is not a model file, has a different format, is truncated or was modified.
-    """
-    return LoadedModel(*read_model(Path(path)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,12 @@ from anytime.errors import TableError, ValuesError, listed
 from anytime.groups import FeatureGroups
 from anytime.inference.conformal import class_members, covering_intervals, model_outputs
 from anytime.inference.contributions import Contributions
+from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, checked_policy, usable
-from anytime.model.model import Expected, checked_budget
+from anytime.model.model import Expected, Model, checked_budget
 from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
-
-if TYPE_CHECKING:
-    from anytime.inference.prediction import LoadedModel, Prediction
-
 
 SHOWN = 20
 """Rows of an answer that a notebook shows."""
@@ -180,7 +177,7 @@ class TableScorer:
     limit : the longest prefix to use.
     """
 
-    model: LoadedModel
+    model: Model
     table: Table
     budget: float | None
     limit: int
@@ -192,7 +189,7 @@ class TableScorer:
     @classmethod
     def of(
         cls,
-        model: LoadedModel,
+        model: Model,
         table: Table,
         *,
         budget: float | None = None,
@@ -265,7 +262,7 @@ class TableScorer:
             raise TableError(f"{self.table.name}: {error}") from None
 
     def _answer(self, batch: Batch, features: Sequence[str]) -> TableAnswer:
-        model, prediction = self.model, self.model.open(batch.rows)
+        model, prediction = self.model, Prediction(self.model, batch.rows)
         place = {name: j for j, name in enumerate(features)}
         levels = {
             place[name]: basis

@@ -240,6 +240,17 @@ class Moments:
         missing = tuple(spans[k] for k in retained)
         return self._at(at, features=len(columns), fill=self.fill[columns], missing=missing)
 
+    def summed(self, starts: Index) -> Moments:
+        """Return the moments of sums of consecutive features, which are missing together, given the first of each."""
+        if len(starts) == self.features:
+            return self
+        at = np.concatenate([starts, np.arange(self.features, len(self.mean))])
+        scatter = np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1)
+        ends = [*starts.tolist(), self.features]
+        missing = tuple((int(a), int(b)) for a, b in np.searchsorted(ends, np.reshape(self.missing, (-1, 2))))
+        mean, fill = np.add.reduceat(self.mean, at), np.add.reduceat(self.fill, starts)
+        return replace(self, features=len(starts), mean=mean, scatter=scatter, fill=fill, missing=missing)
+
     def imputed(self) -> Moments:
         """Return the moments after replacing each missing value by its feature's mean, without indicators."""
         if not self.missing:

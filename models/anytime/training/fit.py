@@ -21,6 +21,7 @@ from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.families import family_of
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.search import LikelihoodSequence
@@ -40,6 +41,7 @@ from anytime.training.model_selection import (
     MIN_PARALLEL_COLUMNS,
     Choice,
     Errors,
+    Fold,
     HeldBest,
     HoldOut,
     KernelFold,
@@ -87,6 +89,8 @@ class Fit:
     prefixes: PrefixModels
     likelihood: LikelihoodFit | None = None
     held: HeldBest | None = None
+    levels: tuple[str, ...] = ()
+    """What is said of the least number of rows of a level, if it was selected."""
 
     @property
     def groups(self) -> FeatureGroups:
@@ -180,8 +184,11 @@ class Fit:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(self.groups.features)[columns]
-        # Gaps may be rare, and some products of factors are always collinear.
+        # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
         listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
+        collinear = self.collinear[columns] & listed & ~self.expansion.are_last_levels[columns]
+        if self.moments.rows <= len(columns):  # whichever columns come last would be called so
+            collinear = np.zeros_like(collinear)
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -202,11 +209,11 @@ class Fit:
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns] & listed].tolist()),
-                collinear=tuple(names[self.collinear[columns] & listed].tolist()),
+                collinear=tuple(names[collinear].tolist()),
             ),
             guarantee=self.guarantee,
             stopped=stopped,
-            warnings=(*remarks, *warnings_of(self, target)),
+            warnings=(*remarks, *self.levels, *warnings_of(self, target)),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -292,7 +299,7 @@ def fit(
         else:
             check_family(options.family, observed.target)
             squares_alone = replace(options, family="gaussian")
-            terms = _least_error(candidates, squares_alone)[0] if whole.needs_size else next(candidates)
+            terms = _least_error(candidates, squares_alone)[0] if whole.is_open else next(candidates)
             likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
@@ -308,6 +315,7 @@ def fit(
         prefixes=prefixes,
         likelihood=likelihood,
         held=held,
+        levels=_level_remarks(whole, terms),
     )
 
 
@@ -324,6 +332,22 @@ def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
     )
 
 
+def _level_remarks(whole: Expansion, terms: _Terms) -> tuple[str, ...]:
+    """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
+    if terms.min_level_rows is None:
+        return ()
+    columns = [(column.name, column.basis.open_levels) for column in whole.columns if column.basis.open_levels]
+    rare = [(name, [c for c in counts if c < MIN_LEVEL_ROWS], len(counts)) for name, counts in columns]
+    least = terms.min_level_rows
+    said = [
+        f"{name!r} keeps {count - sum(c < least for c in few)} of {count} levels ({sum(few)} rows have a level of "
+        f"fewer than {MIN_LEVEL_ROWS})"
+        for name, few, count in rare
+    ]
+    listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
+    return (f"a level has its own term from {least} rows on, by cross-validation (--min-level-rows): {listing}",)
+
+
 @dataclass(frozen=True, eq=False)
 class _Terms:
     """Terms of the raw columns, and their moments in each fold and in all."""
@@ -331,10 +355,21 @@ class _Terms:
     expansion: Expansion
     parts: Many[Moments]
     moments: Moments
+    min_level_rows: int | None = None
+    """The least number of rows of a level, if it is selected."""
 
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
+
+    @cached_property
+    def folds(self) -> list[Fold]:
+        """Return the held-out folds; none of a single part."""
+        return [] if len(self.parts) == 1 else split(self.parts)
+
+    @cached_property
+    def kernel_folds(self) -> list[Fold]:
+        return split(self.parts, KernelFold)
 
 
 def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
@@ -346,12 +381,18 @@ def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Ite
     """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for size in whole.sizes:
-        _, columns = whole.plain.with_size(size)
-        all_rows, *own = (part.restricted(columns) for part in (moments, *parts))
-        expansion = with_indicators(whole.with_size(size)[0], all_rows)
-        all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
-        yield _Terms(expansion, own, all_rows)
+    for least in whole.level_rows[: None if len(parts) > 1 else 1] or (None,):
+        joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
+        for size in joined.sizes:
+            _, columns = joined.plain.with_size(size)
+            all_rows, *own = (part.summed(starts).restricted(columns) for part in (moments, *parts))
+            expansion = with_indicators(joined.with_size(size)[0], all_rows)
+            all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
+            yield _Terms(expansion, own, all_rows, least)
+
+
+def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
+    return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
 
 
 def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
@@ -381,7 +422,7 @@ class _Tried(NamedTuple):
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
-    """Return the terms with a sequence; raise NoStepsError if there are none."""
+    """Return the terms with a sequence; raise NoStepsError without steps."""
     tried: list[_Tried] = []
     refused: NoStepsError | None = None
     for terms in candidates:
@@ -407,7 +448,7 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
 
 
 def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
-    groups, parts, gram = terms.expansion.terms, terms.parts, terms.gram
+    groups, gram = terms.expansion.terms, terms.gram
     rules: Any = {
         "cost_blind": options.cost_blind,
         "doubling": options.doubling,
@@ -420,7 +461,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
     if kernels and options.alpha == "cv":
         choice = cross_validated(
             gram,
-            split(parts, KernelFold),
+            terms.kernel_folds,
             lambda gram: kernel_sequencer(gram, groups, **rules),
             options,
             horizon=grown,
@@ -433,8 +474,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
     def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
         return sequencer(gram, groups, options.method, **rules)
 
-    folds = [] if len(parts) == 1 else split(parts)
-    return cross_validated(gram, folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
+    return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
 def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:

@@ -203,8 +203,9 @@ class _FoldFits:
                 ridge, solver, varies = alpha * self._ridges[f], solvers[f], self._units[f] > 0
                 gradient = (ridge * thetas[f] - score)[varies]
                 step = gradient if solver is None else -solver(gradient)
-                predicted = -0.5 * float(np.sum(gradient * step))
-                value = loss + 0.5 * float(np.sum(ridge * thetas[f] ** 2))
+                with np.errstate(over="ignore", invalid="ignore"):  # such a fit makes no progress below
+                    predicted = -0.5 * float(np.sum(gradient * step))
+                    value = loss + 0.5 * float(np.sum(ridge * thetas[f] ** 2))
                 if solver and predicted <= max(JOINT_SHARE * ROUGH.decrement, MIN_DECREMENT) * abs(value):
                     found[f] = deviance
                 elif solver and predicted < PROGRESS * before[f]:  # not where values are not finite
@@ -219,7 +220,7 @@ class _FoldFits:
         return slow
 
     def _alone(self, f: int, alpha: float, solver: Solver | None, theta: Float) -> tuple[Float, float]:
-        """Return the optimum of one fold and its deviance, infinite if there is none."""
+        """Return the optimum of one fold and its deviance, infinite without an optimum."""
         fold, varies = self._folds[f], self._units[f] > 0
         view = fold.train.view(self._view.columns[varies[1:]])
         own = None if forms_hessian(*theta.shape) or solver is None else in_units(solver, self._units[f])

@@ -15,6 +15,8 @@ from anytime.moments.moments import Moments
 from anytime.selection import Sequence
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Errors
+from anytime.training.options import Options
+from anytime.types import Float
 
 
 class Fitted(Protocol):
@@ -32,14 +34,23 @@ class Fitted(Protocol):
     @property
     def measured(self) -> Errors | None: ...
 
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def alphas(self) -> Float: ...
+
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
 """A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
 
+LARGEST_SHARE = 0.1
+"""Share of the prefixes with the largest penalty of the grid from which that is a warning."""
+
 
 def warnings_of(fitted: Fitted, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
-    return (*_worse_prefixes(fitted), *_single_rows(fitted, target))
+    return (*_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
 
 
 def _worse_prefixes(fitted: Fitted) -> list[str]:
@@ -59,10 +70,23 @@ def _worse_prefixes(fitted: Fitted) -> list[str]:
     last, costs = int(worse[-1]), fitted.sequence.costs
     where = f"step {best}" if best else "the base rate"
     unit = fitted.expansion.groups.cost_unit
+    prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
     return [
         f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {costs[best]:g} {unit}) and worse at "
-        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}): answer with a budget of {costs[best]:g}, or leave out "
-        "the later groups"
+        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer with a budget of {costs[best]:g}, or "
+        "leave out the later groups"
+    ]
+
+
+def _largest_penalties(fitted: Fitted) -> list[str]:
+    """Warn if many prefixes have the largest penalty of the grid: what they add helps little on held-out rows."""
+    grid, alphas = fitted.options.grid, fitted.alphas[1:]
+    largest = int((alphas == max(grid)).sum())
+    if len(grid) == 1 or not largest or largest < LARGEST_SHARE * len(alphas):
+        return []
+    return [
+        f"{largest} of {len(alphas)} prefixes have the largest penalty of the grid, {max(grid):g}: their columns help "
+        "little on held-out rows; look for wild values (--clamp 0.01), curves (--basis auto) or groups to leave out"
     ]
 
 

@@ -164,6 +164,8 @@ class Predict(Endpoint):
             await self.handler.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
+        if len(content) > LONG:
+            exchange.retain(2 * len(content))  # the decoder copies packed values
         request = read_request(head.form, content, self.handler.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)
         self.handler.check_rows(options.rows)

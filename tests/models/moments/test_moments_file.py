@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
-from anytime.inference.prediction import load
+from anytime.inference.loaded import load
 from anytime.moments.files import StoredMoments, are_moments
 
 Capture = pytest.CaptureFixture[str]
@@ -205,7 +205,7 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
     assert "expected a name that ends in .moments" in complaint(
         capsys, "moments", "north.moments", "--out", "never.safetensors"
     )
-    assert "is a table; give --groups" in complaint(capsys, "moments", "north.parquet", *out)
+    assert "is a table; give --target" in complaint(capsys, "moments", "north.parquet", *out)
     assert "is a table; give --target" in complaint(
         capsys, "train", "north.parquet", "--groups", "groups.json", "--out", "never.safetensors"
     )

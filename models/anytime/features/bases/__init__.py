@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from anytime.errors import GroupsError
 from anytime.features.bases.basis import (
+    LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
     VALUE,
@@ -40,6 +41,7 @@ from anytime.groups import ColumnBasis
 __all__ = [
     "BASES",
     "DATES",
+    "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
     "VALUE",

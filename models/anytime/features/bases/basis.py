@@ -23,6 +23,8 @@ from anytime.types import Float, Label
 
 MIN_LEVEL_ROWS = 10
 """Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
+LEVEL_ROWS = (10, 5, 2)
+"""Numbers of rows from which cross-validation selects how many a level needs."""
 COUNT_TOLERANCE = 1e-12
 """Rounding of a sum of equal weights, as a share of it."""
 
@@ -46,12 +48,14 @@ class ColumnSample:
     rows : weight of all rows of the sample, also of those that miss the value.
     weights : (observed,) above 0, or None for weight 1.
     min_level_rows : rows that a level, or a common value, needs for an indicator.
+    selects_levels : whether cross-validation selects that number for levels, from `LEVEL_ROWS`.
     """
 
     values: NDArray[Any]
     rows: float
     weights: Float | None = None
     min_level_rows: int = MIN_LEVEL_ROWS
+    selects_levels: bool = False
 
     @property
     def observed(self) -> float:
@@ -236,6 +240,15 @@ class Basis(ABC):
     def labels(self) -> tuple[Label, ...]:
         """Return the levels whose indices are the raw values."""
         return ()
+
+    @property
+    def open_levels(self) -> tuple[int, ...]:
+        """Return the rows of each level, descending, where cross-validation is to select how many a level needs."""
+        return ()
+
+    def with_min_level_rows(self, rows: int) -> tuple[Basis, int]:
+        """Return the basis without rarer levels, and how many of its terms remain before the one that they share."""
+        raise NotImplementedError(f"basis {self.name!r} has no levels of fewer than {rows} rows to share a term")
 
     @property
     def has_other(self) -> bool:

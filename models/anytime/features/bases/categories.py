@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import Basis, Clamp, ColumnSample, Form, Kind, ShapeLevel
+from anytime.features.bases.basis import LEVEL_ROWS, Basis, Clamp, ColumnSample, Form, Kind, ShapeLevel
 from anytime.groups import ColumnBasis
 from anytime.types import Float, Label
 
@@ -30,18 +30,25 @@ def is_missing(value: Any) -> bool:
 class Categories(Basis):
     """An indicator for each level, and for `other` where it exists.
 
-    The raw value of such a column is the index of its level, -1 for every other level, and NaN where missing.
+    The raw value of such a column is the index of its level, -1 for every other level, and NaN where missing. An index
+    beyond the levels is that of a rarer level, before those were joined.
+
+    Attributes
+    ----------
+    levels : the most frequent first.
+    level_rows : rows of each, where cross-validation is to select how many a level needs (`with_min_level_rows`).
     """
 
     name: ClassVar[str] = "categories"
     fits: ClassVar[frozenset[Kind]] = frozenset({"text", "factor", "bool", "integer"})
     default_for: ClassVar[frozenset[Kind]] = frozenset({"text", "factor"})
-    parts: ClassVar[frozenset[str]] = frozenset({"levels", "other"})
+    parts: ClassVar[frozenset[str]] = frozenset({"levels", "other", "level_rows"})
     clamp: ClassVar[Clamp] = None
     by_level: ClassVar[bool] = True
 
     levels: tuple[Label, ...]
     other: bool
+    level_rows: tuple[int, ...] = ()
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
@@ -51,10 +58,13 @@ class Categories(Basis):
         if broken is not None:
             raise GroupsError(f"it holds {broken:g} and has basis {cls.name!r}; expected text or whole numbers")
         counts = {int(value) if isinstance(value, float) else value: w for value, w in zip(found, weights, strict=True)}
-        levels = given.levels
+        levels, rows = given.levels, (given.model_extra or {}).get("level_rows") or ()
         if levels is None:
             by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            levels = tuple(level for level, count in by_count if count >= sample.min_level_rows)[:MAX_LEVELS]
+            least = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows
+            levels = tuple(level for level, count in by_count if count >= least)[:MAX_LEVELS]
+            if sample.selects_levels and levels and counts[levels[-1]] < max(LEVEL_ROWS):
+                rows = tuple(int(counts[level]) for level in levels)
         elif len(levels) > MAX_LEVELS or not (levels or given.other):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
@@ -68,7 +78,17 @@ class Categories(Basis):
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")
         # A column without values, or with rare ones only, has the one term `other`.
         other = given.other if given.other is not None else not levels or bool(set(counts).difference(levels))
-        return cls(levels, other)
+        if rows and (not isinstance(rows, tuple) or [*rows] != sorted(rows, reverse=True) or len(rows) != len(levels)):
+            raise GroupsError(f"its level_rows are {rows}; expected a number for each level, the largest first")
+        return cls(levels, other, rows)
+
+    @property
+    def open_levels(self) -> tuple[int, ...]:
+        return self.level_rows
+
+    def with_min_level_rows(self, rows: int) -> tuple[Categories, int]:
+        kept = sum(count >= rows for count in self.level_rows)
+        return Categories(self.levels[:kept], self.other or kept < len(self.levels)), kept
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -126,12 +146,14 @@ class Categories(Basis):
     def expand(self, x: Float, out: Float) -> None:
         missing = np.isnan(x) if self.other else ~(x >= 0)
         code = np.where(missing, 0.0, x).astype(np.intp)  # -1 is the last term, which is `other`
+        code[code >= len(self.levels)] = -1
         out[:] = 0.0
         out[code, np.arange(len(x))] = 1.0
         out[:, missing] = np.nan
 
     def described(self) -> ColumnBasis:
-        return ColumnBasis(basis=self.name, levels=self.levels, other=self.other)
+        described = ColumnBasis(basis=self.name, levels=self.levels, other=self.other)
+        return described.model_copy(update={"level_rows": self.level_rows}) if self.level_rows else described
 
     def forms(self) -> list[Form]:
         levels = [Form({"form": "level", "level": level}, -1, code) for code, level in enumerate(self.levels)]

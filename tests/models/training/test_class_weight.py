@@ -1,0 +1,91 @@
+"""Class weights are weights of rows, and balanced ones make all classes equally heavy, in both doors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.utils.class_weight import compute_sample_weight
+
+from anytime import AnytimeClassifier, AnytimeRegressor, evaluate, load, open_table
+from anytime.cli.main import main
+from anytime.errors import TrainingError
+
+X = ["a", "b"]
+
+
+def rows(count: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(count, 2)), columns=X)
+    frame["two"] = np.where(frame["a"] + rng.logistic(size=count) > 2.5, "yes", "no")
+    frame["three"] = np.digitize(frame["a"] + rng.normal(size=count), [-1.5, 2])
+    frame["w"] = rng.integers(0, 3, count).astype(float)
+    return frame
+
+
+@pytest.mark.parametrize("family", ["gaussian", "auto"])
+@pytest.mark.parametrize("target", ["two", "three"])
+@pytest.mark.parametrize("weighting", ["balanced", "dict"])
+def test_class_weights_are_weights_of_the_rows(target: str, family: Any, weighting: str) -> None:
+    frame = rows()
+    labels = np.unique(frame[target]).tolist()
+    given = "balanced" if weighting == "balanced" else {label: k + 0.5 for k, label in enumerate(labels)}
+    options: dict[str, Any] = {"alpha": 1e-3, "family": family, "basis": "linear"}
+    found = AnytimeClassifier(class_weight=given, **options).fit(frame[X], frame[target])
+    by_hand = compute_sample_weight(given, frame[target])
+    expected = AnytimeClassifier(**options).fit(frame[X], frame[target], sample_weight=by_hand)
+    np.testing.assert_allclose(found.predict_proba(frame[X]), expected.predict_proba(frame[X]), atol=1e-9)
+
+
+@pytest.mark.parametrize("weights", [None, "w"])
+@pytest.mark.parametrize(("target", "family"), [("two", "binomial"), ("two", "gaussian"), ("three", "multinomial")])
+def test_the_command_trains_the_model_of_the_estimator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, family: Any, weights: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = rows()
+    frame[[*X, target, "w"]].to_csv("t.csv", index=False)
+    words = ["train", "t.csv", "--target", target, "--family", family, "--class-weight", "balanced"]
+    words += ["--alpha", "0.001", "--folds", "0", "--basis", "linear", "--out", "m.safetensors"]
+    words += ["--task", "multiclass"] if target == "three" else []
+    words += ["--weights", "w"] if weights else ["--drop", "w"]
+    assert main(words) == 0
+    expected = AnytimeClassifier(class_weight="balanced", alpha=1e-3, family=family, basis="linear")
+    expected.fit(frame[X], frame[target], sample_weight=None if weights is None else frame[weights])
+    found = load("m.safetensors").predict_proba("t.csv")
+    np.testing.assert_allclose(found, expected.predict_proba(frame[X]), atol=1e-7)
+
+
+def test_a_rare_class_is_recognised(tmp_path: Path) -> None:
+    frame = rows(2000)
+    frame.to_parquet(tmp_path / "t.parquet")
+    measured = []
+    for weight in (None, "balanced"):
+        model = AnytimeClassifier(class_weight=weight, alpha=1e-3).fit(frame[X], frame["two"]).model_
+        classes = evaluate(model, open_table(tmp_path / "t.parquet")).classes
+        assert classes is not None
+        measured.append(classes.balanced_accuracy[-1])
+    assert measured[1] > measured[0] + 0.1
+
+
+def test_what_has_no_classes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = rows()
+    frame.to_csv("t.csv", index=False)
+    with pytest.raises(TrainingError, match="class_weight is 'balanced'; a regressor expects None"):
+        AnytimeRegressor(class_weight="balanced").fit(frame[X], frame["a"])
+    with pytest.raises(TrainingError, match="partial_fit expects None"):
+        AnytimeClassifier(class_weight="balanced", family="gaussian").partial_fit(frame[X], frame["two"])
+    with pytest.raises(TrainingError, match="class_weight is 'even'; expected 'balanced', a dict or None"):
+        AnytimeClassifier(class_weight="even").fit(frame[X], frame["two"])
+    words = ["train", "t.csv", "--target", "a", "--class-weight", "balanced", "--out", "m.safetensors"]
+    assert main(words) == 2
+    assert "balanced class weights require classes; target a is regression" in capsys.readouterr().err
+    assert main(["moments", "t.csv", "--target", "two", "--out", "m.moments"]) == 0
+    assert main(["train", "m.moments", "--class-weight", "balanced", "--out", "m.safetensors"]) == 2
+    assert "--class-weight requires a table" in capsys.readouterr().err
