@@ -308,7 +308,7 @@ def surveyed(
                     _check_levels(table, name, sample)
         groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-    groups = groups.with_types({**shown, **groups.types})
+    groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     if sample is not None:
         stated_bases = set(groups.bases)
         try:
