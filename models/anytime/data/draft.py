@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats import ReadAs, Table
-from anytime.data.survey import are_dates, survey
+from anytime.data.survey import survey, with_dates
 from anytime.errors import GroupsError, TableError, clipped, listed, suggestion
 from anytime.features.bases import DATES
 from anytime.features.learning import Sample, present
@@ -108,17 +108,13 @@ def drafted(
     if unknown is not None:
         raise TableError(f"{table.name} has no column {unknown!r}; {suggestion(unknown, table.columns)}")
     types = table.types([*names, *target], stated)
+    left_out: dict[str, str] = {}
     if not names:
         raise GroupsError(f"{table.name} has no column besides {listed(target)}; expected at least one feature")
     found = survey(table, target, [*names, *target], types=types, drop_missing=True)
     assert found.sample is not None  # noqa: S101  (there are features)
-    sample = found.sample
-    for name in names:
-        values = sample.column(name).values.tolist()
-        if types[name] == "text" and name not in stated and values and are_dates(values):
-            types[name] = "date"
-            sample = replace(sample, columns={**sample.columns, name: DATES.coded(sample.columns[name].tolist())})
-    left_out: dict[str, str] = {}
+    sample, dates = with_dates(found.sample, [name for name in names if types[name] == "text" and name not in stated])
+    types |= dict.fromkeys(dates, "date")
     for name in names:
         why = _flaw(sample, name, target, str(types[name]))
         if why:
@@ -161,10 +157,8 @@ def _flaw(sample: Sample, name: str, target: Many[str], kind: str) -> str:
 
 def _is_identifier(values: NDArray[Any], kind: str) -> bool:
     """Return whether different values are text, or whole numbers that count the rows."""
-    if kind == "text":
-        return True
-    if kind == "date":
-        return False
+    if kind in ("text", "date"):
+        return kind == "text"
     numbers = np.sort(np.asarray(values, dtype=np.float64))
     return bool((np.diff(numbers) == 1).all())
 
@@ -205,8 +199,7 @@ def _held(sample: Sample, name: str, kind: str) -> str:
         shown = ", ".join(map(_comment, common)) + ", ..." * (len(levels) > len(common))
         what = f"{kind}, {len(distinct):,} levels: {shown}"
     elif kind == "date":
-        first, last = (np.datetime64(round(each(values)), "s") for each in (min, max))
-        what = f"date, {first} to {last}, {len(distinct):,} different values"
+        what = f"date, {DATES.shown(min(values))} to {DATES.shown(max(values))}, {len(distinct):,} different values"
     else:
         what = f"{kind}, {min(values):.6g} to {max(values):.6g}, {len(distinct):,} different values"
     missing = rows - len(values)

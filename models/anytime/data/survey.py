@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from anytime.errors import TableError, TrainingError, clipped, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
-from anytime.groups import ColumnBasis, FeatureGroups
+from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
 
@@ -298,19 +298,16 @@ def surveyed(
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
-        dates: dict[str, Any] = {}
+        given = {name: groups.bases[name].basis for name in groups.bases}
+        sample, dates = with_dates(
+            sample, [f for f in free if (basis := given.get(f)) is None or not parsed_basis(basis)[0].by_level]
+        )
         for name in free:
-            given = groups.bases.get(name, ColumnBasis())
-            if given.basis is not None and parsed_basis(given.basis)[0].by_level:
-                continue
-            with _collected(unusable, name):
-                if are_dates(sample.column(name).values.tolist()):
-                    dates[name] = DATES.coded(sample.columns[name].tolist())
-                elif name not in groups.bases:
+            if name not in dates and name not in groups.bases:
+                with _collected(unusable, name):
                     _check_levels(table, name, sample)
         groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-        sample = replace(sample, columns={**sample.columns, **dates})
     groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     if sample is not None:
         stated_bases = set(groups.bases)
@@ -424,7 +421,14 @@ def _is_date(value: str) -> bool:
     return not math.isnan(DATES.coded([value])[0])
 
 
-def are_dates(values: list[str]) -> bool:
+def with_dates(sample: Sample, columns: Iterable[str]) -> tuple[Sample, list[str]]:
+    """Return a sample with dates as seconds, and the columns of text that are dates in every row."""
+    dates = [name for name in columns if _are_dates(sample.column(name).values.tolist())]
+    coded = {name: DATES.coded(sample.columns[name].tolist()) for name in dates}
+    return replace(sample, columns={**sample.columns, **coded}), dates
+
+
+def _are_dates(values: list[str]) -> bool:
     """Return whether all of some texts are dates; the first decides of most columns."""
     return len(values) > 0 and _is_date(values[0]) and all(map(_is_date, set(values)))
 

@@ -374,7 +374,8 @@ class Model:
     @property
     def fallback_reason(self) -> str:
         """Return why the model does not support the policy "arrived", if it does not."""
-        if not family_of(self.manifest.family).least_squares:
+        family = family_of(self.manifest.family)
+        if not family.least_squares and family.predictors(self.prefixes.intercept.size) > 1:
             return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 

@@ -263,3 +263,16 @@ def test_rare_levels_are_named_with_their_rows_and_a_column_of_rare_levels_is_le
     assert set(fitted.sequence_) == {"z", "few"}
     frame.loc[::3, "key"] = None  # that it is missing tells something
     assert set(AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0)).sequence_) == {"z", "few", "key"}
+
+
+def test_stated_dates_may_be_seconds_in_a_csv_file(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = json.dumps(GROUPS | {"types": {"weight": "date"}})
+    Path("g.json").write_text(groups)
+    seconds = [day.replace(tzinfo=datetime.UTC).timestamp() for day in DATES]
+    write(table().set_column(4, "weight", pa.array(seconds)), Path("t.csv"))
+    assert trained("t.csv").terms.features[-1] == "weight weekday=Sun"
+    write(table().set_column(4, "weight", pa.array([1000 * second for second in seconds])), Path("t.csv"))
+    assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "column 'weight' holds 1.5778368e+12 in row 0" in said
+    assert "expected seconds since 1970 UTC or an ISO date, of the years 1 to 9999" in said
