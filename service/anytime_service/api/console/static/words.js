@@ -101,7 +101,7 @@ export function facts(model, answer) {
       ? `${answer.groups.length} arrived groups used, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`
       : `step ${answer.prefix} of ${answer.steps}, ${number(answer.cost)} of ${number(model.total_cost)} ${unit}`,
   ];
-  if (answer.expected.r2 !== null) statements.push(`explains ${answer.approximate ? "at least " : ""}${percent(answer.expected.r2)}${likelihood(model) ? " of the deviance" : ""} in training`);
+  if (answer.expected.r2 !== null) statements.push(`explains ${answer.approximate ? "at least " : ""}${percent(answer.expected.r2)}${model.measures.least_squares ? "" : " of the deviance"} in training`);
   if (answer.approximate) statements.push("approximate: one Newton step from the nearest prefix");
   if (REASONS[answer.reason]) statements.push(REASONS[answer.reason]);
   return statements;
