@@ -162,7 +162,7 @@ def open_source(data: Path, plan: Plan, backend: Backend = LOCAL) -> Source:
 
 
 def open_groups(table: Table, path: Path | None, used: Many[str]) -> FeatureGroups:
-    """Return the groups of a file, or each column at cost 1; a remark names the index and the dates if left out.
+    """Return the groups of a file, or each column at cost 1; a remark names the index if left out.
 
     `used` are columns with another use, which no pattern matches.
     """

@@ -198,6 +198,7 @@ class Prediction:
         self._inputs: dict[str, Float] = {}
         """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
+        self._usable: tuple[tuple[float, int], frozenset[str]] | None = None
         self._advance()
 
     def __repr__(self) -> str:
@@ -324,6 +325,10 @@ class Prediction:
         if place.products:
             self._multiply(group, place, expansion.clamped(values)[0])
 
+    def store_in(self, array: Float) -> None:
+        """Store the values in an array (rows, terms) of the caller, who may use it again after this prediction."""
+        self._X = array
+
     def _stored(self, rows: int) -> Float:
         """Return the array (rows, terms) that stores the values."""
         if self._rows != rows:
@@ -386,7 +391,12 @@ class Prediction:
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-        return usable(self.model, self._received, budget)
+        if budget is None:
+            return frozenset(self._received)
+        known = budget, len(self._received)  # groups are only added
+        if self._usable is None or self._usable[0] != known:
+            self._usable = known, usable(self.model, self._received, budget)
+        return self._usable[1]
 
     def answer(
         self,

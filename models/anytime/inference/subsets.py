@@ -81,7 +81,7 @@ def usable(model: Model, received: Iterable[str], budget: float | None) -> froze
     for name in model.order(received):
         index = groups.position(name)
         more = {index, *groups.prerequisites[index]} - paid
-        spent += float(groups.costs[sorted(more)].sum())
+        spent += sum([float(groups.costs[i]) for i in sorted(more)])
         if spent > budget * (1 + COST_TOLERANCE):
             break
         paid |= more

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.columns import array_columns, check_finite, feature_matrix
-from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, open_table, table_of
+from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_of
 from anytime.data.formats.memory import is_frame
 from anytime.errors import TableError, ValuesError, listed
 from anytime.groups import FeatureGroups
@@ -28,6 +28,9 @@ from anytime.model.model import Expected, Model, checked_budget
 from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
+
+MAX_VALUES = 2**19
+"""Raw values and terms of a batch: 4 MiB, which a cache may hold."""
 
 SHOWN = 20
 """Rows of an answer that a notebook shows."""
@@ -244,10 +247,13 @@ class TableScorer:
         read = list(dict.fromkeys((*features, *keep))) or list(self.table.columns[:1])
         if not features and not keep:
             stated[read[0]] = "key"
-        terms = len(self.model.prefixes.mean) + len(read)
-        for batch in self.table.batches(read, max(1, min(ROWS, BLOCK_VALUES // terms)), types=stated):
+        terms = len(self.model.prefixes.mean)
+        store = np.empty((0, terms))  # of all batches: fresh pages take longer than the arithmetic
+        for batch in self.table.batches(read, max(1, min(ROWS, MAX_VALUES // (terms + len(read)))), types=stated):
+            if len(store) != batch.rows:
+                store = np.empty((batch.rows, terms), order="F")
             try:
-                yield self._answer(batch, features), batch
+                yield self._answer(batch, features, store), batch
             except ValuesError as error:
                 with self._naming_table():
                     for name in features:
@@ -261,8 +267,9 @@ class TableScorer:
         except TableError as error:
             raise TableError(f"{self.table.name}: {error}") from None
 
-    def _answer(self, batch: Batch, features: Sequence[str]) -> TableAnswer:
+    def _answer(self, batch: Batch, features: Sequence[str], store: Float) -> TableAnswer:
         model, prediction = self.model, Prediction(self.model, batch.rows)
+        prediction.store_in(store)
         place = {name: j for j, name in enumerate(features)}
         levels = {
             place[name]: basis
