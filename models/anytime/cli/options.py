@@ -90,7 +90,7 @@ Basis = Annotated[
 MinLevelRows = Annotated[
     str,
     typer.Option(
-        help="Give a level, or a common value of hinges, an indicator if this many sampled rows or more have it: 2 or "
+        help="Require this many sampled rows for the indicator of a level, or of a common value of hinges: 2 or "
         "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
         autocompletion=_candidates("auto"),
     ),

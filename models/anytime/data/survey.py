@@ -23,7 +23,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number
-from anytime.errors import TableError, TrainingError, clipped, suggestion
+from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
@@ -302,10 +302,11 @@ def surveyed(
         sample, dates = with_dates(
             sample, [f for f in free if (basis := given.get(f)) is None or not parsed_basis(basis)[0].by_level]
         )
-        for name in free:
-            if name not in dates and name not in groups.bases:
-                with _collected(unusable, name):
-                    _check_levels(table, name, sample)
+        unstated = [name for name in free if name not in dates and name not in groups.bases]
+        _check_numbers(table, sample, unstated)
+        for name in unstated:
+            with _collected(unusable, name):
+                _check_levels(table, name, sample)
         groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
     groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
@@ -385,6 +386,22 @@ def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
     return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
+def _check_numbers(table: Table, sample: Sample, columns: Many[str]) -> None:
+    """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
+    cells = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
+    foreign = [name for name, cell in cells.items() if cell is not None]
+    if foreign:
+        name, others = foreign[0], foreign[1:]
+        cell = str(cells[name])
+        row = next(row for row, value in _cells(table, name) if value == cell)
+        too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
+        raise TableError(
+            f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
+            f"(counted from 0){table.layout}{too}; expected numbers such as 1234.56: give --decimal and --thousands as "
+            f"the file has them, rewrite them, or state `types: {{{name}: text}}` in the groups file if they are levels"
+        )
+
+
 def _check_levels(table: Table, name: str, sample: Sample) -> None:
     """Raise TableError if the text of a column is mostly dates or numbers, which would become rare levels."""
     values = sample.column(name).values.tolist()
@@ -395,14 +412,6 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
         raise TableError(
             f"column {name!r} holds dates, and {clipped(other, 40)!r}, which is no date in ISO form; expected dates "
             f"such as 2024-05-17 or 2024-05-17T09:30:00Z: fix it, or state `types: {{{name}: text}}` in the groups file"
-        )
-    cell = foreign_number(values)
-    if cell is not None:
-        row = next(row for row, value in _cells(table, name) if value == cell)
-        raise TableError(
-            f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
-            f"(counted from 0){table.layout}; expected numbers such as 1234.56: give --decimal and --thousands as the "
-            f"file has them, rewrite them, or state `types: {{{name}: text}}` in the groups file if they are levels"
         )
     plain = [is_number(value) for value in values]
     if 2 * sum(plain) < len(values) or (all(plain) and _has_levels(sample, name)):
