@@ -131,7 +131,7 @@ def test_a_stream_forgets_by_weight() -> None:
 def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "SAMPLE_ROWS", 100)
     X, y = frame()
-    stream = AnytimeRegressor(basis="hinge:2").partial_fit(X[:60], y[:60])
+    stream = AnytimeRegressor(basis="hinge:2", min_level_rows=10).partial_fit(X[:60], y[:60])
     assert len(stream._stream.parts) == 1
     stream.partial_fit(X[60:120], y[60:120])
     assert not stream._stream.parts
