@@ -5,8 +5,8 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from anytime.evaluation.page.charts import Chart, bar_rows, shown
 from anytime.evaluation.page.document import grid, page, paragraph, table
 from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
 from anytime.families import family_of
+from anytime.features.expansion import Column
 from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
@@ -296,7 +297,14 @@ def _shapes(model: Model) -> str:
     said = f"What each column adds to the {what}{f' of {scores[0]}' if len(scores) == 1 else ''}, the strongest first."
     drawn = [_Drawn.of(shape) for shape in shapes]
     ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))  # one scale: they compare
-    return paragraph(said, "soft") + grid(_shape(shape, scores[:5], ends) for shape in shapes)
+    texts = {column.name: _text_of(column) for column in model.expansion.columns}
+    charts = [chart for shape in shapes for chart in _charts(shape, scores[:5], ends, texts[shape.name])]
+    return paragraph(said, "soft") + grid(charts)
+
+
+def _text_of(column: Column) -> Callable[[float], str]:
+    """Return how a raw number of a column is shown: as in a request, but a date without its time."""
+    return shown if column.reader is None else lambda value: str(column.shown(value)).partition("T")[0]
 
 
 @dataclass(frozen=True)
@@ -336,14 +344,23 @@ class _Drawn:
         return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
 
 
-def _shape(shape: ColumnShape, scores: list[str], ends: tuple[float, float]) -> str:
+def _charts(
+    shape: ColumnShape, scores: list[str], ends: tuple[float, float], text_of: Callable[[float], str]
+) -> Iterator[str]:
+    """Yield the charts of a shape: its line and its levels, such as the months of dates or common values."""
+    yield _shape(shape, scores, ends, text_of)
+    if shape.points and shape.levels:
+        yield _shape(replace(shape, points=(), missing=None), scores, ends, text_of)
+
+
+def _shape(shape: ColumnShape, scores: list[str], ends: tuple[float, float], text_of: Callable[[float], str]) -> str:
     strength = float(np.sqrt(np.mean(np.square(shape.strength))))
     title = clipped(shape.name, 40) if shape.name == shape.group else f"{clipped(shape.name)} ({clipped(shape.group)})"
     caption = f"{title}, ±{strength:.3g}"
     drawn = _Drawn.of(shape)
     if shape.points:
         x = drawn.x
-        chart = Chart(caption, (float(x[0]), float(x[-1])), ends, clipped(shape.name, 40))
+        chart = Chart(caption, (float(x[0]), float(x[-1])), ends, clipped(shape.name, 40), x_shown=text_of)
         for p, name in enumerate(scores):
             chart.line(x, drawn.y[:, p], p % 5, name)
         if shape.missing is not None and len(scores) == 1:
@@ -559,7 +576,7 @@ def _data(model: Model) -> str:
         levels = () if basis is None or basis.levels is None else basis.levels
         held = ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
         if basis is not None and basis.quantiles is not None:
-            held = f"{shown(basis.quantiles[0])} to {shown(basis.quantiles[-1])}"
+            held = " to ".join(map(_text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
         gaps = "marked" if column.indicator else ""
         cells = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
         rows.append(

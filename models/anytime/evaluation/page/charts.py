@@ -6,7 +6,7 @@ A chart is a picture for readers of the page and a title for readers of its text
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import numpy as np
@@ -43,6 +43,7 @@ class Chart:
     x, y : (low, high) of each axis.
     x_label, y_label : names of the axes with their units.
     levels : names along the x axis, at 0, 1, ..., instead of numbers.
+    x_shown : text of a number of the x axis.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Chart:
         x_label: str = "",
         y_label: str = "",
         levels: Sequence[str] | None = None,
+        x_shown: Callable[[float], str] = shown,
     ) -> None:
         self._x, self._y = _widened(*x), _widened(*y)
         self._parts: list[str] = []
@@ -65,7 +67,7 @@ class Chart:
         places = (
             [(float(k), _short(name, 9)) for k, name in enumerate(levels)]
             if levels is not None
-            else [(value, shown(value + 0.0)) for value in ticks(*self._x)]
+            else [(value, x_shown(value + 0.0)) for value in ticks(*self._x)]
         )
         for value, name in places:
             at = self._at(value, 0.0)[0]
@@ -93,7 +95,6 @@ class Chart:
     ) -> None:
         """Draw a line, or stairs that keep each value until the next; missing values interrupt it."""
         path, pen = [], False
-        last = 0.0
         for u, v in zip(np.asarray(x).tolist(), np.asarray(y).tolist(), strict=True):
             if not math.isfinite(v):
                 pen = False
@@ -102,10 +103,9 @@ class Chart:
             if pen and stairs:
                 path.append(f"H{a:.1f}")
             path.append(f"{'L' if pen else 'M'}{a:.1f} {b:.1f}")
-            pen, last = True, b
+            pen = True
         if stairs and pen and path:
             path.append(f"H{WIDTH - RIGHT}")
-        del last
         style = ' stroke-dasharray="5 4"' * dashed
         self._parts.append(f'<path class="line" style="stroke:var(--c{colour})" d="{"".join(path)}"{style}/>')
         if label:
