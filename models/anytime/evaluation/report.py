@@ -329,7 +329,7 @@ class _Drawn:
     @staticmethod
     def of(shape: ColumnShape) -> _Drawn:
         if not shape.points:
-            levels = [(str(each.level), each) for each in sorted(shape.levels, key=lambda each: -each.share)]
+            levels = [(str(each.level), each) for each in sorted(shape.levels, key=_spread, reverse=True)]
             levels = levels[:LEVELS_SHOWN]
             levels += [(name, each) for name, each in (("other", shape.other), ("missing", shape.missing)) if each]
             y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
@@ -342,6 +342,11 @@ class _Drawn:
             low, high = ends if ends[1] > ends[0] else (low, high)
         at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
         return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
+
+
+def _spread(level: Level) -> float:
+    """Return what a level adds to the variance of its column's contribution."""
+    return level.share * float(np.square(level.contribution).sum())
 
 
 def _charts(

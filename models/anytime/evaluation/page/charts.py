@@ -17,6 +17,9 @@ WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
 MAX_LABEL = 26
 
+MAX_LEVEL = 7
+"""Most names along the x axis that stand upright; more are turned."""
+
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about `count` round numbers that span a range, ascending."""
@@ -71,14 +74,18 @@ class Chart:
         )
         for value, name in places:
             at = self._at(value, 0.0)[0]
-            self._parts.append(
-                f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(name)}</text>'
-            )
+            below = HEIGHT - BOTTOM + 16
+            place = f'x="{at:.1f}" y="{below}" text-anchor="middle"'
+            if len(places) > MAX_LEVEL:
+                place = (
+                    f'x="{at + 6:.1f}" y="{below - 2}" text-anchor="end" transform="rotate(-35 {at + 6:.1f} {below})"'
+                )
+            self._parts.append(f"<text {place}>{escape(name)}</text>")
         bottom = HEIGHT - BOTTOM
         self._parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
         middle = (LEFT + WIDTH - RIGHT) / 2
         self._parts.append(
-            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label * (len(places) <= MAX_LEVEL))}</text>'
         )
         turned = f"translate(12 {(TOP + bottom) / 2}) rotate(-90)"
         self._parts.append(f'<text class="label" transform="{turned}" text-anchor="middle">{escape(y_label)}</text>')
