@@ -63,8 +63,8 @@ def test_constant_products_do_not_count_as_informative(capsys: Capture) -> None:
     model, out = load("m.safetensors"), capsys.readouterr().out
     constant = model.terms.features.index("a1=z * b0=y")
     assert model.prefixes.mean[constant] == 0.0
-    # a0, c0 and three levels of each of a1 and b0; the others determine the last level
-    assert "4 columns, 8 terms: 6 informative, 0 constant, 2 collinear with others" in out
+    # a0, c0 and three levels of each of a1 and b0; last levels, which the others determine, are not listed
+    assert "4 columns, 8 terms: 8 informative, 0 constant, 0 collinear with others" in out
     assert "pairs: 'a1 * b0' (4 terms)" in out
 
 

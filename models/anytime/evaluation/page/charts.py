@@ -84,8 +84,9 @@ class Chart:
         bottom = HEIGHT - BOTTOM
         self._parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
         middle = (LEFT + WIDTH - RIGHT) / 2
+        name = x_label if len(places) <= MAX_LEVEL else ""  # turned names take its place
         self._parts.append(
-            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label * (len(places) <= MAX_LEVEL))}</text>'
+            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(name)}</text>'
         )
         turned = f"translate(12 {(TOP + bottom) / 2}) rotate(-90)"
         self._parts.append(f'<text class="label" transform="{turned}" text-anchor="middle">{escape(y_label)}</text>')
