@@ -10,8 +10,11 @@ import schemathesis
 
 __all__ = ["before_call", "filter_case", "messagepack"]
 
-SHORT = 1e-3
-"""A budget or deadline under this may be over before the body is read."""
+LEAST_BUDGET = 1e-3
+LEAST_MS = 100.0
+"""A budget or a deadline under these may be over before the body is read."""
+
+UNITS_MS = {"H": 3.6e6, "M": 6e4, "S": 1e3, "m": 1.0, "u": 1e-3, "n": 1e-6, "": 1.0}
 
 
 @schemathesis.hook
@@ -29,16 +32,16 @@ def filter_case(_context: Any, case: Any) -> bool:
 def before_call(_context: Any, case: Any, _options: Any) -> None:
     """Have something to wait for where there is a body: an answer at once would not look at the mistakes in it."""
     if case.method.upper() == "POST":
-        _last(case.query, "budget", 1_000)
-        _last(case.query, "deadline_ms", 250)
-        _last(case.headers, "Request-Timeout-Ms", "250")
-        _last(case.headers, "grpc-timeout", "250m")
+        _last(case.query, "budget", LEAST_BUDGET, 1_000)
+        _last(case.query, "deadline_ms", LEAST_MS, 250)
+        _last(case.headers, "Request-Timeout-Ms", LEAST_MS, "250")
+        _last(case.headers, "grpc-timeout", LEAST_MS, "250m")
 
 
-def _last(told: Any, name: str, longer: Any) -> None:
-    """Make of nothing, or as good as nothing, something longer."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)[HMSmun]?", str((told or {}).get(name)))
-    if found and float(found[1]) < SHORT:
+def _last(told: Any, name: str, least: float, longer: Any) -> None:
+    """Make of less than the least, a number with or without a unit of time, something longer."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)([HMSmun]?)", str((told or {}).get(name)))
+    if found and float(found[1]) * UNITS_MS[found[2]] < least:
         told[name] = longer
 
 
