@@ -1,4 +1,4 @@
-"""Models of which one aspect is large: columns, classes, groups, categories."""
+"""Models with one large aspect: columns, classes, groups, categories."""
 
 from __future__ import annotations
 

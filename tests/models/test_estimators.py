@@ -688,7 +688,7 @@ def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
     with pytest.warns(AnytimeWarning, match="class 'once' is in one row"):
         binary = AnytimeClassifier(GROUPS).fit(X, once)
     assert binary.fit_.measured is not None
-    # The deviance of the base rate on held-out rows, of which none is 'once', which every fold's rate counts.
+    # The deviance of the base rate on held-out rows: none is 'once', which every fold's rate counts.
     rows = len(X)
     expected = [-2 * np.log(1 - 1 / (rows - held)) for held in (15.0, 16.0)]
     for found in binary.fit_.measured.folds[:, 0]:

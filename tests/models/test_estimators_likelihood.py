@@ -485,7 +485,7 @@ BAD: list[Any] = [
     pytest.param("n", ["--family", "gaussian", "--task", "count"], ["gaussian", "poisson"], id="gaussian for counts"),
     pytest.param("n", ["--target", "grade", "--family", "poisson"], ["2 targets"], id="several counts"),
     pytest.param("kind", ["--target", "grade", "--family", "binomial"], ["'kind'", "text"], id="several classes"),
-    pytest.param("n", ["--family", "beta"], ["--family is 'beta'", "poisson"], id="a family that is none"),
+    pytest.param("n", ["--family", "beta"], ["--family is 'beta'", "poisson"], id="no family"),
 ]
 
 

@@ -38,11 +38,11 @@ def before_call(_context: Any, case: Any, _options: Any) -> None:
         _last(case.headers, "grpc-timeout", LEAST_MS, "250m")
 
 
-def _last(told: Any, name: str, least: float, longer: Any) -> None:
+def _last(given: Any, name: str, least: float, longer: Any) -> None:
     """Make of less than the least, a number with or without a unit of time, something longer."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)([HMSmun]?)", str((told or {}).get(name)))
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)([HMSmun]?)", str((given or {}).get(name)))
     if found and float(found[1]) * UNITS_MS[found[2]] < least:
-        told[name] = longer
+        given[name] = longer
 
 
 @schemathesis.deserializer("application/msgpack")

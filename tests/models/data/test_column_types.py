@@ -261,7 +261,7 @@ def test_rare_levels_are_named_with_their_rows_and_a_column_of_rare_levels_is_le
     with pytest.warns(AnytimeWarning, match=r"'key' has no level that 10 rows share \(60 levels, 60 rows\)"):
         fitted = AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0))
     assert set(fitted.sequence_) == {"z", "few"}
-    frame.loc[::3, "key"] = None  # that it is missing tells something
+    frame.loc[::3, "key"] = None  # a gap says something too
     assert set(AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0)).sequence_) == {"z", "few", "key"}
 
 

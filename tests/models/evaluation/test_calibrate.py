@@ -364,9 +364,9 @@ def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str
             assert [answer.prediction_set for answer in answers] == [list(compress(classes, row)) for row in enough]
             assert {answer.interval for answer in answers} == {None}
             continue
-        told = family_of(model.manifest.family).mean(scores)
-        half = threshold * (np.sqrt(told) if name == "count" else p.response_scale)
-        ends = np.stack([told - half, told + half], axis=-1)
+        means = family_of(model.manifest.family).mean(scores)
+        half = threshold * (np.sqrt(means) if name == "count" else p.response_scale)
+        ends = np.stack([means - half, means + half], axis=-1)
         ends = np.maximum(ends, 0.0) if name == "count" else ends
         expected = ends if name == "vector" else ends[:, 0]
         assert np.array([answer.interval for answer in answers]) == pytest.approx(expected, rel=1e-9, abs=1e-7)

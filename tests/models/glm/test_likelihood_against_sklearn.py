@@ -130,8 +130,8 @@ def test_on_sparse_tables(family: Family, layout: Any) -> None:
     X = np.where(np.abs(X) > 0.8, X, 0.0)
     estimator = fitted(family, layout(X), y, alpha=1e-4)
     check_every_prefix(estimator, family, X, y)
-    told = estimator.predict_proba if family not in OF_NUMBERS else estimator.predict
-    np.testing.assert_allclose(told(layout(X)), told(X), rtol=1e-12)
+    predict = estimator.predict_proba if family not in OF_NUMBERS else estimator.predict
+    np.testing.assert_allclose(predict(layout(X)), predict(X), rtol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -167,10 +167,10 @@ def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost
             events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
             events.append(Event(budget=budget))
             lines = [f"add {places.index(each.group)} {' '.join(map(repr, each.values))}" for each in events[:-1]]
-            (told,) = (line for line in printed(ask, ["begin", *lines, f"answer {budget!r}"]) if " " in line)
+            (answered,) = (line for line in printed(ask, ["begin", *lines, f"answer {budget!r}"]) if " " in line)
             ((prefix, outputs),) = read(exported, events)
-            assert prefix == answer.prefix == int(told.split()[0])
-            for found in (outputs, list(map(float, told.split()[1:]))):
+            assert prefix == answer.prefix == int(answered.split()[0])
+            for found in (outputs, list(map(float, answered.split()[1:]))):
                 np.testing.assert_allclose(found, expected[i], rtol=1e-9, atol=1e-9)
 
 

@@ -183,10 +183,10 @@ def test_a_scored_table_answers_as_the_server(service: Running, case: str) -> No
         for column, value in zip(MODEL.places[name].features, values, strict=True)
     }
     answer = LoadedModel.of(MODEL).answer([row], policy="prefix")
-    told = by_post(JSON, unchanged)(service, CASES[case])
-    np.testing.assert_allclose(answer.prediction[0], told["prediction"], rtol=1e-9, atol=1e-9)
-    assert {*answer.imputed, *answer.clamped} == {*told["imputed"], *told["clamped"]}
-    assert (list(answer.groups), list(answer.missing)) == (told["groups"], told["missing"])
+    posted = by_post(JSON, unchanged)(service, CASES[case])
+    np.testing.assert_allclose(answer.prediction[0], posted["prediction"], rtol=1e-9, atol=1e-9)
+    assert {*answer.imputed, *answer.clamped} == {*posted["imputed"], *posted["clamped"]}
+    assert (list(answer.groups), list(answer.missing)) == (posted["groups"], posted["missing"])
 
 
 WRONG: list[tuple[str, list[Any], str]] = [

@@ -36,7 +36,7 @@ REQUIRED = {"name", "fits", *Basis.__abstractmethods__}
 
 @dataclass(frozen=True)
 class Saturated(Basis):
-    """Terms x and x / (|x| + width), of which the width is the median size of the values."""
+    """Terms x and x / (|x| + width); the width is the median size of the values."""
 
     name: ClassVar[str] = "saturated"
     fits: ClassVar[frozenset[Kind]] = NUMERIC

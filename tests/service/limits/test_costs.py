@@ -110,7 +110,7 @@ def test_a_key_is_found_by_its_hash_with_its_widest_scope() -> None:
 
 
 def literal_usable(prediction: Prediction, budget: float) -> frozenset[str]:
-    """Groups in sequence order, whose joint cost is added up anew for each."""
+    """Groups in sequence order, whose joint cost is added up again for each."""
     groups, selected, paid = prediction.model.groups, set[str](), set[int]()
     for name in prediction.received:
         index = groups.position(name)
