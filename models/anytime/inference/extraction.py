@@ -77,6 +77,8 @@ class Extraction:
         the others continue.
     workers : maximum number of workers that compute this extraction at the same time.
     ended : called when the last worker has left, in its thread.
+    read_by : time by which results must have arrived, unless the extraction ends earlier; workers may keep them back
+        until shortly before.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Extraction:
         in_order: bool = True,
         workers: int = 1,
         ended: Callable[[], object] | None = None,
+        read_by: float = -math.inf,
     ) -> None:
         self.tasks = tuple(tasks)
         self.original = x
@@ -95,6 +98,7 @@ class Extraction:
         self.x = x
         self.in_order = in_order
         self.workers = min(workers, max(len(self.tasks), 1))
+        self.read_by = read_by
         self.results: dict[str, Any] = {}
         """Results of groups without features."""
         self.running: dict[str, float] = {}

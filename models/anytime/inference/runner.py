@@ -318,7 +318,10 @@ class Runner(Generic[Answers]):
         )
         # The next group of one model may not fit, and that of another may.
         in_order = prefix and not self._several
-        run.extraction = Extraction(tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run)
+        read_by = -math.inf if self._time_limits else until
+        run.extraction = Extraction(
+            tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run, read_by=read_by
+        )
         run.extraction.results.update(results)
         if tasks:
             self._workers.start(run.extraction)

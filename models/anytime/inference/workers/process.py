@@ -3,8 +3,12 @@
 The process and the parent's thread that owns the other end of its pipe send
 
     parent -> child    extractors, then each `_Job`, the descriptor of new shared memory, and b"written"
-    child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals, the last
-                       of a job with `END` or `KEPT`
+    child -> parent    None and a clock reading (ready) or the error, then packed arrivals, and `END` or `KEPT`
+                       after the last of a job
+    child -> parent    on a second pipe, the bell: one message a job, at its end or as soon as the parent must read
+
+A parent that has time does not wait for arrivals but for the bell: a message that wakes a thread costs both sides
+.1 ms, and one that stays in the pipe a tenth of that.
 
 All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost. Large arrays of an input
 do not travel through the pipe: the parent copies them into anonymous shared memory, which ends with its last process,
@@ -68,8 +72,11 @@ arrays caused page faults: optical flow of 640 x 480 took a quarter longer than 
 END, KEPT = b"", b"kept"
 """The end of a job; with `KEPT`, the memory of its input is still in use."""
 
-HELD_S = 1e-3
-"""How long the child may hold an arrival back, to send it with the next ones: a message costs both sides .1 ms."""
+READING_S = 3e-4
+"""How long before a time the parent begins to read what must have been added by then."""
+
+UNREAD = 1 << 16
+"""Bytes of messages that the parent may leave in the pipe; a pipe has more, and the child waits while it is full."""
 
 _SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
 
@@ -226,7 +233,7 @@ def _unpicklable(what: str, error: Exception, remedy: str = "") -> ExtractorErro
     return ExtractorError(f"{what} is not picklable for a process ({summary(error)}); {remedy}use worker='thread'")
 
 
-def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
+def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlong) -> None:
     """Run the child: compute jobs until the other end of the pipe is closed."""
     # Ctrl-C reaches every process of a terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -237,7 +244,7 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
         pipe.send_bytes(packed((summary(error), 0.0)))
         return
     pipe.send_bytes(packed((None, time.perf_counter())))
-    memory, outbox, x = _SharedMemory(), _Outbox(pipe), None
+    memory, outbox, x = _SharedMemory(), _Outbox(pipe, bell), None
     # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
     with single_blas_thread(), suppress(EOFError, OSError):
         while True:
@@ -254,7 +261,7 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
                 _compute(outbox, extractors, job, x, stop)
             if memory.received.spans:
                 x = None
-            outbox.send(KEPT if memory.in_use() else END)
+            outbox.end(KEPT if memory.in_use() else END)
 
 
 def _compute(
@@ -263,49 +270,43 @@ def _compute(
     silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
     if stop.value >= job.number:
         return
-    results = dict(job.results)
-    outbox.before(job.tasks[0])
-    arrivals = computed(job.tasks, extractors, x, results, job.skipped, in_order=job.in_order)
-    for arrival, following in zip(arrivals, [*job.tasks[1:], None], strict=False):
+    for arrival in computed(job.tasks, extractors, x, dict(job.results), job.skipped, in_order=job.in_order):
         outbox.add(arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
-        if following is not None:
-            outbox.before(following)
 
 
 class _Outbox:
-    """Arrivals that the child holds back for a moment, so that those of quick groups travel in one message."""
+    """The child's way to the parent."""
 
-    def __init__(self, pipe: Connection[Any, Any]) -> None:
+    def __init__(self, pipe: Connection[Any, Any], bell: Connection[Any, Any]) -> None:
         self._pipe = pipe
-        self._held: list[bytes] = []
-        self._since = 0.0
-        self._took: dict[str, float] = {}
-        """Recent largest duration of each group, in seconds."""
+        self._bell = bell
+        self._rung = False
+        self._unread = 0
 
     def add(self, arrival: Arrival, *, without_values: bool = False) -> None:
-        if not self._held:
-            self._since = time.perf_counter()
+        """Send an arrival; ring if it is an error, or before the pipe is full."""
         group, took_ms = arrival.group, arrival.took_ms
-        self._took[group] = max(took_ms / 1e3, 0.9 * self._took.get(group, 0.0))
         values = None if without_values else arrival.values
         try:
             message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
         except Exception as error:  # pickling foreign values may raise anything
             message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
-        self._held.append(message)
+        self._unread += len(message)
+        if arrival.error is not None or self._unread > UNREAD:
+            self._ring()
+        self._pipe.send_bytes(message)
 
-    def before(self, task: Task) -> None:
-        """Send what is held, unless this group is quick enough for it to wait, and has time to spare."""
-        now = time.perf_counter()
-        ends = now + self._took.get(task.group, HELD_S)
-        if self._held and (ends > self._since + HELD_S or now > task.start_by - HELD_S):
-            self.send()
+    def end(self, message: bytes) -> None:
+        self._pipe.send_bytes(message)
+        self._ring()
+        self._rung, self._unread = False, 0
 
-    def send(self, *end: bytes) -> None:
-        self._pipe.send_bytes(packed([*self._held, *end]))
-        self._held = []
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self._bell.send_bytes(b"")
 
 
 class WorkerLostError(Exception):
@@ -363,14 +364,18 @@ class ProcessWorker:
         # No lock around the value: one side writes, the other reads, and eight aligned bytes are written at once.
         self._stop = context.RawValue(c_longlong, 0)
         self._pipe, child_end = context.Pipe()
-        self._arriving = _poller(self._pipe)
-        self._process = context.Process(target=serve, args=(child_end, self._stop), name="anytime-worker", daemon=True)
+        self._bell, child_bell = context.Pipe(duplex=False)
+        self._arriving, self._ringing = _poller(self._pipe), _poller(self._bell)
+        self._rung = False
+        arguments = child_end, child_bell, self._stop
+        self._process = context.Process(target=serve, args=arguments, name="anytime-worker", daemon=True)
         _processes.add(self._process)
         try:
             try:
                 self._process.start()
             finally:
                 child_end.close()
+                child_bell.close()
             self._prepare(extractors)
         except BaseException:
             self.close()
@@ -409,7 +414,7 @@ class ProcessWorker:
         stays busy too long after a cancellation, and the caller must close it.
         """
         self._job += 1
-        self._forwarding = False
+        self._forwarding = self._rung = False
         if extraction.cancelled:  # `stop` may have seen the number before
             return
         self._computing = True
@@ -417,19 +422,15 @@ class ProcessWorker:
         extraction.starting(waiting[0].group)
         try:
             self._send_job(extraction, tasks)
-            ended = False
-            while not ended:
-                for message in self._receive(extraction, waiting):
-                    if message in (END, KEPT):
-                        ended = True
-                        if message == KEPT:
-                            self._memory.forget()
-                        break
-                    arrival = _unpacked(message, waiting.popleft().group)
-                    if waiting and not (arrival.skipped and extraction.in_order):
-                        extraction.starting(waiting[0].group)
-                    extraction.put(arrival)
+            while (message := self._receive(extraction, waiting)) not in (END, KEPT):
+                arrival = _unpacked(message, waiting.popleft().group)
+                if waiting and not (arrival.skipped and extraction.in_order):
+                    extraction.starting(waiting[0].group)
+                extraction.put(arrival)
                 self._forwarding = False
+            if message == KEPT:
+                self._memory.forget()
+            self._bell.recv_bytes()
         except (EOFError, OSError) as error:
             reason = f"the worker process ended ({self._ending() or summary(error)})"
             if waiting:
@@ -452,17 +453,24 @@ class ProcessWorker:
         if sent is not None:
             self._memory.send(extraction.x, sent, self._pipe)
 
-    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> list[bytes]:
-        """Return the next message: packed arrivals of the first tasks that wait; at the end `END` or `KEPT`."""
-        while not self._arriving(TICK_SECONDS):
+    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> bytes:
+        """Return the next message: a packed arrival of the first task that waits; at the end `END` or `KEPT`."""
+        while not self._may_read(extraction):
             since = extraction.cancelled_at
             if since is not None and time.perf_counter() - since > self._kill_after:
                 why = f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled"
                 extraction.put(Arrival(waiting[0].group, error=why, killed=True))
                 raise WorkerLostError(why)
         self._forwarding = True
-        messages: list[bytes] = self._pipe.recv()
-        return messages
+        return self._pipe.recv_bytes()
+
+    def _may_read(self, extraction: Extraction) -> bool:
+        """Wait for a moment; return whether there is a message that must be read now."""
+        sleep_s = min(extraction.read_by - READING_S - time.perf_counter(), TICK_SECONDS)
+        if sleep_s >= 1e-3 and not self._rung:  # poll(2) waits for whole milliseconds
+            self._rung = self._ringing(1e-3 * int(sleep_s * 1e3))
+            return False
+        return self._arriving(TICK_SECONDS)
 
     def stop(self) -> None:
         self._stop.value = self._job
@@ -491,6 +499,7 @@ class ProcessWorker:
                 return
             self._closed = True
         self._pipe.close()
+        self._bell.close()
         self._memory.forget()
         if self._process.pid is None:  # it was never started
             return
