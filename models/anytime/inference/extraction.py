@@ -197,7 +197,7 @@ class Extraction:
             self._left = [*tasks, *self._left]
 
     def close(self) -> None:
-        """Cancel an extraction whose workers end; later arrivals are dropped."""
+        """Cancel an extraction whose workers end; later failures are dropped."""
         self._closed = True
         self.cancel()
 
@@ -216,7 +216,7 @@ class Extraction:
                 self.in_order = False
             elif arrival.group in self._shared and self.workers > 1:  # one worker keeps its results to itself
                 self.results[arrival.group] = arrival.values
-            if self._closed or not self._receive(arrival):
+            if (self._closed and arrival.error is not None) or not self._receive(arrival):
                 self.cancel()
         if self.workers > 1 or not goes_on:
             with self._changed:

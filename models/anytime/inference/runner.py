@@ -282,8 +282,8 @@ class Runner(Generic[Answers]):
         until = deadline - early_ms(margin_ms, seconds * 1e3) / 1e3
         left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
         run.left_out = {name: why for name, why in left_out.items() if name not in run.has}
-        self._start(run, steps, x, until)
         try:
+            self._start(run, steps, x, until)
             waited = self._wait(run, until)
             answers = run.answers(waited=waited)
         finally:
@@ -324,7 +324,7 @@ class Runner(Generic[Answers]):
         )
         run.extraction.results.update(results)
         if tasks:
-            self._workers.start(run.extraction)
+            self._workers.start(run.extraction, read_by if self._workers_per_run == 1 else -math.inf)
 
     def _wait(self, run: _Run, until: float) -> bool:
         """Wait for the groups until a time; return whether it was reached."""

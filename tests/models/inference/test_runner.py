@@ -9,6 +9,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -892,24 +893,30 @@ def test_an_input_that_an_extractor_keeps_gets_new_memory_once(extractor: Callab
 
 
 @pytest.mark.parametrize(
-    ("task", "sent"),
-    [(Task("quick"), 0), (Task("unknown"), 1), (Task("slow"), 1), (Task("quick", start_by=0.0), 1)],
-    ids=["a quick one", "an unknown one", "a slow one", "the last one in time"],
+    ("arrivals", "rings"),
+    [
+        ([Arrival("a", [1.0])], False),
+        ([Arrival("a", error="it failed")], True),
+        ([Arrival("a", np.zeros(process.UNREAD // 8 + 1))], True),
+        ([Arrival("a", np.zeros(process.UNREAD // 24))] * 4, True),
+    ],
+    ids=["values", "a failure", "much", "much in parts"],
 )
-def test_a_process_holds_arrivals_back_only_while_quick_groups_with_time_to_spare_follow(
-    task: Task, sent: int, monkeypatch: pytest.MonkeyPatch
+def test_a_process_rings_once_at_the_end_or_as_soon_as_its_parent_must_read(
+    arrivals: list[Arrival], rings: bool
 ) -> None:
-    monkeypatch.setattr(process, "HELD_S", 60.0)
-    ours, theirs = Pipe()
-    with ours, theirs:
-        outbox = process._Outbox(theirs)
-        outbox.add(Arrival("quick", [1.0], took_ms=0.1))
-        outbox.add(Arrival("slow", [1.0], took_ms=1e6))
-        outbox.before(task)
-        outbox.send(process.END)
-        messages = [ours.recv() for _ in range(sent + 1)]
-    assert [len(message) for message in messages] == ([2, 1] if sent else [3])
-    assert messages[-1][-1] == process.END
+    (ours, theirs), (heard, bell) = Pipe(), Pipe(duplex=False)
+    with ours, theirs, heard, bell:
+        outbox = process._Outbox(theirs, bell)
+        for _ in range(2):
+            for arrival in arrivals:
+                outbox.add(arrival)
+            assert heard.poll() == rings
+            outbox.end(process.END)
+            assert [heard.recv_bytes(), heard.poll()] == [b"", False]
+            messages = [ours.recv_bytes() for _ in range(len(arrivals) + 1)]
+            assert [pickle.loads(message)[0] for message in messages[:-1]] == ["a"] * len(arrivals)
+            assert messages[-1] == process.END
 
 
 def test_the_example_is_computed_in_advance() -> None:

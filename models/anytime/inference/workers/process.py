@@ -20,6 +20,7 @@ reports it at the end of the job, the parent writes its next input to new memory
 
 from __future__ import annotations
 
+import math
 import mmap
 import multiprocessing
 import multiprocessing.process
@@ -74,6 +75,9 @@ END, KEPT = b"", b"kept"
 
 READING_S = 3e-4
 """How long before a time the parent begins to read what must have been added by then."""
+
+FD_SETSIZE = 1024
+"""Descriptors from this number on are beyond what select(2) accepts."""
 
 UNREAD = 1 << 16
 """Bytes of messages that the parent may leave in the pipe; a pipe has more, and the child waits while it is full."""
@@ -202,9 +206,12 @@ def _poller(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
     """Return a function that waits for a message, at most so many seconds; `Connection.poll` takes 15 us more."""
     if not hasattr(select, "poll"):  # Windows
         return pipe.poll
+    number = pipe.fileno()
+    if number < FD_SETSIZE:
+        return lambda seconds: bool(select.select([number], (), (), seconds)[0])
     poll = select.poll()
-    poll.register(pipe.fileno(), select.POLLIN)
-    return lambda seconds: bool(poll.poll(seconds * 1e3))
+    poll.register(number, select.POLLIN)
+    return lambda seconds: bool(poll.poll(int(seconds * 1e3)))  # whole milliseconds: it returns early, not late
 
 
 def _socket(pipe: Connection[Any, Any]) -> socket.socket:
@@ -354,7 +361,6 @@ class ProcessWorker:
         self._kill_after = patience_ms / 1e3
         self._job = 0
         self._forwarding = False
-        self._computing = False
         self._latest: Callable[[], Extraction | None] = lambda: None
         self._clock_offset = 0.0
         self._lock = Lock()
@@ -366,7 +372,10 @@ class ProcessWorker:
         self._pipe, child_end = context.Pipe()
         self._bell, child_bell = context.Pipe(duplex=False)
         self._arriving, self._ringing = _poller(self._pipe), _poller(self._bell)
-        self._rung = False
+        self._rung = self.busy = False
+        self._tasks: Sequence[Task] = ()
+        self._waiting = deque[Task]()
+        self._broken: OSError | None = None
         arguments = child_end, child_bell, self._stop
         self._process = context.Process(target=serve, args=arguments, name="anytime-worker", daemon=True)
         _processes.add(self._process)
@@ -408,36 +417,54 @@ class ProcessWorker:
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
-        """Send a job and put each arriving group.
+        """Send a job and put each arriving group; raise as `collect`."""
+        self.begin(extraction, tasks)
+        self.collect(extraction)
 
-        Raises WorkerLostError if the process died, and the group that it was computing has been put as failed; or if it
-        stays busy too long after a cancellation, and the caller must close it.
-        """
+    def begin(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
+        """Send a job, some tasks of an extraction; `collect` follows, and reports what fails."""
         self._job += 1
         self._forwarding = self._rung = False
-        if extraction.cancelled:  # `stop` may have seen the number before
-            return
-        self._computing = True
-        waiting = deque(tasks)
-        extraction.starting(waiting[0].group)
+        self._tasks, self._waiting, self._broken = tasks, deque(tasks), None
+        self.busy = not extraction.cancelled  # else `stop` may have seen the number before
+        if self.busy:
+            extraction.starting(tasks[0].group)
+            try:
+                self._send_job(extraction, tasks)
+            except Exception as error:  # the process may have ended, or pickling failed
+                self._broken = OSError(summary(error))
+
+    def collect(self, extraction: Extraction, until: float = math.inf) -> bool:
+        """Put each arriving group of the job; return whether it has ended.
+
+        False if it goes on at the time `until`, or needs the attention of the thread that calls `compute`. Without
+        such a time, raise WorkerLostError if the process died, and the group that it was computing has been put as
+        failed; or if it stays busy too long after a cancellation, and the caller must close it.
+        """
+        waiting = self._waiting
         try:
-            self._send_job(extraction, tasks)
-            while (message := self._receive(extraction, waiting)) not in (END, KEPT):
-                arrival = _unpacked(message, waiting.popleft().group)
-                if waiting and not (arrival.skipped and extraction.in_order):
-                    extraction.starting(waiting[0].group)
-                extraction.put(arrival)
+            while self.busy:
+                if (message := self._receive(extraction, until)) is None:
+                    return False
+                if message in (END, KEPT):
+                    if message == KEPT:
+                        self._memory.forget()
+                    self._bell.recv_bytes()
+                    self.busy = False
+                else:
+                    arrival = _unpacked(message, waiting.popleft().group)
+                    if waiting and not (arrival.skipped and extraction.in_order):
+                        extraction.starting(waiting[0].group)
+                    extraction.put(arrival)
                 self._forwarding = False
-            if message == KEPT:
-                self._memory.forget()
-            self._bell.recv_bytes()
         except (EOFError, OSError) as error:
+            if until < math.inf:
+                return False
             reason = f"the worker process ended ({self._ending() or summary(error)})"
             if waiting:
                 extraction.put(Arrival(waiting.popleft().group, error=reason))
-            raise WorkerLostError(reason, _with_shared(tasks, waiting)) from None
-        finally:
-            self._computing = False
+            raise WorkerLostError(reason, _with_shared(self._tasks, waiting)) from None
+        return True
 
     def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
         sent = None
@@ -453,31 +480,38 @@ class ProcessWorker:
         if sent is not None:
             self._memory.send(extraction.x, sent, self._pipe)
 
-    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> bytes:
-        """Return the next message: a packed arrival of the first task that waits; at the end `END` or `KEPT`."""
-        while not self._may_read(extraction):
-            since = extraction.cancelled_at
-            if since is not None and time.perf_counter() - since > self._kill_after:
-                why = f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled"
-                extraction.put(Arrival(waiting[0].group, error=why, killed=True))
-                raise WorkerLostError(why)
-        self._forwarding = True
-        return self._pipe.recv_bytes()
+    def _receive(self, extraction: Extraction, until: float) -> bytes | None:
+        """Return the next message: a packed arrival of the first task that waits; at the end `END` or `KEPT`.
 
-    def _may_read(self, extraction: Extraction) -> bool:
-        """Wait for a moment; return whether there is a message that must be read now."""
-        sleep_s = min(extraction.read_by - READING_S - time.perf_counter(), TICK_SECONDS)
-        if sleep_s >= 1e-3 and not self._rung:  # poll(2) waits for whole milliseconds
-            self._rung = self._ringing(1e-3 * int(sleep_s * 1e3))
-            return False
-        return self._arriving(TICK_SECONDS)
+        None at the time `until`, and if there is one, as soon as the extraction is finished.
+        """
+        if self._broken is not None:
+            raise self._broken
+        while True:
+            now, arriving = time.perf_counter(), self._arriving
+            over = until < math.inf and (now >= until or extraction.finished)
+            wait_s = 0.0 if over else min(until - now, TICK_SECONDS)
+            quiet_s = 0.0 if over or self._rung else extraction.read_by - READING_S - now
+            if quiet_s > 0:
+                wait_s, arriving = min(wait_s, quiet_s), self._ringing
+            if arriving(wait_s):
+                if quiet_s <= 0:
+                    self._forwarding = True
+                    return self._pipe.recv_bytes()
+                self._rung = True
+            elif over:
+                return None
+            elif until == math.inf and now - (extraction.cancelled_at or now) > self._kill_after:
+                why = f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled"
+                extraction.put(Arrival(self._waiting[0].group, error=why, killed=True))
+                raise WorkerLostError(why)
 
     def stop(self) -> None:
         self._stop.value = self._job
 
     def pending(self) -> bool:
         # The order matters: the flag is set before a message leaves the pipe and cleared after its group is put.
-        return self._computing and (self._pipe.poll() or self._forwarding)
+        return self.busy and (self._pipe.poll() or self._forwarding)
 
     def _ending(self) -> str | None:
         self._process.join(END_SECONDS)
