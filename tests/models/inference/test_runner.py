@@ -52,6 +52,7 @@ from models.inference.extracting import (
     keeping,
     leaving,
     meeting,
+    much,
     noting,
     noughts,
     process_of,
@@ -667,6 +668,64 @@ def test_waiting_for_an_extraction_continues_after_a_pause() -> None:
         assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["a", "b"]
     assert extraction.finished
+
+
+@pytest.mark.parametrize(
+    ("own", "arrived", "ended"),
+    [
+        ({}, ["a", "b", "c"], True),
+        ({"a": much}, ["a", "b", "c"], True),
+        ({"b": raising}, ["a", "b", "c"], True),
+        ({"b": hanging}, ["a"], False),
+        ({"a": much, "b": hanging}, ["a"], False),
+        ({"b": dying}, ["a", "b", "c"], True),
+    ],
+    ids=["quick", "large", "failing", "hanging", "large and hanging", "dying"],
+)
+def test_a_caller_receives_from_a_process_itself_until_its_time(
+    own: dict[str, Any], arrived: list[str], ended: bool
+) -> None:
+    with Workers(extractors(**own), "process", max_workers=1, patience_ms=0.0) as workers:
+        for _ in range(2):
+            extraction, arrivals = collected("a", "b", "c")
+            seconds = LONG_MS / 1e3 if ended else 1.0
+            extraction.read_by = time.perf_counter() + seconds
+            workers.start(extraction, extraction.read_by)
+            late_s = extraction.wait(time.perf_counter() + (seconds if ended else 0.0))
+            assert (late_s is None) == ended
+            assert [arrival.group for arrival in arrivals] == arrived
+            extraction.cancel()
+            assert eventually(lambda: workers._serving == {} and bool(workers._idle)), "it serves the next caller"
+
+
+def test_callers_at_the_same_time_share_the_processes() -> None:
+    with Workers(extractors(b=briefly_slow), "process", max_workers=2) as workers:
+        each = [collected("a", "b", "c") for _ in range(6)]
+        until = time.perf_counter() + LONG_MS / 1e3
+        threads = [threading.Thread(target=workers.start, args=(extraction, until)) for extraction, _ in each]
+        for thread in threads:
+            thread.start()
+        assert [extraction.wait(until) for extraction, _ in each] == [None] * 6
+        for thread in threads:
+            thread.join()
+        assert eventually(lambda: len(workers._idle) == 2)
+    assert [[arrival.group for arrival in arrivals] for _, arrivals in each] == [["a", "b", "c"]] * 6
+
+
+def test_an_interrupted_caller_leaves_a_process_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Workers(extractors(), "process", max_workers=1) as workers:
+        with monkeypatch.context() as patch:
+            patch.setattr(process.ProcessWorker, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                workers.start(collected("a")[0], time.perf_counter() + LONG_MS / 1e3)
+        extraction, arrivals = collected("a", "b")
+        assert eventually(lambda: bool(workers._idle))
+        workers.start(extraction, time.perf_counter() + LONG_MS / 1e3)
+        assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
+    assert [(arrival.group, arrival.error) for arrival in arrivals] == [("a", None), ("b", None)]
 
 
 @pytest.mark.parametrize("worker", WORKERS)

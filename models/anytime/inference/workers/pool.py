@@ -167,7 +167,7 @@ class Workers:
                 raise ExtractorError("these workers are closed; create new ones")
             if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.finished)
-            if until > -math.inf and self._idle and isinstance(worker := self._idle[-1][0], ProcessWorker):
+            if math.isfinite(until) and self._idle and isinstance(worker := self._idle[-1][0], ProcessWorker):
                 _, woken = self._idle.pop()
                 self._serving[worker] = extraction
             else:
