@@ -52,10 +52,10 @@ _Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
 class Stream:
     """ASGI application of the WebSocket route."""
 
-    def __init__(self, handler: PredictionService) -> None:
-        self.handler = handler
+    def __init__(self, service: PredictionService) -> None:
+        self.service = service
         self.connections: set[_Connection] = set()
-        problem, name = problem_of(handler.overloaded()), "\x00"
+        problem, name = problem_of(service.overloaded()), "\x00"
         self._refusals: _Refusals = {
             form.name: form.encode(ErrorFrame(name, problem)).split(form.encode(name)) for form in (JSON, MSGPACK)
         }
@@ -68,14 +68,14 @@ class Stream:
             error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
         elif scope["query_string"]:
             error = FieldError("query", "the stream has no query parameters; send the options in each begin message")
-        elif self.handler.draining:
+        elif self.service.draining:
             error = OverloadedError("the service is stopping; send the request to another replica")
         if error is not None:
             await refuse_handshake(send, problem_reply(error))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         direct: DirectConnection | None = scope.get("extensions", {}).get(DIRECT)
-        connection = _Connection(self.handler, send, self._refusals, scope.get(KEY), direct)
+        connection = _Connection(self.service, send, self._refusals, scope.get(KEY), direct)
         if direct is not None:
             direct.charge(connection.account)
             direct.deliver(connection.receive)
@@ -114,18 +114,18 @@ class _Connection:
 
     def __init__(
         self,
-        handler: PredictionService,
+        service: PredictionService,
         send: Send,
         refusals: _Refusals,
         key: Key | None,
         direct: DirectConnection | None,
     ) -> None:
-        self.handler = handler
+        self.service = service
         self._direct = direct
         self._refusals = refusals
         self.key = key
         self.dismissed = False
-        self.account = handler.accounts.of_key(key)
+        self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.open: dict[str | int, ActivePrediction] = {}
         self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
@@ -138,7 +138,7 @@ class _Connection:
     def watch(self) -> None:
         """Close the connection when it has been idle for the idle timeout."""
         idle_s = 0.0 if self.open else (now_ms() - self.used_ms) / 1000.0
-        remaining_s = self.handler.settings.idle_timeout_s - idle_s
+        remaining_s = self.service.settings.idle_timeout_s - idle_s
         if remaining_s > 0:
             self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:
@@ -183,7 +183,7 @@ class _Connection:
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
-            frame = read_frame(form, content, self.handler.list_limits)
+            frame = read_frame(form, content, self.service.list_limits)
             self._handle(form, frame, begun)
         except Exception as error:
             self._refuse(form, content, frame, error)
@@ -219,10 +219,10 @@ class _Connection:
             state = "open" if name in self.open else "answered"
             raise UnexpectedEventError(f"prediction {name!r} is already {state}; use a new id for every prediction")
         self.refused.forget(name)
-        admitted = self.handler.admits(begun)
+        admitted = self.service.admits(begun)
         if not admitted and frame.overload != "prior":
-            self.handler.shed("refused")
-            self.handler.signals.overloaded.inc()
+            self.service.shed("refused")
+            self.service.metrics.overloaded.inc()
             self._remember_refused(name)
             self._put(form, form.encode(name).join(self._refusals[form.name]))
             return
@@ -231,7 +231,7 @@ class _Connection:
             raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
         update = partial(self._update, form) if frame.updates else None
         answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(
+        active = self.service.open(
             *(frame, begun, answer, fail),
             update=update,
             admitted=admitted,
@@ -255,7 +255,7 @@ class _Connection:
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
         dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-        values = received_values(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
+        values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
         active.group(frame.group, values, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:

@@ -107,7 +107,7 @@ class Context:
     """
 
     live: set[ActivePrediction]
-    signals: Metrics
+    metrics: Metrics
     tracing: Tracing | None
     solver: Solver
     worker: Worker
@@ -122,7 +122,7 @@ class Context:
         record = self._lateness.get(model.name)
         if record is None:
             record = self._lateness[model.name] = LatenessRecord()
-            self.signals.of(model).show_margin(lambda: record.margin_ms)
+            self.metrics.of(model).show_margin(lambda: record.margin_ms)
         return record
 
 
@@ -145,7 +145,7 @@ class ActivePrediction:
         self.answered = False
         self._context = context
         self._account = account
-        self.signals = context.signals.of(model)
+        self.metrics = context.metrics.of(model)
         self._lateness = context.lateness(model)
         self._on_answer = on_answer
         self._on_error = on_error
@@ -165,7 +165,7 @@ class ActivePrediction:
 
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, options.traceparent, options.rows)
+        self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
         context = self._context
         answer = self.opened.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
         if answer is None:

@@ -47,8 +47,8 @@ class DirectConnection(Protocol):
     def charge(self, held: MemoryBudget) -> None:
         """Count the bytes of the connection on another memory budget."""
 
-    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
-        """Pass every message to `handler` when it is read, in the context of this task; `receive` skips them."""
+    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+        """Pass every message to `on_message` when it is read, in the context of this task; `receive` skips them."""
 
     def write(self, content: bytes, *, text: bool) -> bool:
         """Send a message; return False, and do nothing, if the client does not read or the connection is closed."""

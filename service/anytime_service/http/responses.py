@@ -99,7 +99,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            service: PredictionService = request.app.state.handler
+            service: PredictionService = request.app.state.service
             return await service.worker.page(lambda: _finished(handle(request)), service.accounts.of(request.scope))
 
         return answer
@@ -249,13 +249,13 @@ class Endpoint:
     bodies: TimeoutQueue[Exchange] | None = None
     """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
-    def __init__(self, handler: PredictionService) -> None:
-        self.handler = handler
+    def __init__(self, service: PredictionService) -> None:
+        self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self.handler
-        account = handler.accounts.of(scope)
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
+        service = self.service
+        account = service.accounts.of(scope)
+        exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
         opened: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:

@@ -242,7 +242,7 @@ class Connections:
         self.settings = settings
         self.held = held
         self.shedding = shedding
-        self.fair_queue = FairQueue() if shedding is None else shedding.handler.fair_queue
+        self.fair_queue = FairQueue() if shedding is None else shedding.service.fair_queue
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
@@ -253,7 +253,7 @@ class Connections:
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
-        self._context = None if shedding is None else RequestContext("", (), shedding.handler.signals.errors)
+        self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
 
     def opened(self, connection: Connection, every: Collection[object]) -> bool:
         """Register a new connection, one of `every`, and return whether it may send any request."""
@@ -293,7 +293,7 @@ class Connections:
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""
         if self.shedding is not None:
-            self.shedding.handler.signals.shed.labels("refused", "connections").inc()
+            self.shedding.service.metrics.shed.labels("refused", "connections").inc()
         limit = self.settings.max_connections
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 

@@ -525,7 +525,7 @@ class HttpProtocol(Connection):
         admission = None
         if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
             admission = shedding.admission
-            scope["state"][ADMITTED] = admitted = shedding.handler.admits(now_ms())
+            scope["state"][ADMITTED] = admitted = shedding.service.admits(now_ms())
             if not admitted:
                 if not must_continue and self._shed(shedding, scope, row):
                     return

@@ -54,7 +54,7 @@ class WebSocketProtocol(Connection):
         self._refusal: Reply | None = None
         self._scope: dict[str, Any] = {}
         self._messages: deque[Message | str | bytes] = deque()  # the contents of messages, and other events of ASGI
-        self._handler: Callable[[str | bytes], None] | None = None
+        self._on_message: Callable[[str | bytes], None] | None = None
         self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
         self._frames = 0
@@ -120,7 +120,7 @@ class WebSocketProtocol(Connection):
         if self._closing is not None:
             self._closing.cancel()
         self._scope.get("extensions", {}).clear()  # they refer to this object
-        self._handler = None
+        self._on_message = None
         for name, value in tuple(vars(self._conn).items()):
             if isinstance(value, GeneratorType | BaseException):  # they refer to their object, by frames
                 delattr(self._conn, name)
@@ -238,8 +238,8 @@ class WebSocketProtocol(Connection):
         held.add(counted)
         self.held = held
 
-    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
-        self._handler, self._context = handler, copy_context()
+    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+        self._on_message, self._context = on_message, copy_context()
         self._pass_on()
 
     def write(self, content: bytes, *, text: bool) -> bool:
@@ -259,8 +259,8 @@ class WebSocketProtocol(Connection):
             self._flush()
 
     def _waiting(self) -> bool:
-        """Return whether a message waits for its turn to be passed to the handler."""
-        return self._handler is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
+        """Return whether a message waits for its turn to be passed to the application."""
+        return self._on_message is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
 
     def _turn(self) -> None:
         if self._messages:
@@ -268,13 +268,13 @@ class WebSocketProtocol(Connection):
         super()._turn()
 
     def _pass_on(self, *, queued: bool = False) -> None:
-        """Pass messages to the handler for a share of the loop's turn; a long one only from the fair queue."""
-        if self._handler is None:
+        """Pass messages to the application for a share of the loop's turn; a long one only from the fair queue."""
+        if self._on_message is None:
             self._wake()
-        elif self._context.run(self._pass_messages, self._handler, queued):
+        elif self._context.run(self._pass_messages, self._on_message, queued):
             self.update_reading()
 
-    def _pass_messages(self, handler: Callable[[str | bytes], None], queued: bool) -> bool:
+    def _pass_messages(self, on_message: Callable[[str | bytes], None], queued: bool) -> bool:
         """Return whether some messages must wait."""
         messages, until = self._messages, now_ms() + SHARE_MS
         try:
@@ -285,7 +285,7 @@ class WebSocketProtocol(Connection):
                     return False
                 if len(content) > AT_ONCE and not queued:
                     return True
-                handler(cast(str | bytes, messages.popleft()))
+                on_message(cast(str | bytes, messages.popleft()))
                 if now_ms() > until:
                     break
         except Exception as error:
