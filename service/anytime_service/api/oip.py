@@ -62,7 +62,7 @@ class InferBody:
 
     Parameters
     ----------
-    opened : receives the predictions that are opened for the request.
+    predictions : receives the predictions that are predictions for the request.
     head : the request options in the head of the request, which the server read at `begun`.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
     received : the part of the body that was read before.
@@ -73,7 +73,7 @@ class InferBody:
         self,
         service: PredictionService,
         exchange: Exchange,
-        opened: list[ActivePrediction],
+        predictions: list[ActivePrediction],
         head: PredictionOptions,
         begun: float,
         lengths: tuple[int | None, int | None],
@@ -84,7 +84,7 @@ class InferBody:
     ) -> None:
         self._service = service
         self._exchange = exchange
-        self._opened = opened
+        self._predictions = predictions
         self._head = head
         self._begun = begun
         self._account = account
@@ -145,7 +145,7 @@ class InferBody:
             self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
         # All remaining errors of a group are about its numbers.
-        self._places = {t.group: t.place for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
+        self._places = {t.group: t.json_path for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
@@ -201,7 +201,7 @@ class InferBody:
             account=self._account,
             encode=self._encode,
         )
-        self._opened.append(active)
+        self._predictions.append(active)
         return active
 
     def _encode(self, _: str, answer: Answer) -> Reply:
@@ -248,7 +248,7 @@ class Infer(_InferenceEndpoint):
 
     parameters = _PARAMETERS
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         begun = now_ms()
         service, settings = self.service, self.service.settings
         headers = headers_of(scope)
@@ -269,7 +269,7 @@ class Infer(_InferenceEndpoint):
         chunks, received = exchange.body(), b""
         if not admitted and request.overload != "prior":
             received = await self._read_unadmitted(exchange, chunks, lengths[0])
-        body = InferBody(service, exchange, opened, request, begun, lengths, account, received, admitted=admitted)
+        body = InferBody(service, exchange, predictions, request, begun, lengths, account, received, admitted=admitted)
         await body.read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
@@ -305,7 +305,7 @@ class Metadata(_InferenceEndpoint):
         self._describe = describe
         self._page = page
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         describe = partial(self._describe, self.service.registry, scope)
         if self._page:
             exchange.reply(await self.service.worker.page(describe, self.service.accounts.of(scope)))

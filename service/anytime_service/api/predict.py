@@ -125,7 +125,7 @@ class Predict(Endpoint):
 
     parameters = PARAMETERS
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         begun = now_ms()
         service = self.service
         decided, store = admission_of(scope)
@@ -145,7 +145,7 @@ class Predict(Endpoint):
                 account=account,
                 encode=encode,
             )
-            opened.append(active)
+            predictions.append(active)
             return active
 
         active = begin(head.options)
@@ -192,7 +192,7 @@ class Predict(Endpoint):
                 if adds:
                     active.groups({name: values}, ended_ms)
                 else:
-                    rows[name] = len(checked_groups(active.opened.prediction, {name: values})[name])
+                    rows[name] = len(checked_groups(active.machine.prediction, {name: values})[name])
                 if now_ms() > until:
                     await self.service.turn()
                     until = now_ms() + SLICE_MS

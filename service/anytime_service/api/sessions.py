@@ -49,7 +49,7 @@ class _SessionEndpoint(Endpoint):
 class CreateSession(_SessionEndpoint):
     """`POST /sessions`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
@@ -57,24 +57,24 @@ class CreateSession(_SessionEndpoint):
         account = self.service.accounts.of(scope)
         self.service.check_capacity(account)
         model = self.service.registry.get(request.model)
-        name = await self.sessions.create(model, request.rows, account)
-        created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
+        session_id = await self.sessions.create(model, request.rows, account)
+        created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
         reply = reply_form(headers, form)
-        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
-        self.service.session_timings.begin(name, self.service.metrics.of(model), now_ms())
+        self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
 
 
 class SessionGroups(_SessionEndpoint):
     """`POST /sessions/{id}/groups`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         if not exchange.ended:
             return
-        name = scope["path_params"]["id"]
-        session = await self.sessions.get(name)
+        session_id = scope["path_params"]["id"]
+        session = await self.sessions.get(session_id)
         if len(content) > AT_ONCE:
             await self.service.turn(len(content))
         decoded = read_groups(form, content, self.service.list_limits)
@@ -84,7 +84,7 @@ class SessionGroups(_SessionEndpoint):
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
-        self.service.session_timings.received(name, metrics, groups, rows, exchange.ended_ms, again=repeated)
+        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)
 
 
 class PredictSession(_SessionEndpoint):
@@ -92,21 +92,21 @@ class PredictSession(_SessionEndpoint):
 
     parameters = (*_PARAMETERS, "session")
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         """Answer at once, or at the deadline if the request has one."""
         begun = now_ms()
         service = self.service
         named: str | None = scope["path_params"].get("id")
         head = read_head(scope, service.settings, _PARAMETERS if named else self.parameters)
-        name = named or head.session
-        if name is None:
+        session_id = named or head.session
+        if session_id is None:
             raise FieldError(
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
         deadline_ms = head.options.deadline_ms
         due = None if deadline_ms is None else begun + min(deadline_ms, service.settings.max_deadline_ms)
         account = service.accounts.of(scope)
-        async with self.sessions.read(name, due, account) as session:
+        async with self.sessions.read(session_id, due, account) as session:
             send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form)
             active = service.open(
                 head.options,
@@ -118,7 +118,7 @@ class PredictSession(_SessionEndpoint):
                 admitted=service.admits(begun, admission_of(scope)[0]),
                 account=account,
             )
-            opened.append(active)
+            predictions.append(active)
             if not active.answered:
                 if deadline_ms is None:
                     active.end()
@@ -131,8 +131,8 @@ class PredictSession(_SessionEndpoint):
 class DeleteSession(_SessionEndpoint):
     """`DELETE /sessions/{id}`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        name = scope["path_params"]["id"]
-        await self.sessions.delete(name)
-        self.service.session_timings.end(name)
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        session_id = scope["path_params"]["id"]
+        await self.sessions.delete(session_id)
+        self.service.session_timings.end(session_id)
         exchange.reply(Reply(204, JSON.media_type, b""))

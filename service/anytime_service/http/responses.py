@@ -256,28 +256,28 @@ class Endpoint:
         service = self.service
         account = service.accounts.of(scope)
         exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
-        opened: list[ActivePrediction] = []
+        predictions: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:
                 read_query(scope["query_string"], ())
-            await self.answer(scope, exchange, opened)
+            await self.answer(scope, exchange, predictions)
         except Exception as error:
-            _drop(opened)  # now: the client may go on sending its body for a while
+            _drop(predictions)  # now: the client may go on sending its body for a while
             exchange.reply(self.problem(error))
         finally:
             try:
                 await exchange.finish()
             finally:
                 exchange.rest = None  # it refers to the exchange
-                _drop(opened)
+                _drop(predictions)
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Send the response, or open the prediction that sends it and add it to `opened`."""
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
+        """Send the response, or open the prediction that sends it and add it to `predictions`."""
         raise NotImplementedError
 
 
-def _drop(opened: list[ActivePrediction]) -> None:
-    for active in opened:
+def _drop(predictions: list[ActivePrediction]) -> None:
+    for active in predictions:
         active.drop()
 
 

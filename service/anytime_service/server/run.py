@@ -162,12 +162,12 @@ class MetricsServer:
     `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, memory: MemoryBudget) -> None:
         most = min(SIDE_CONNECTIONS, settings.max_connections)
         limits = settings.model_copy(update={"max_connections": most})
         self._config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, Connections(limits, held))),
+            http=cast(Any, partial(HttpProtocol, Connections(limits, memory))),
             ws="none",
             access_log=False,
             lifespan="off",
@@ -237,7 +237,7 @@ class Server(uvicorn.Server):
         self._side: MetricsServer | None = None
         if side is not None:
             side_app = create_side_app(self._service, self._sessions)
-            self._side = MetricsServer(side_app, side, settings, self._service.held)
+            self._side = MetricsServer(side_app, side, settings, self._service.memory)
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -326,7 +326,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     service: PredictionService = state.service
-    shared = Connections(settings, service.held, LoadShedding(service, state.keys), websockets=True)
+    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), websockets=True)
     config = uvicorn.Config(
         app,
         access_log=False,

@@ -232,11 +232,11 @@ class WebSocketProtocol(Connection):
     def abort(self) -> None:
         self.transport.abort()
 
-    def charge(self, held: MemoryBudget) -> None:
+    def charge(self, budget: MemoryBudget) -> None:
         counted = self._partial + self._backlog.bytes
-        self.held.add(-counted)
-        held.add(counted)
-        self.held = held
+        self.budget.add(-counted)
+        budget.add(counted)
+        self.budget = budget
 
     def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
         self._on_message, self._context = on_message, copy_context()
@@ -417,9 +417,9 @@ class WebSocketProtocol(Connection):
         more = partial - self._partial
         try:
             if more > 0:
-                self.held.check(more)
+                self.budget.check(more)
         except OverloadedError as error:
             self.refuse(error)
             return
-        self.held.add(more)
+        self.budget.add(more)
         self._partial = partial

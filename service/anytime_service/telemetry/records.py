@@ -69,29 +69,29 @@ class SessionTimings:
         self._limit = limit
         self._timings: OrderedDict[str, GroupTimings] = OrderedDict()
 
-    def begin(self, name: str, metrics: ModelMetrics, now_ms: float) -> None:
+    def begin(self, session_id: str, metrics: ModelMetrics, now_ms: float) -> None:
         """Record that a session began, or that this process received its first request for it."""
-        self._timings[name] = GroupTimings(metrics, now_ms)
+        self._timings[session_id] = GroupTimings(metrics, now_ms)
         if len(self._timings) > self._limit:
             self._timings.popitem(last=False)
 
     def received(
-        self, name: str, metrics: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
+        self, session_id: str, metrics: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
     ) -> None:
         """Record groups that a session accepted, each of some rows; `again` if they arrived before."""
-        timings = self._timings.get(name)
+        timings = self._timings.get(session_id)
         if timings is None:
-            self.begin(name, metrics, now_ms)
+            self.begin(session_id, metrics, now_ms)
             return
-        self._timings.move_to_end(name)
+        self._timings.move_to_end(session_id)
         if len(groups) == 1:
             timings.rows = rows
             timings.received(next(iter(groups)), now_ms, again=again)
         else:
             timings.last_ms = now_ms  # the times of the single groups are unknown
 
-    def end(self, name: str) -> None:
-        self._timings.pop(name, None)
+    def end(self, session_id: str) -> None:
+        self._timings.pop(session_id, None)
 
 
 class PredictionRecord:

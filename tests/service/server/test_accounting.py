@@ -145,10 +145,10 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
         # once, and the connection closes.
         with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
-        held = core.held.bytes
+        held = core.memory.bytes
         if query:
             assert held > 65_536, "unread replies count as held"
-        until(lambda: core.held.bytes == 0, within_s=10)  # its connection has been closed
+        until(lambda: core.memory.bytes == 0, within_s=10)  # its connection has been closed
 
 
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ class Steps:
             elif kind == "create":
                 self.names.append(await self.sessions.create(MODEL, None, account))
             elif kind in ("group", "end", "drop", "drain", "fail") and live is not None:
-                if kind != "group" or live.opened._shared is None:  # a session receives its groups itself
+                if kind != "group" or live.machine._shared is None:  # a session receives its groups itself
                     await self.event(kind, live, which)
             elif kind == "take" and name is not None:
                 group = sorted(VALUES)[which % 3]
@@ -148,7 +148,7 @@ class Steps:
     async def event(self, kind: str, live: Any, which: int) -> None:
         if kind == "group":
             group = sorted(VALUES)[which % 3]
-            live.group(group, checked_groups(live.opened.prediction, {group: VALUES[group]}))
+            live.group(group, checked_groups(live.machine.prediction, {group: VALUES[group]}))
         elif kind == "fail":
             live.fail(ValueError())
         else:
@@ -156,11 +156,11 @@ class Steps:
 
     def check(self) -> None:
         core = self.service
-        assert sum(account.bytes for account in self.accounts) == core.held.bytes
-        assert set().union(*(account.live for account in self.accounts)) == core.live
-        assert sum(len(account.live) for account in self.accounts) == len(core.live) <= 6
+        assert sum(account.bytes for account in self.accounts) == core.memory.bytes
+        assert set().union(*(account.active for account in self.accounts)) == core.active
+        assert sum(len(account.active) for account in self.accounts) == len(core.active) <= 6
         assert sum(account.sessions for account in self.accounts) == len(self.sessions) <= 4
-        assert 0 <= core.held.bytes <= 400
+        assert 0 <= core.memory.bytes <= 400
 
 
 KINDS = ("open", "group", "end", "drop", "drain", "fail", "create", "take", "wait", "delete", "rotate")
@@ -181,8 +181,8 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
             with suppress(AnytimeError):
                 await these.sessions.delete(name)
         these.check()
-        assert (these.service.held.bytes, len(these.service.live), len(these.sessions)) == (0, 0, 0)
-        assert all((each.bytes, len(each.live), each.sessions) == (0, 0, 0) for each in these.accounts)
+        assert (these.service.memory.bytes, len(these.service.active), len(these.sessions)) == (0, 0, 0)
+        assert all((each.bytes, len(each.active), each.sessions) == (0, 0, 0) for each in these.accounts)
         await these.sessions.close()
 
     run(main())
@@ -200,7 +200,7 @@ def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, Predictio
 def used(core: PredictionService) -> tuple[int, int, int]:
     """What the core counts: bytes, open predictions, accounts."""
     gc.collect()
-    return core.held.bytes, len(core.live), len(core.accounts._all)
+    return core.memory.bytes, len(core.active), len(core.accounts._all)
 
 
 Opener = Callable[[Running, PredictionService, str, ExitStack], Any]
@@ -236,10 +236,10 @@ def by_session(service: Running, core: PredictionService, key: str, stack: ExitS
 
 def refusal(connection: Connection, core: PredictionService, head: str) -> Any:
     """Send a request, and wait until its prediction is open or a problem arrives."""
-    before = len(core.live)
+    before = len(core.active)
     connection.send(head.encode())
-    until(lambda: len(core.live) > before or bool(select([connection.sock], [], [], 0)[0]))
-    return None if len(core.live) > before else connection.response()[2]
+    until(lambda: len(core.active) > before or bool(select([connection.sock], [], [], 0)[0]))
+    return None if len(core.active) > before else connection.response()[2]
 
 
 BINDINGS: dict[str, Opener] = {
@@ -256,13 +256,13 @@ def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
     with served(max_open=4) as (service, core):
         with ExitStack() as stack:
             assert [open_one(service, core, ANN, stack) for _ in range(2)] == [None, None]
-            until(lambda: len(core.live) == 2)
+            until(lambda: len(core.active) == 2)
             problem = open_one(service, core, ANN, stack)
             assert (problem["status"], problem["type"]) == (503, "urn:anytime:problem:overloaded")
             assert "this API key has 2 open predictions, and its share is 2 of 4" in problem["detail"]
             assert open_one(service, core, BOB, stack) is None, "the other key is served"
-            until(lambda: len(core.live) == 3)
-        until(lambda: not core.live)
+            until(lambda: len(core.active) == 3)
+        until(lambda: not core.active)
         with ExitStack() as stack:
             assert open_one(service, core, ANN, stack) is None, "what has ended is not counted"
         sessions = 1 if binding == "session" else 0  # of ANN and of BOB, which have not expired
@@ -273,7 +273,7 @@ def test_a_single_key_opens_up_to_the_full_limit() -> None:
     with served(ANN, max_open=3) as (service, core), ExitStack() as stack:
         assert [by_stream(service, core, ANN, stack) for _ in range(3)] == [None] * 3
         assert "3 predictions are open already" in by_stream(service, core, ANN, stack)["detail"]
-        assert len(core.live) == 3
+        assert len(core.active) == 3
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -353,7 +353,7 @@ def test_one_key_stores_at_most_its_share_of_bytes() -> None:
             half = text({"type": "begin", "id": 1, "model": "x" * 1_900})[:1_800]
             message = stack.enter_context(raw(service, key=ANN))
             message.send(half)
-            until(lambda: 1_700 < core.held.bytes <= 1_800)
+            until(lambda: 1_700 < core.memory.bytes <= 1_800)
             other = stack.enter_context(raw(service, key=ANN))
             other.send(half)
             opcode, content = read_frame(other)
@@ -416,7 +416,7 @@ def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
                 "verify": PLAIN,
             }
             waiting = threads.submit(httpx.get, f"{service.url}{path}/predict", **options)
-            until(lambda: len(core.live) == 2)
+            until(lambda: len(core.active) == 2)
             file.write_text(BOB)
             assert stream.answer(1)["reason"] == "draining"
             assert waiting.result(20).json()["reason"] == "deadline", "a request that was let in is answered"

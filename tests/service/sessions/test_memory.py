@@ -180,7 +180,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
         assert [answer.reason for answer in answers] == ["end"] * 6
         assert len(failures) == (3 if broken == "the answer" else 0)
         assert len(records) == (3 if broken == "the answer" else 6)
-        assert (len(core.live), len(session.waiting), len(sessions)) == (0, 0, 0)
+        assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
         await sessions.close()
 
     run(main())

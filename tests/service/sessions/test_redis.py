@@ -445,13 +445,13 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
             name = await a.store.create(MODEL, None, ANYONE)
             await b.wait(name)
             await post_groups(a.store, name, {"speed": [1.0]})
-            await until(lambda: bool(next(iter(b.service.live)).opened.prediction.received))
+            await until(lambda: bool(next(iter(b.service.active)).machine.prediction.received))
             # A post that no replica would have made.
             shared_redis.execute("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
             await post_groups(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors._all), len(b.service.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors._all), len(b.service.active)) == ([], 0, 0)
 
     run(main())
 
@@ -524,16 +524,16 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             assert held.bytes == 8
             await post_groups(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
-            held.most = a.service.held.most = 24
+            held.most = a.service.memory.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
             assert (held.bytes, len(a.store._mirrors._all)) == (24, 1), "the first prediction still waits"
             await post_groups(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, len(a.store._mirrors._all), b.service.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors._all), b.service.memory.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
-            held.most = a.service.held.most = 32
+            held.most = a.service.memory.most = 32
             await a.wait(name)
             assert (a.answers[0].prefix, held.bytes) == (3, 0)
 
