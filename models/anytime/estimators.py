@@ -53,6 +53,7 @@ from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
 from anytime.moments.moments import Moments
+from anytime.selection import SelectionMethod
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.options import Options
@@ -127,7 +128,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         groups: GivenGroups = None,
         *,
         family: FamilyName = "auto",
-        method: Method = "fr",
+        method: Method | SelectionMethod = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
         alpha: float | Literal["cv"] = "cv",
