@@ -730,7 +730,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
         "gamma", for amounts and durations above 0.
-    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
+    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "cp": the expected gain on new
+        rows; "sparse": a Lasso path (5.2); or an object of a class of your own (`anytime.selection.Criterion`).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
     doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
     alpha : penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".

@@ -199,6 +199,7 @@ class LikelihoodSearch:
         exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
+        self._curved_share = 1.0 if self._bound is None else _share_of_bound(design, self.optima[0])
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
@@ -258,15 +259,23 @@ class LikelihoodSearch:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            return self._swept(self._curvature)
+            return self._with_noise(self._swept(self._curvature))
         if self._bound is not None:
-            return self._under_bound(self._bound, at.score[1:])
+            return self._with_noise(self._under_bound(self._bound, at.score[1:]))
         b = at.score[1:].copy()
         b[np.array(self.columns, dtype=np.intp)] = 0.0
         state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
         state.selected[self._order] = True
         state.stack()
         return state
+
+    def _with_noise(self, sweep: Sweep) -> Sweep:
+        """Return the sweep with the variance of a gradient without effect, as a share of its second derivative."""
+        design, factor = self._design, 1.0
+        if not design.family.known_variance:
+            factor = max(2.0 * (self.optima[-1].loss - design.totals.saturated / design.weight), 0.0)
+        sweep.noise = factor * self._curved_share / design.weight
+        return sweep
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         sweep = Sweep(curvature.gram(self._design.gram), self._groups.slices, self._alpha, blocks=True)
@@ -282,6 +291,12 @@ class LikelihoodSearch:
             rows = sweep.rows(group)
             sweep.b[rows] = score[sweep.columns[rows]]
         return sweep
+
+
+def _share_of_bound(design: Design, base: Optimum) -> float:
+    """Return the second derivatives of a row at the base rate, summed over the predictors, as a share of the bound."""
+    hessian = design.family.hessian(base.theta, design.gram.y_mean[np.newaxis])
+    return float(np.trace(hessian[0])) / BOUND
 
 
 def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:

@@ -33,6 +33,19 @@ def gains(C: Float, b: Float, reference: Float) -> Float:
     return np.asarray(0.5 * np.einsum("kz,kz->k", z, z))
 
 
+def gains_and_freedom(C: Float, b: Float, reference: Float, ridge: Float) -> tuple[Float, Float]:
+    """Return the gains (k,) of stacked blocks, and their effective degrees of freedom tr(C^-1 (C - diag(ridge))), (k,).
+
+    `ridge` (k, d) is the part of C's diagonal that is no covariance.
+    """
+    P = b.shape[2]
+    own = np.broadcast_to(np.eye(C.shape[1]), C.shape)
+    solved = forward(C, np.concatenate([b, own], axis=2), reference).transpose(0, 2, 1)
+    inverse = np.square(solved[:, :, P:]).sum(axis=1)  # the diagonal of C^-1, 0 in dropped columns
+    freedom = np.where(inverse > 0, 1.0 - ridge * inverse, 0.0).sum(axis=1)
+    return 0.5 * np.square(solved[:, :, :P]).sum(axis=(1, 2)), freedom
+
+
 def forward(C: Float, b: Float, reference: Float) -> Float:
     """Return (L^-1 b)' (k, P, d) of stacked blocks, in one call where no column is dropped.
 

@@ -189,7 +189,7 @@ class Candidates:
         for g in bundle:
             union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
             per_cost[g] = _per_cost(self._union(union) - score, self.groups.costs[g])
-        return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
+        return best(per_cost, costs, np.array(sorted(bundle)))
 
 
 def _per_cost(gain: float, cost: Any) -> float:

@@ -73,9 +73,9 @@ class Rule:
         return cls(**(stated | others))
 
     def __post_init__(self) -> None:
-        unsupported = (("doubling", self.doubling), ("epsilon", self.epsilon is not None))
-        for option, stated in unsupported:
-            if stated and not getattr(self.by, option):
+        by = self.by
+        for option, stated in (("doubling", self.doubling), ("epsilon", self.epsilon is not None)):
+            if stated and not getattr(by, option):
                 others = ", ".join(name for name, kind in METHODS.items() if getattr(kind, option))
                 raise TrainingError(
                     f"method {self.name!r} does not support {option}; turn {option} off, or choose one of {others}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anytime.selection.criteria.cp import MallowsCp
 from anytime.selection.criteria.criterion import Criterion, Path, SelectionMethod
 from anytime.selection.criteria.fr import ForwardRegression
 from anytime.selection.criteria.no_whiten import GradientNorm
@@ -11,6 +12,6 @@ from anytime.selection.criteria.single import SingleFeature
 __all__ = ["CRITERIA", "Criterion", "ForwardRegression", "Path", "SelectionMethod"]
 
 CRITERIA: dict[str, type[Criterion]] = {
-    kind.name: kind for kind in (MatchingPursuit, ForwardRegression, SingleFeature, GradientNorm)
+    kind.name: kind for kind in (MatchingPursuit, ForwardRegression, MallowsCp, SingleFeature, GradientNorm)
 }
 """Every criterion by name."""
