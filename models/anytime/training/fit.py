@@ -242,6 +242,7 @@ class Fit:
         costs, likelihood = self.sequence.costs, self.likelihood
         steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
         pairs = self.selected[0].joined_pairs(steps)
+        best = None if self.measured is None else self.measured.best
         return tuple(
             StepRecord(
                 group=steps[k - 1][-1],
@@ -252,6 +253,7 @@ class Fit:
                 explained_variance=step.explained_variance,
                 r2=None if self.r2 is None else float(self.r2[k]),
                 cv_error=None if self.errors is None else float(self.errors[k]),
+                best=None if best is None else best[k],
                 alpha=float(self.alphas[k]),
                 deviance=None if likelihood is None else float(likelihood.deviance[k]),
             )

@@ -308,7 +308,7 @@ def test_where_all_folds_agree_on_the_order_nested_errors_are_the_plain_ones() -
     folds, order = split(problem.parts()), problem.order(0.01)
     plain = prefix_errors(folds, order.columns, order.ends, [0.01]).mean[0]
     nested = nested_errors(folds, lambda train: problem.order(0.01, train), order, np.full(5, 0.01))
-    np.testing.assert_allclose(nested, plain, rtol=1e-12)
+    np.testing.assert_allclose(nested.mean, plain, rtol=1e-12)
 
 
 def free_and_paid() -> FeatureGroups:
