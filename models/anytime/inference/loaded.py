@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
+
+
+class TableOptions(TypedDict, total=False):
+    """Options of a table's answer, as in `LoadedModel.predict`."""
+
+    budget: float | None
+    prefix: int | None
+    policy: Policy
+    explain: bool
 
 
 class LoadedModel(Model):
@@ -91,36 +100,17 @@ class LoadedModel(Model):
         assert answer.probabilities is not None  # noqa: S101
         return answer.probabilities
 
-    def answer(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> TableAnswer:
+    def answer(self, table: Any, **options: Unpack[TableOptions]) -> TableAnswer:
         """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""
         from anytime.inference.tables import joined  # noqa: PLC0415  (a server reads no tables)
 
-        return joined(list(self.answers(table, budget=budget, prefix=prefix, policy=policy, explain=explain)))
+        return joined(list(self.answers(table, **options)))
 
-    def answers(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> Iterator[TableAnswer]:
+    def answers(self, table: Any, **options: Unpack[TableOptions]) -> Iterator[TableAnswer]:
         """Yield the answers of `answer` batch by batch, so that memory does not grow with the table."""
         from anytime.inference.tables import TableScorer, as_table  # noqa: PLC0415
 
-        scorer = TableScorer.of(
-            self, as_table(table, self.groups), budget=budget, prefix=prefix, policy=policy, explain=explain
-        )
-        return (answer for answer, _ in scorer.answers())
+        return (answer for answer, _ in TableScorer.of(self, as_table(table, self.groups), **options).answers())
 
 
 def load(path: str | Path) -> LoadedModel:
