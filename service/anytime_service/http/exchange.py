@@ -36,7 +36,7 @@ _log = logging.getLogger("anytime_service")
 class DirectConnection(Protocol):
     """The extension `DIRECT`: what a WebSocket of this server can do beyond ASGI, for the application's task.
 
-    `sent_bytes` counts what `write` has sent.
+    `sent_bytes` counts the content of all messages.
     """
 
     sent_bytes: int

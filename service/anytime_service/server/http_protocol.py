@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import deque
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
@@ -227,7 +226,6 @@ class HttpProtocol(Connection):
         self._headers: list[tuple[bytes, bytes]] = []
         self._cycle: Cycle | None = None  # the last request
         self._running: Cycle | None = None  # the request that is being answered; others may wait behind it
-        self._pipeline: deque[Cycle] = deque()
         self._accepted = True
         self._stopped = False
         self._heads = 0  # bytes of heads that the budget counts: one in part, and those of requests that wait
@@ -245,7 +243,7 @@ class HttpProtocol(Connection):
                 cycle.abandon()
         self._count_heads(0)
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
-        self._pipeline.clear()
+        self._unread.clear()
         self._cycle = self._running = self._parser = None
 
     def shutdown(self) -> None:
@@ -255,19 +253,14 @@ class HttpProtocol(Connection):
         else:
             self._cycle.keep_alive = False
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes, after the waiting requests."""
-        if self._pipeline:
-            self.store(data)
-        else:
-            super().data_received(data)
-
-    def parse(self, data: Any) -> None:
+    def parse(self, data: Any) -> int:
+        """Parse bytes, and return the number of requests and of pieces of bodies in them."""
         state = self._state
+        before = state.pieces
         if not state.receive(len(data)):
             self.cut()
         if state.is_last():
-            return
+            return 0
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
@@ -276,25 +269,22 @@ class HttpProtocol(Connection):
             _log.warning("Invalid HTTP request received.")
             self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
         if not self._open:
-            return
+            return 0
         if not state.end_slice():
             if state.stage is Stage.TAIL:  # a response was sent
                 self.cut()
             else:
                 self.refuse(self._too_large())
         self._time_stage()
-        if self._heads or self._state.in_head or self._pipeline:
+        if self._heads or self._state.in_head or self._unread:
             self._count_heads(self._waiting_heads())
         if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
             self.update_reading()
-
-    def messages(self) -> int:
-        """Return the number of requests and of pieces of bodies so far."""
-        return self._state.pieces
+        return state.pieces - before
 
     def is_free(self) -> bool:
         answering = self._answering
-        return self._may_read() and not self._pipeline and (answering is None or answering.more_body)
+        return self._may_read() and not self._unread and (answering is None or answering.more_body)
 
     def update_reading(self) -> None:
         if self.upgraded or self.transport.is_closing():
@@ -330,7 +320,7 @@ class HttpProtocol(Connection):
     def _waiting_heads(self) -> int:
         """Return about how many bytes of memory the heads use that are not complete, or wait behind another request."""
         heads = [self._headers] if self._state.in_head else []
-        heads += [cycle.scope["headers"] for cycle in self._pipeline]
+        heads += [cycle.scope["headers"] for cycle in self._unread]
         return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
 
     def _count_heads(self, size: int) -> None:
@@ -347,7 +337,7 @@ class HttpProtocol(Connection):
         if self._state.is_last():
             return
         self._state.begin_request()
-        if len(self._pipeline) >= int(PIPELINED):
+        if len(self._unread) >= int(PIPELINED):
             waiting = f"{int(PIPELINED)} requests wait on this connection"
             self.refuse(OverloadedError(f"{waiting}; read the responses first"))
 
@@ -404,8 +394,8 @@ class HttpProtocol(Connection):
             return
         if self._running is not None:
             release_head(self._running.scope["headers"])
-        if self._pipeline:
-            self._start(self._pipeline.popleft())
+        if self._unread:
+            self._start(self._unread.popleft())
         elif self._state.stage is Stage.BUSY:
             if self._cycle is not None and self._cycle.more_body:
                 self._state.advance(Event.EARLY_RESPONSE)
@@ -433,7 +423,7 @@ class HttpProtocol(Connection):
         if answering is not None and answering is self._cycle and answering.more_body and not answering.started:
             answering.abandon()  # the body of this request will never be complete
         elif answering is not None:  # the previous request is being answered; the connection closes after it
-            self._pipeline.clear()
+            self._unread.clear()
             answering.keep_alive = False
             return
         self.transport.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
@@ -537,14 +527,14 @@ class HttpProtocol(Connection):
         if self._answering is None:
             self._start(cycle)
         else:
-            self._pipeline.append(cycle)
+            self._unread.append(cycle)
         if admission is not None:
             admission.waiting += 1
             self.loop.call_soon(_record_turn, admission)  # directly after the first turn of the request's task
 
     def _shed(self, shedding: LoadShedding, scope: dict[str, Any], row: Row) -> bool:
         """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
-        busy = self._answering is not None or self._pipeline
+        busy = self._answering is not None or self._unread
         congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
         if busy or congested or scope["method"] == "HEAD" or not self._parser.should_keep_alive():
             return False
