@@ -153,10 +153,10 @@ class WebSocketProtocol(Connection):
         if conn.state is not State.OPEN and not self._closed:  # a frame was invalid, or the client closes
             self._closed = True
             self._end(int(CloseCode.PROTOCOL_ERROR))
-        if self._unread:
-            self._pass_on()
         if answers or conn.state is not State.OPEN:
             self._flush(pongs=not self.write_paused)
+        if self._unread:
+            self._pass_on()
         self._unparsed = max(self._unparsed, 0)
         partial = self._unparsed + len(self._fragments)
         if partial != self._partial:
