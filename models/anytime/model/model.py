@@ -332,6 +332,8 @@ class Model:
         ValuesError
             The budget is negative or not a number.
         """
+        if budget is None:
+            return self.steps
         return affordable(self.costs, checked_budget(budget, self.groups.cost_unit))
 
     @cached_property

@@ -277,7 +277,7 @@ class Exchange:
 class SendQueue:
     """Queue that sends messages in order, and without delay as long as the client reads; `account` counts its bytes.
 
-    It calls `give_up` once if the client is unreachable or reads too slowly.
+    It calls `give_up` once if the client is unreachable or reads too slowly. `slow` is whether messages wait.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
@@ -287,17 +287,14 @@ class SendQueue:
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
+        self.slow = False
         self._closed = False
-
-    @property
-    def slow(self) -> bool:
-        return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
         if self._closed:
             return
-        if self._flushing is not None:
+        if self.slow:
             self._queue.append((message, size))
             self._count(size)
             if self._bytes > MAX_BYTES or not self._account.fits(0):
@@ -309,6 +306,7 @@ class SendQueue:
             self._fail(error)
             return
         if waiting is not None:
+            self.slow = True
             self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
             self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
 
@@ -340,7 +338,7 @@ class SendQueue:
         except Exception as error:
             self._fail(error)
         else:
-            self._flushing = None
+            self._flushing, self.slow = None, False
 
     def _count(self, more: int) -> None:
         self._bytes += more

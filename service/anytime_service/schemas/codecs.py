@@ -213,7 +213,8 @@ def _head(count: int) -> int:
 
 def check_finite(answer: Answer, field: str) -> None:
     """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
-    finite = _is_finite(answer.prediction if answer.probabilities is None else answer.probabilities)
+    numbers = answer.prediction if answer.probabilities is None else answer.probabilities
+    finite = math.isfinite(numbers) if isinstance(numbers, float) else _is_finite(numbers)
     if answer.contributions is not None:
         finite = finite and all(map(_is_finite, answer.contributions.groups.values()))
     if not finite or (answer.interval is not None and not _is_finite(answer.interval)):
