@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
 from types import coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -60,18 +61,18 @@ def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | N
     return state.get(ADMITTED), state.get(STORE_REPLY)
 
 
-def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
+def start(awaitable: Awaitable[None], context: Context | None = None) -> asyncio.Task[None] | None:
     """Run a coroutine until it first waits; return None if it has ended, else the task that continues it.
 
     Sending almost never waits, except for a client that reads too slowly. The coroutine must not use the current task
-    before its first wait, because it runs outside any task until then.
+    before its first wait, because it runs outside any task until then. It runs in `context`, if that is given.
     """
     running = cast(Coroutine[Any, Any, None], awaitable)  # what every ASGI server's `send` returns
     try:
-        waiting_for = running.send(None)
+        waiting_for = running.send(None) if context is None else context.run(running.send, None)
     except StopIteration:
         return None
-    task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for))
+    task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for), context=context)
     task.add_done_callback(lambda _: running.close())  # a task cancelled before its first step has resumed nothing
     return task
 
