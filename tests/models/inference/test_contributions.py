@@ -239,7 +239,7 @@ def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
         predicted, found = estimator.predict(X, budget, explain=True)
         np.testing.assert_array_equal(predicted, estimator.predict(X, budget))
         assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
-        scores = estimator._scores(X, budget)
+        scores = estimator._scores(X, budget, "prefix")
         assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
         np.testing.assert_allclose(
             total(found.intercept, found.features.values(), len(X)), scores, rtol=1e-9, atol=1e-9
