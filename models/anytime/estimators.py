@@ -54,6 +54,7 @@ from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
 from anytime.moments.moments import Moments
+from anytime.selection import SelectionMethod
 from anytime.target import Target, check_family, class_codes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.options import Options
@@ -128,7 +129,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         groups: GivenGroups = None,
         *,
         family: FamilyName = "auto",
-        method: Method = "fr",
+        method: Method | SelectionMethod = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
         alpha: float | Literal["cv"] = "cv",
@@ -736,7 +737,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
         "gamma", for amounts and durations above 0.
-    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
+    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "cp": the expected gain on new
+        rows; "sparse": a Lasso path (5.2); or an object of a class of your own (`anytime.selection.Criterion`).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
     doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
     alpha : penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".

@@ -12,7 +12,9 @@ Index: TypeAlias = NDArray[np.intp]
 Bool: TypeAlias = NDArray[np.bool_]
 
 Task = Literal["regression", "binary", "multiclass", "count"]
-Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
+Method: TypeAlias = str
+"""The name of a selection method (`anytime.selection.rule.METHODS`): "fr"."""
+
 FamilyName: TypeAlias = str
 """The name of a family of `anytime.families`, with its parameter if it has one: "poisson"."""
 

@@ -260,8 +260,8 @@ def cross_validated(
     if not choice.sequence.steps:
         longest = f"{choice.sequence.longest:.4g}" + " before pairs are added" * (options.pairs is not None)
         raise NoStepsError(
-            f"epsilon is {options.epsilon:g}, and no group's projection of the responses is longer: the longest is "
-            f"{longest}; choose a smaller epsilon"
+            f"epsilon is {options.rule.epsilon:g}, and no group's projection of the responses is longer: the longest "
+            f"is {longest}; choose a smaller epsilon"
         )
     if not (folds and options.nested):
         return choice
