@@ -15,7 +15,7 @@ from anytime.model.model import Model
 from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
 from lazily import Lazy
-from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, small_model, trained_model
+from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, picky_model, small_model, trained_model
 
 JSON_BYTES = "Inference-Header-Content-Length"
 CLASSES = ("car", "cyclist", "wälker")
@@ -39,6 +39,7 @@ MODELS: Mapping[str, Model] = Lazy(
         "grade": lambda: labelled("grade", (1, 1.5, 2)),
         "mixed": lambda: labelled("mixed", (1, "two", 2**70)),
         "lens": trained_model,
+        "picky": picky_model,
         **{family: partial(likelihood_model, family) for family in LIKELIHOODS},
     }
 )

@@ -188,7 +188,7 @@ def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytes
 
 
 def test_what_was_solved_goes_with_its_model() -> None:
-    model = trained()
+    model = trained.__wrapped__()
     before = len(arrived._SOLVED)
     arrived_model(model, frozenset("a"))
     assert len(arrived._SOLVED) == before + 1
