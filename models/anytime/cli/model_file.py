@@ -48,13 +48,12 @@ def show(
 
         columns = column_shapes(loaded, prefix)
         if json:
-            names = list(map(str, loaded.manifest.classes or loaded.manifest.responses))
             print_json(
                 {
                     "model": loaded.name,
                     "version": loaded.version,
                     "prefix": loaded.steps if prefix is None else prefix,
-                    "scores": names[-len(loaded.prefixes.intercept) :],
+                    "scores": loaded.score_names,
                     "columns": list(map(asdict, columns)),
                 }
             )
