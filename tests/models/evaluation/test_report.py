@@ -166,7 +166,7 @@ def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> No
 
 def test_charts_survive_what_data_may_be() -> None:
     chart = Chart("t <b>", (0.0, 0.0), (np.nan, np.inf), "x & y", levels=["a", "<i>"])
-    chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs=True)
+    chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs="after")
     chart.points(np.array([0.0]), np.array([np.nan]), ["<b>"], errors=np.array([np.nan]))
     chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
     Page(chart.svg())

@@ -217,7 +217,7 @@ def bar_rows(rows: Sequence[tuple[str, float, str]], colour: int = 0) -> str:
     lines = []
     for name, value, words in rows:
         size = 100 * abs(value) / most if math.isfinite(value) else 0.0
-        bar = f'<div class="c{colour}{" less" * (value < 0)}" style="width:{size:.1f}%"></div>'
+        bar = f'<div class="c{colour}{" less" if value < 0 else ""}" style="width:{size:.1f}%"></div>'
         lines.append(f'<tr><th>{escape(name)}</th><td class="bars">{bar}</td><td>{escape(words)}</td></tr>')
     return f'<div class="wide"><table class="rows">{"".join(lines)}</table></div>'
 
