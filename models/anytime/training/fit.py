@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,14 +23,14 @@ from anytime.families import family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.search import LikelihoodSequence
+from anytime.glm.search import LikelihoodOrder
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredSequence, Sequence, Step, factored, given_sequence, sequencer
+from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_sequence, sequencer
 from anytime.selection.greedy import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
@@ -81,7 +80,7 @@ class Fit:
     expansion: Expansion
     moments: Moments
     gram: Gram
-    sequence: Sequence
+    sequence: GroupOrder
     alpha: float
     alphas: Float
     errors: Float | None
@@ -140,7 +139,7 @@ class Fit:
     def collinear(self) -> Bool:
         """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
         gram, sequence = self.gram, self.sequence
-        if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
+        if not (isinstance(sequence, FactoredOrder) and self.alpha == 0):
             sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
         found = np.zeros(len(gram.constant), dtype=np.bool_)
         found[sequence.columns] = sequence.factor.dropped
@@ -258,7 +257,7 @@ class Fit:
 
 
 def fit(
-    parts: Many[Moments],
+    parts: Sequence[Moments],
     groups: FeatureGroups,
     options: Options,
     observed: Observations | None = None,
@@ -288,7 +287,7 @@ def fit(
     whole = Expansion.of(groups) if expansion is None else expansion
     candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(whole, parts, moments)
     likelihood: LikelihoodFit | None = None
-    choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
+    choice: Choice[FactoredOrder] | Choice[LikelihoodOrder]
     with single_blas_thread():
         if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
@@ -353,7 +352,7 @@ class _Terms:
     """Terms of the raw columns, and their moments in each fold and in all."""
 
     expansion: Expansion
-    parts: Many[Moments]
+    parts: Sequence[Moments]
     moments: Moments
     min_level_rows: int | None = None
     """The least number of rows of a level, if it is selected."""
@@ -372,12 +371,12 @@ class _Terms:
         return split(self.parts, KernelFold)
 
 
-def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
+def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
     return next(_candidates(Expansion.of(groups), parts, Moments.merged(parts)))
 
 
-def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
+def _candidates(whole: Expansion, parts: Sequence[Moments], moments: Moments) -> Iterator[_Terms]:
     """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
@@ -395,7 +394,7 @@ def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
     return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
 
 
-def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
+def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredOrder]]:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
@@ -418,7 +417,7 @@ class _Tried(NamedTuple):
 
     errors: list[float]
     terms: _Terms
-    choice: Choice[FactoredSequence]
+    choice: Choice[FactoredOrder]
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
@@ -439,7 +438,7 @@ def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = Tru
     return tried
 
 
-def _is_less(errors: Many[float], than: Many[float]) -> bool:
+def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
     """Return whether the first of two errors that differs by more than rounding is less."""
     for error, other in zip(errors, than, strict=True):
         if not math.isclose(error, other, rel_tol=TIE):
@@ -447,7 +446,7 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
     return False
 
 
-def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
+def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredOrder]:
     groups, gram = terms.expansion.terms, terms.gram
     rules: Any = {
         "cost_blind": options.cost_blind,
@@ -471,13 +470,13 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
         sequence = factored(gram, groups, choice.sequence, choice.alpha)
         return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
 
-    def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
+    def orders(gram: Gram) -> Callable[[float], FactoredOrder]:
         return sequencer(gram, groups, options.method, **rules)
 
     return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
-def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
+def _prefixes(gram: Gram, choice: Choice[FactoredOrder]) -> PrefixModels:
     """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
     order = choice.sequence
     W = staircase(order.factor, order.z, order.ends)
