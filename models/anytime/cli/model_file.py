@@ -21,7 +21,7 @@ from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.model import Model
 
 Prefix = Annotated[int | None, typer.Option(help="Use the columns of this many steps; all by default.")]

@@ -18,7 +18,7 @@ from anytime.evaluation.classes import roc_auc, roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.evaluation.explained import model_curve
 from anytime.evaluation.page.charts import Chart, bar_rows
-from anytime.evaluation.page.document import grid, page, paragraph, table
+from anytime.evaluation.page.document import Picture, grid, page, paragraph, table
 from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
 from anytime.families import family_of
 from anytime.inference.conformal import conformal_rank, model_outputs
@@ -89,6 +89,21 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         ("Provenance", _provenance(model)),
     ]
     return page(f"{model.name}: {', '.join(model.manifest.target)}", _summary(model, tested), sections)
+
+
+def curve_picture(model: Model, test: Table | None = None) -> Picture:
+    """Return the curve of a model as the report draws it, with its values on a test table if given."""
+    return Picture(_curve(model, None if test is None else measured_on(model, test)))
+
+
+def shapes_picture(model: Model, prefix: int | None = None, top: int = SHAPES) -> Picture:
+    """Return what the strongest columns of a prefix add to the scores; raise ValuesError if there are no columns."""
+    return Picture(_shapes(model, prefix, top))
+
+
+def calibration_picture(model: Model, test: Table) -> Picture:
+    """Return the diagram of the reliability on a test table, with its verdict; for numbers, of predicted and true."""
+    return Picture(_reliability(model, measured_on(model, test)))
 
 
 def _half(model: Model) -> int:
@@ -256,10 +271,10 @@ def _groups(model: Model) -> str:
     )
 
 
-def _shapes(model: Model) -> str:
+def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
     names, what = model.score_names, family_of(model.manifest.family).link.score
     said = f"What each column adds to the {what}{f' of {names[0]}' if len(names) == 1 else ''}, the strongest first."
-    return paragraph(said, "soft") + grid(shape_pictures(model, SHAPES))
+    return paragraph(said, "soft") + grid(shape_pictures(model, top, prefix))
 
 
 def _pairs(model: Model) -> str:

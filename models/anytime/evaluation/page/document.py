@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+from anytime._files import check_writable, write_atomically
 from anytime.evaluation.page import charts
 from anytime.model.notebook import html_table
 
@@ -29,9 +32,38 @@ table{font-size:7.5pt}th,td{padding-right:5px}}
 """
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A part of the report: notebooks show it, and `save` writes it as a page of its own.
+
+    Attributes
+    ----------
+    html : the part as HTML, without its style.
+    """
+
+    html: str
+
+    def __repr__(self) -> str:
+        return f"<Picture of {len(self.html):,} characters of HTML; show it in a notebook, or save it to a file>"
+
+    def _repr_html_(self) -> str:
+        style = charts.STYLE.read_text(encoding="utf-8").replace(":root", "&")  # of this element only
+        own = "padding:8px;background:var(--card);color:var(--text);"
+        grid = ".grid{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}"
+        return f'<div class="anytime"><style>.anytime{{{own}{grid}{style}}}</style>{self.html}</div>'
+
+    def save(self, path: str | Path) -> None:
+        """Write a page that loads nothing from elsewhere; raise AnytimeError if writing fails."""
+        path = Path(path)
+        check_writable(path, (".html", ".htm"))
+        write_atomically(path, page(path.stem, (), [("", self.html)]).encode())
+
+
 def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -> str:
     """Return a page: its title, its first sentences as text, and sections (heading, HTML) that are not empty."""
-    body = "".join(f"<section><h2>{escape(name)}</h2>{html}</section>" for name, html in sections if html)
+    body = "".join(
+        f"<section>{f'<h2>{escape(name)}</h2>' if name else ''}{html}</section>" for name, html in sections if html
+    )
     sentences = "".join(f'<p class="lead">{escape(each)}</p>' for each in lead)
     meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
     meta += '<meta name="color-scheme" content="light dark">'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anytime.errors import clipped
+from anytime.errors import ValuesError, clipped
 from anytime.evaluation.explained import ModelCurve
 from anytime.evaluation.page.charts import Chart, shown
 from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
@@ -72,6 +72,8 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
 def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[str]:
     """Return the charts of the strongest columns, on one scale so that they compare."""
     shapes = column_shapes(model, prefix)[:top]
+    if not shapes:
+        raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
     drawn = [_Drawn.of(shape) for shape in shapes]
     ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))
     return [
