@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image image-test docs lock clean
+.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image image-test docs lock release clean
 
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
@@ -137,6 +137,11 @@ docs: .venv/docs-ready
 .venv/docs-ready: .venv/ready requirements-docs.lock
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 	touch $@
+
+# Wheel and sdist in dist/, checked in fresh environments of the lowest and the newest Python without and with extras;
+# ARGS=--draft: the changelog may say "unreleased". ARGS='--python PATH' names an interpreter.
+release: .venv/ready
+	$(BIN)/python deploy/release.py $(ARGS)
 
 # Builds the server's image; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:
