@@ -140,7 +140,7 @@ def test_a_registered_method_is_an_option_of_the_commands(
     command = ["train", "train.csv", "--target", "y", "--groups", "groups.json"]
     command += ["--out", "m.safetensors", "--method", "mean-gradient"]
     assert main(command) == 2
-    assert "method is 'mean-gradient'; expected one of omp, fr, cp, single, no-whiten, sparse" in (
+    assert "--method is 'mean-gradient'; expected one of omp, fr, cp, single, no-whiten, sparse" in (
         capsys.readouterr().err.replace("\n", " ")
     )
     monkeypatch.setitem(METHODS, "mean-gradient", MeanGradient)
