@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from anytime.inference.loaded import LoadedModel
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
-from anytime.inference.loaded import LoadedModel
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
