@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from anytime.inference.loaded import LoadedModel
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
