@@ -23,7 +23,7 @@ from anytime.data.formats import open_table
 from anytime.evaluation.calibrate import calibrate
 from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.shapes import column_shapes
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.manifest import Certificate, Stopped
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")

@@ -34,8 +34,8 @@ from anytime.inference.conformal import (
     expected_calibration_error,
     model_outputs,
 )
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Answer, Prediction
+from anytime.loaded import load
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
 from anytime.target import class_codes

@@ -16,9 +16,9 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
-from anytime.inference.loaded import LoadedModel
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
+from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime.types import FamilyName, Float, Policy
 from lazily import Lazy

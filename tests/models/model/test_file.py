@@ -22,8 +22,8 @@ from anytime.errors import ArtifactError, EnvironmentFailure
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.glm.search import QuadraticModels
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
+from anytime.loaded import load
 from anytime.model.manifest import FORMAT, Calibration, Certificate, Manifest, Provenance, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry

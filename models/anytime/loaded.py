@@ -13,6 +13,7 @@ from anytime.model.model import Model
 from anytime.types import Float, Policy
 
 if TYPE_CHECKING:
+    from anytime.evaluation.page.document import Picture
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
@@ -47,6 +48,50 @@ class LoadedModel(Model):
         from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
 
         return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def plot(self, test: Any = None) -> Picture:
+        """Return the picture of what each prefix explains against its cost, as HTML with SVG.
+
+        Parameters
+        ----------
+        test : a table with the target (see the class), whose values are drawn with their standard errors.
+
+        Raises
+        ------
+        TableError
+            The table is unreadable, or lacks columns.
+        """
+        from anytime.evaluation.report import curve_picture  # noqa: PLC0415  (a server draws none)
+        from anytime.inference.tables import as_table  # noqa: PLC0415
+
+        return curve_picture(self, None if test is None else as_table(test, self.groups))
+
+    def plot_shapes(self, *, prefix: int | None = None, top: int = 12) -> Picture:
+        """Return the pictures of what the `top` strongest columns of a prefix add to the scores, as HTML with SVG.
+
+        Raises
+        ------
+        ValuesError
+            There is no such prefix, or it has no column.
+        """
+        from anytime.evaluation.report import shapes_picture  # noqa: PLC0415
+
+        return shapes_picture(self, prefix, top)
+
+    def plot_calibration(self, test: Any) -> Picture:
+        """Return the diagram of predicted and observed shares on a test table, with a verdict, as HTML with SVG.
+
+        A model of numbers has means of predictions and of the target instead.
+
+        Raises
+        ------
+        TableError
+            The table is unreadable, or lacks columns.
+        """
+        from anytime.evaluation.report import calibration_picture  # noqa: PLC0415
+        from anytime.inference.tables import as_table  # noqa: PLC0415
+
+        return calibration_picture(self, as_table(test, self.groups))
 
     def predict(
         self,
