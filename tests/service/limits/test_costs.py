@@ -81,7 +81,7 @@ def test_names_are_bounded_before_they_are_looked_up(service: Running, content: 
     headers = {"Content-Type": "application/msgpack", "Accept": "application/json"}
     answer = httpx.post(f"{service.url}/predict", content=content, headers=headers)
     assert answer.status_code == 400
-    assert "length <= " in answer.json()["detail"]
+    assert "send at most " in answer.json()["detail"]
 
 
 def test_the_fields_of_a_json_message_are_counted_before_it_is_decoded(service: Running) -> None:

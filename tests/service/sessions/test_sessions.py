@@ -235,7 +235,7 @@ def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[
         ({"budget": "-1"}, "budget"),
         ({"budget": "nan"}, "budget"),
         ({"deadline_ms": "inf"}, "deadline_ms"),
-        ({"policy": "best"}, "policy"),
+        ({"policy": "better"}, "policy"),
         ({"ranking": "yes"}, "ranking"),
         ({"model": "brake"}, "model"),
         ({"rows": "1"}, "rows"),
