@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image image-test docs lock release clean
+.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
 
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
@@ -78,6 +78,11 @@ bench-sessions: .venv/ready
 # run. Linux, two cores; reads the data sets in DATA.
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
+
+# Trains on the tables of two packages without an option, next to scikit-learn's defaults; the packages have an environment
+# under .venv-peers. ARGS='--sample 100': that many tables; each result is a line of tables.jsonl.
+bench-tables: .venv/ready
+	$(BIN)/python tests/benchmarks/tables.py $(ARGS)
 
 # Trains on 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk); compares with reading and X.T @ X alone.
 bench-large: .venv/ready

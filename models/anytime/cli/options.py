@@ -311,6 +311,12 @@ def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> F
         raise TrainingError(f"--{error}") from None
 
 
+def checked_method(method: Method) -> Method:
+    if method not in METHODS:
+        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(METHODS)}")
+    return method
+
+
 def checked_folds(folds: int, *, needed: bool) -> int:
     if folds < 0 or folds == 1:
         raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")

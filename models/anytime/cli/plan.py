@@ -138,6 +138,7 @@ class TrainPlan(FitPlan):
     def training(self) -> Options:
         return Options.of(
             self,
+            method=options.checked_method(self.method),
             alpha=options.parsed_alpha(self.alpha),
             family=self.likelihood,
             first=tuple(self.first or ()),

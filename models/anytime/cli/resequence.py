@@ -9,7 +9,17 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
+from anytime.cli.options import (
+    Costs,
+    First,
+    ModelFile,
+    Out,
+    RefitOptions,
+    Without,
+    checked_method,
+    parsed_costs,
+    spread,
+)
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
@@ -57,7 +67,7 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
+    changes = Changes(method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ()))
     stated = parsed_costs(cost)
     if costs is None and not stated and changes == Changes():
         raise TrainingError(

@@ -24,7 +24,8 @@ from anytime.glm.design import Design, Evaluation
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Candidates, GroupOrder, greedy
+from anytime.selection.greedy import GroupOrder, greedy
+from anytime.selection.requirements import NOISE, Candidates
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index

@@ -41,9 +41,11 @@ Values are raw, and a category is the index of its level.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, chain, product
 from string import Template
 from typing import Any
@@ -710,3 +712,18 @@ C_PRODUCTS = """
             : ${name}_factor(p, 0, u) * ${name}_factor(p, 1, v) - ${name}_means[term];
     }"""
 """C code that stores the products that a group completes."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A form of models as text: the suffix of its files, and the function that writes it."""
+
+    suffix: str
+    text: Callable[[Model], str]
+
+
+EXPORTS: dict[str, Export] = {
+    "json": Export(".json", lambda model: json.dumps(document(model), allow_nan=False) + "\n"),
+    "c": Export(".h", c_source),
+}
+"""Every form by its name on the command line."""

@@ -342,6 +342,8 @@ class Model:
         ValuesError
             The budget is negative or not a number.
         """
+        if budget is None:
+            return self.answering(self.steps, policy)
         return self.answering(affordable(self.costs, checked_budget(budget, self.groups.cost_unit)), policy)
 
     def answering(self, prefix: int, policy: Policy) -> int:

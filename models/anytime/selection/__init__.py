@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from anytime.selection.criteria import Criterion, Path, SelectionMethod
-from anytime.selection.greedy import Candidates, GroupOrder, Step, greedy, oracle_order
+from anytime.selection.greedy import GroupOrder, Step, greedy, oracle_order
 from anytime.selection.least_squares import FactoredOrder, factored, given_sequence, sequence, sequencer
+from anytime.selection.requirements import Candidates
 from anytime.selection.rule import METHODS, Rule, method_of
 from anytime.selection.sparse import Entries, shrunken_curve, sparse_entries
 

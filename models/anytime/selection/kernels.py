@@ -20,7 +20,8 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, GroupOrder, greedy
+from anytime.selection.greedy import GroupOrder, greedy
+from anytime.selection.requirements import Candidates
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index

@@ -13,7 +13,8 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import Path, SelectionMethod
-from anytime.selection.greedy import Candidates, GroupOrder, Step, cost_of, greedy
+from anytime.selection.greedy import GroupOrder, Step, greedy
+from anytime.selection.requirements import Candidates, cost_of
 from anytime.selection.rule import Rule
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep

@@ -401,7 +401,8 @@ def test_show_counts_the_terms_of_a_model_with_bases_and_shortens_their_names(de
 def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
     model = load(trained())
     shown = json.loads(output(capsys, "show", "m.safetensors", "--json"))
-    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha", "deviance"}
+    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha"}
+    fields |= {"deviance", "best"}
     assert [set(step) for step in shown["steps"]] == [fields] * model.steps
     assert [step["group"] for step in shown["steps"]] == [step.group for step in model.manifest.steps]
     assert np.allclose(np.cumsum([step["cost"] for step in shown["steps"]]), model.costs[1:])
@@ -784,7 +785,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("no folds to nest in", nothing, [*TRAIN, "--nested", "--alpha", "0.1", "--folds", "0"], ["nested", "folds"]),
     ("no jobs", nothing, [*TRAIN, "--n-jobs", "0"], ["--n-jobs"]),
     ("a negative seed", nothing, [*TRAIN, "--seed", "-1"], ["--seed"]),
-    ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method", "'omp'"]),
+    ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method is 'lasso'", "omp, fr"]),
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),

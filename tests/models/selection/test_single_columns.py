@@ -13,7 +13,8 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import FactoredOrder, GroupOrder, Rule, sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, greedy
+from anytime.selection.greedy import greedy
+from anytime.selection.requirements import Candidates
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
 from anytime.types import Float
