@@ -1,0 +1,159 @@
+"""Every way to a prediction gives the same numbers: estimator, tables of each type, command, values in process, server.
+
+The exports in C and JSON are compared with `Prediction` by tests/models/model/test_export.py, on such columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.cli.main import main
+from anytime.loaded import load
+from anytime.types import Float
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.serving import Running, running
+
+SEEDS = range(8)
+CLOSE = 1e-9
+
+
+def table(rng: np.random.Generator, rows: int) -> pd.DataFrame:
+    """Columns of every type with gaps, some common values and rare levels, and values far out."""
+    frame = pd.DataFrame({
+        "wide": rng.normal(0.0, 1e4, rows), "fare": rng.lognormal(size=rows) * (rng.random(rows) < 0.6),
+        "count": rng.integers(0, 9, rows).astype(float), "city": rng.choice(["Oslo", "Lima", 'a "b",', "NA"], rows),
+        "rainy": rng.random(rows) < 0.3,
+        "day": pd.Timestamp("2023-05-01") + pd.to_timedelta(rng.integers(0, 900, rows), "D"),
+        "flat": rng.normal(size=rows),
+    })  # fmt: skip
+    for name in ("wide", "fare", "city", "day"):
+        frame.loc[rng.random(rows) < 0.1, name] = None
+    return frame
+
+
+def learned(seed: int) -> tuple[Any, pd.DataFrame]:
+    """A fitted estimator of a random task, basis and grouping, and rows that it has not seen."""
+    rng = np.random.default_rng(seed)
+    frame = table(rng, 260)
+    names = rng.permutation(frame.columns).tolist()
+    cuts = [0, *sorted(rng.choice(np.arange(1, len(names)), 3, replace=False).tolist()), len(names)]
+    groups = {f"g{i}": {"features": names[a:b], "cost": 1.0 + i} for i, (a, b) in enumerate(pairwise(cuts))}
+    signal = np.nan_to_num(frame["wide"]) / 1e4 + frame["flat"] + 2.0 * (frame["city"] == "Oslo") + frame["rainy"]
+    options: dict[str, Any] = {"basis": str(rng.choice(["linear", "hinge:3"])), "alpha": 1e-3}
+    kind = seed % 4
+    if kind == 0:
+        return AnytimeRegressor(groups, **options).fit(frame[:200], signal[:200]), frame[200:]
+    if kind == 1:
+        family = str(rng.choice(["gaussian", "binomial"]))
+        y = np.where(signal + rng.logistic(size=260) > 1, "yes", "no")
+        return AnytimeClassifier(groups, family=family, **options).fit(frame[:200], y[:200]), frame[200:]
+    if kind == 2:
+        y = rng.poisson(np.exp(np.clip(signal, -2.0, 2.0) / 2.0))
+        return AnytimeRegressor(groups, family="poisson", **options).fit(frame[:200], y[:200]), frame[200:]
+    targets = pd.DataFrame({"a": signal, "b": -signal + rng.normal(size=260)})
+    return AnytimeRegressor(groups, **options).fit(frame[:200], targets[:200]), frame[200:]
+
+
+def outputs(answer: Any) -> Float:
+    found = answer["probabilities"] if isinstance(answer, dict) else answer.probabilities
+    if found is None:
+        found = answer["prediction"] if isinstance(answer, dict) else answer.prediction
+    return np.asarray(found, dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def estimators() -> list[tuple[Any, pd.DataFrame]]:
+    return [learned(seed) for seed in SEEDS]
+
+
+@pytest.fixture(scope="module")
+def server(estimators: list[tuple[Any, pd.DataFrame]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("models")
+    models = []
+    for seed, (estimator, _) in enumerate(estimators):
+        estimator.save(folder / f"m{seed}.safetensors")
+        models.append(load(folder / f"m{seed}.safetensors"))
+    app = create_app(ModelRegistry.of(models), Settings(port=0))
+    app.state.folder = folder
+    with running(app, Settings(port=0)) as service:
+        yield service
+
+
+def wire(value: Any) -> Any:
+    """A cell as JSON has it."""
+    if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
+        return None
+    return value.isoformat() if isinstance(value, pd.Timestamp) else value
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_way_gives_the_same_predictions(
+    seed: int, estimators: list[tuple[Any, pd.DataFrame]], server: Running, tmp_path: Path
+) -> None:
+    estimator, whole = estimators[seed]
+    model, rng = estimator.model_, np.random.default_rng(100 + seed)
+    path = tmp_path / f"m{seed}.safetensors"
+    estimator.save(path)
+    loaded, classes = load(path), model.manifest.classes is not None
+    for budget in [*model.costs[1:].tolist(), 1e9]:
+        used = model.computed[model.affordable(budget)]
+        frame = whole.drop(
+            columns=[c for c in whole.columns if rng.random() < 0.3 and c not in model.places[used[0]].features]
+        )
+        first = [name for name in used if set(model.places[name].features) & set(frame.columns)]
+        expected = outputs(loaded.answer(frame, budget=budget))
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        frame.to_parquet(tmp_path / "t.parquet")
+        tables: dict[str, Any] = {
+            "polars": pl.from_pandas(frame), "lazy": pl.from_pandas(frame).lazy(), "arrow": pa.Table.from_pandas(frame),
+            "csv": tmp_path / "t.csv", "parquet": tmp_path / "t.parquet",
+        }  # fmt: skip
+        for name, each in tables.items():
+            found = outputs(loaded.answer(each, budget=budget))
+            np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg=name)
+
+        needed = [column for name in used for column in model.places[name].features]
+        if set(needed) <= set(frame.columns):
+            predict = estimator.predict_proba if classes else estimator.predict
+            found = predict(whole, budget=budget)
+            np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg="estimator")
+
+        words = [
+            "predict",
+            str(path),
+            str(tmp_path / "t.parquet"),
+            "--budget",
+            repr(budget),
+            "--out",
+            str(tmp_path / "p.csv"),
+        ]
+        assert main([*words, *(["--proba"] if classes else [])]) == 0
+        written = pd.read_csv(tmp_path / "p.csv")
+        numbers = written.iloc[:, -expected[0].size :].to_numpy().reshape(expected.shape)
+        np.testing.assert_allclose(numbers, expected, rtol=CLOSE, atol=CLOSE, err_msg="command")
+
+        opened = loaded.open(len(frame))
+        sent: dict[str, list[list[Any]]] = {}
+        for name in first:
+            columns = list(model.places[name].features)
+            rows = frame.reindex(columns=columns)
+            opened.add(name, rows)
+            cells = rows.astype(object).to_numpy().tolist()
+            sent[name] = [[wire(cell) for cell in row] for row in cells]
+        np.testing.assert_allclose(outputs(opened.answer(budget)), expected, rtol=CLOSE, atol=CLOSE, err_msg="open")
+
+        reply = server.post({"groups": sent, "rows": len(frame)}, model=f"m{seed}", budget=budget)
+        assert reply.status_code == 200, reply.text
+        np.testing.assert_allclose(outputs(reply.json()), expected, rtol=CLOSE, atol=CLOSE, err_msg="server")
