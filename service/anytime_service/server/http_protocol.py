@@ -39,7 +39,7 @@ from anytime_service.limits.costs import HEADERS, PIPELINED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import Row, find
-from anytime_service.server.connections import Connection, Connections, release_head
+from anytime_service.server.connections import SMALLEST_SLICE, Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding, request_key
 from anytime_service.server.stages import ConnectionState, Event, Stage
@@ -288,6 +288,11 @@ class HttpProtocol(Connection):
         if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
             self.update_reading()
 
+    def _turn(self) -> None:
+        super()._turn()
+        if self._pipeline:
+            self._backlog.size = SMALLEST_SLICE
+
     def messages(self) -> int:
         """Return the number of requests and of pieces of bodies so far."""
         return self._state.pieces
@@ -392,6 +397,7 @@ class HttpProtocol(Connection):
             self._cycle.more_body = False
             self._cycle.changed.set()
         self._state.advance(Event.BODY_END)
+        self._backlog.size = SMALLEST_SLICE  # of the next requests, so that no more wait than their limit permits
 
     # The end.
 
