@@ -39,7 +39,7 @@ from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import Row, find
 from anytime_service.schemas.values import AT_ONCE
-from anytime_service.server.connections import Connection, Connections, release_head
+from anytime_service.server.connections import SMALLEST_SLICE, Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding, request_key
 from anytime_service.server.stages import ConnectionState, Event, Stage
@@ -291,6 +291,11 @@ class HttpProtocol(Connection):
             self.update_reading()
         return state.pieces - before
 
+    def _turn(self) -> None:
+        super()._turn()
+        if self._unread:
+            self._backlog.size = SMALLEST_SLICE
+
     def is_free(self) -> bool:
         answering = self._answering
         return self._may_read() and not self._unread and (answering is None or answering.more_body)
@@ -391,6 +396,7 @@ class HttpProtocol(Connection):
             self._cycle.more_body = False
             self._cycle.changed.set()
         self._state.advance(Event.BODY_END)
+        self._backlog.size = SMALLEST_SLICE  # of the next requests, so that no more wait than their limit permits
 
     # The end.
 

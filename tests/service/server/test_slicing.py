@@ -65,6 +65,21 @@ def test_pipelined_requests_in_one_read_are_answered_in_order(service: Running) 
     assert not records
 
 
+def test_thousands_of_pipelined_requests_after_a_large_body_are_answered(service: Running) -> None:
+    """Slices have grown when they begin, and a slice of 65,536 bytes has 2,000 of them: more than may wait."""
+    count = 10_000
+    with service.connect() as connection:
+        for _ in range(2):
+            connection.send(
+                b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n{" + b" " * 89_998 + b"}"
+            )
+            assert connection.response()[0] in (400, 422)
+        sender = Thread(target=connection.send, args=(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * count,))
+        sender.start()
+        assert [connection.response()[0] for _ in range(count)] == [200] * count
+        sender.join()
+
+
 def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Running) -> None:
     with logged() as records:
         for _ in range(3):
