@@ -23,7 +23,7 @@ from websockets.asyncio.client import connect
 from anytime._linalg import single_blas_thread
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
-from anytime_service.server.run import bind, build_server, control_collections
+from anytime_service.server.run import bind, build_server, control_collections, map_large_blocks
 from anytime_service.settings import load_settings
 from benchmarks.load.child import CLIENT_CORE, SERVER_CORE, Child, pin_to_core
 from drills.drill import ENVIRONMENT
@@ -144,7 +144,7 @@ def serve(models: Sequence[str]) -> None:
         for line in sys.stdin:
             if line.strip() == "reset":
                 ticks.worst_ms, worst[0] = 0.0, 0.0
-            report = Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.handler.held.bytes)
+            report = Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.service.memory.bytes)
             print(json.dumps(vars(report)), flush=True)
 
     async def serving(sockets: Any) -> None:
@@ -153,6 +153,7 @@ def serve(models: Sequence[str]) -> None:
 
     with bind(settings) as listening, single_blas_thread():
         control_collections()
+        map_large_blocks()
         print(listening.getsockname()[1], flush=True)
         for each in (measure, answer):
             threading.Thread(target=each, daemon=True).start()

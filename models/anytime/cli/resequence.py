@@ -16,7 +16,7 @@ from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
 from anytime.inference.loaded import load
-from anytime.training.resequencing import Changes, left_out, remaining_groups
+from anytime.training.resequencing import Changes, left_out
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
@@ -27,7 +27,7 @@ def resequence(
     out: Out,
     costs: Annotated[Path | None, typer.Option(help="Read the new costs from this groups file (JSON or YAML).")] = None,
     cost: Costs = None,
-    method: Annotated[Method | None, typer.Option(help="Select by this criterion.")] = None,
+    method: Annotated[Method | None, typer.Option(help="Select the next group by this method.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Set the penalty of all prefixes: a number >= 0.")] = None,
     cost_blind: Annotated[
         bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or use them.")
@@ -71,7 +71,7 @@ def resequence(
     if stated:
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
         groups = priced.with_stated_costs(stated)
-    kept = remaining_groups(loaded.groups, changes)
+    kept = changes.options(loaded.manifest).rule.remaining(loaded.groups)
     retrained = open_retrained(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")

@@ -112,10 +112,6 @@ class Design(ABC):
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
-    def fold_threads(self, width: int) -> int | None:  # noqa: ARG002
-        """Return the number of threads that share out fits of that many columns on the folds; None is 1."""
-        return 1
-
     @property
     def held_rows(self) -> HeldRows:
         """Return the held-out fold."""
@@ -163,7 +159,7 @@ class View(ABC):
         """
 
     @abstractmethod
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+    def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         """Return the product of the Hessian at some predictors with directions (d + 1, Q): 4 n d Q operations."""
 
     @abstractmethod

@@ -28,6 +28,9 @@ DECREMENT = 0.1
 SINGLE = 1e-7
 """Least penalty for which single precision suffices to compare deviances."""
 
+PRECISE = 1e-3
+"""Share of both at which a fit ends whose deviance is reported and not only compared."""
+
 PASSES, SLOW = 40, 8
 """Number of passes after which a fit goes on alone, and of those after which it gets its own second derivatives."""
 
@@ -48,7 +51,15 @@ class JointFits:
     """
 
     def __init__(
-        self, design: Design, trains: Sequence[Design], weights: Float, columns: Index, thetas: Float, scale: float
+        self,
+        design: Design,
+        trains: Sequence[Design],
+        weights: Float,
+        columns: Index,
+        thetas: Float,
+        scale: float,
+        *,
+        precise: bool = False,
     ) -> None:
         self._trains, self._weights, self._scale, self._columns = trains, weights, scale, columns
         self._views = [design.single.view(columns), design.view(columns)]
@@ -59,6 +70,7 @@ class JointFits:
         grown = ridges.shape[1] - thetas.shape[1]
         self._x = np.where(self._varies, np.pad(thetas, ((0, 0), (0, grown), (0, 0))) * self._units, 0.0)
         self._ridge = np.append(0.0, np.ones(len(columns)))[:, np.newaxis]
+        self._share = PRECISE if precise else 1.0
         self._sums: FoldSums | None = None
         self._near: list[Float] = []
         self._memory = _Memory(self._x.shape)
@@ -76,7 +88,7 @@ class JointFits:
 
     def deviances(self, alpha: float) -> Float:
         """Move the fits to a penalty; return their mean deviances (F,), infinite where a fit fails."""
-        single = alpha >= SINGLE
+        single = alpha >= SINGLE and self._share == 1.0
         view, ridge, x = self._views[0 if single else 1], alpha * self._ridge, self._x
         everything = np.arange(len(x))
         sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(view, everything, x)))
@@ -97,8 +109,8 @@ class JointFits:
             change = -2.0 / self._weights[moved] * np.sum(held[moved] * direction[moved], axis=(1, 2)) - slope[moved]
             error = np.std(found[usable]) / np.sqrt(max(len(x) - 1, 1))
             decrement = -0.5 * slope[moved]
-            done = np.abs(change) + 2.0 * decrement <= CHANGE * error
-            done |= decrement <= max(DECREMENT * ROUGH.decrement, MIN_DECREMENT) * np.abs(value[moved])
+            done = np.abs(change) + 2.0 * decrement <= self._share * CHANGE * error
+            done |= decrement <= max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT) * np.abs(value[moved])
             ended = moved[done]
             measured[ended] = found[ended] + change[done]
             active = np.setdiff1d(active, ended)
@@ -170,7 +182,7 @@ class JointFits:
             return np.inf
         finally:
             self._x[f] = theta * self._units[f]
-        return view.held_deviance(theta[varies]) / self._weights[f]
+        return view.held_deviance(theta[varies]) / float(self._weights[f])
 
 
 class _Memory:

@@ -13,7 +13,6 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,10 +24,10 @@ from anytime.glm.design import Design, Evaluation
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import NOISE, Candidates, Sequence, greedy
+from anytime.selection.greedy import NOISE, Candidates, GroupOrder, greedy
+from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState, Sweep
-from anytime.types import Float, Index, Method
+from anytime.types import Float, Index
 
 MAX_VALUES = 2**22
 """Maximum number of values in the second-order models of one model: 32 MiB."""
@@ -132,7 +131,7 @@ BOUND = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodSequence(Sequence):
+class LikelihoodOrder(GroupOrder):
     """A sequence of a generalised linear model, with the optimum of each prefix at the penalty that ordered the groups.
 
     theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
@@ -148,26 +147,17 @@ class LikelihoodSequence(Sequence):
 
 
 def likelihood_sequence(
-    design: Design,
-    groups: FeatureGroups,
-    method: Method = "fr",
-    alpha: float = 1e-5,
-    *,
-    cost_blind: bool = False,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Many[int] = (),
-    stop: Stop = EXACT,
-) -> LikelihoodSequence:
-    """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
+    design: Design, groups: FeatureGroups, rule: Rule, alpha: float = 1e-5, *, stop: Stop = EXACT
+) -> LikelihoodOrder:
+    """Order the groups so that each prefix lowers the loss as much as its cost allows.
 
     F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     with single_blas_thread():
-        search = _Fitted(design, groups, method, alpha, cost_blind, stop)
-        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
-    return LikelihoodSequence(
+        search = LikelihoodSearch(design, groups, rule, alpha, stop)
+        found = greedy(search, groups, rule)
+    return LikelihoodOrder(
         found.steps,
         found.doubling_until,
         found.columns,
@@ -195,15 +185,13 @@ def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
     )
 
 
-class _Fitted:
+class LikelihoodSearch:
     """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
-    def __init__(
-        self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool, stop: Stop
-    ) -> None:
-        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, cost_blind
+    def __init__(self, design: Design, groups: FeatureGroups, rule: Rule, alpha: float, stop: Stop) -> None:
+        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, rule.cost_blind
         self._stop = stop
-        self._criterion = CRITERIA[method](design.gram)
+        self._criterion = rule.criterion.on(design.gram)
         self._all_columns = design.view(np.arange(len(design.gram.x_mean)))
         self.columns: list[int] = []
         self.optima = [base_rate(design)]
@@ -211,11 +199,11 @@ class _Fitted:
         exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
+        self._curved_share = 1.0 if self._bound is None else _share_of_bound(design, self.optima[0])
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES
-        self._near_values = 0
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -243,9 +231,7 @@ class _Fitted:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        # The second derivatives start the fits on folds, if there is memory.
-        self._near_values += 0 if found.near is None else found.near.size
-        return replace(found, solver=None, near=found.near if self._near_values <= MAX_VALUES else None)
+        return found
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""
@@ -270,15 +256,23 @@ class _Fitted:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            return self._swept(self._curvature)
+            return self._with_noise(self._swept(self._curvature))
         if self._bound is not None:
-            return self._under_bound(self._bound, at.score[1:])
+            return self._with_noise(self._under_bound(self._bound, at.score[1:]))
         b = at.score[1:].copy()
         b[np.array(self.columns, dtype=np.intp)] = 0.0
         state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
         state.selected[self._order] = True
         state.stack()
         return state
+
+    def _with_noise(self, sweep: Sweep) -> Sweep:
+        """Return the sweep with the variance of a gradient without effect, as a share of its second derivative."""
+        design, factor = self._design, 1.0
+        if not design.family.known_variance:
+            factor = max(2.0 * (self.optima[-1].loss - design.totals.saturated / design.weight), 0.0)
+        sweep.noise = factor * self._curved_share / design.weight
+        return sweep
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         sweep = Sweep(curvature.gram(self._design.gram), self._groups.slices, self._alpha, blocks=True)
@@ -294,6 +288,12 @@ class _Fitted:
             rows = sweep.rows(group)
             sweep.b[rows] = score[sweep.columns[rows]]
         return sweep
+
+
+def _share_of_bound(design: Design, base: Optimum) -> float:
+    """Return the second derivatives of a row at the base rate, summed over the predictors, as a share of the bound."""
+    hessian = design.family.hessian(base.theta, design.gram.y_mean[np.newaxis])
+    return float(np.trace(hessian[0])) / BOUND
 
 
 def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:

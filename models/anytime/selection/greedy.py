@@ -6,7 +6,7 @@ With doubling, no step costs more than all steps before it together, which gives
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -14,7 +14,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.selection.criteria import Criterion
+from anytime.selection.criteria.criterion import TIE, Criterion, best
+from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index
 
@@ -29,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Sequence:
+class GroupOrder:
     """Steps of one sequence.
 
     Attributes
@@ -49,12 +50,12 @@ class Sequence:
 
     @staticmethod
     def of(
-        steps: Many[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
-    ) -> Sequence:
+        steps: Sequence[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
+    ) -> GroupOrder:
         slices = [groups.slices[group] for step in steps for group in step.adds]
         columns = np.concatenate([np.empty(0, dtype=np.intp), *(np.arange(s.start, s.stop) for s in slices)])
         sizes = [sum(len(groups.groups[group].features) for group in step.adds) for step in steps]
-        return Sequence(tuple(steps), doubling_until, columns, np.cumsum([0, *sizes]), longest=longest)
+        return GroupOrder(tuple(steps), doubling_until, columns, np.cumsum([0, *sizes]), longest=longest)
 
     @cached_property
     def costs(self) -> Float:
@@ -78,18 +79,8 @@ def oracle_order(gains: Float, costs: Float) -> Index:
     return np.argsort(-density, kind="stable")
 
 
-TIE = 1e-9
-"""Scores that differ by less than this share are equal."""
-
 NOISE = 1e-14
 """Scores below this, where the variance of a response is 1, are rounding."""
-
-
-def best(scores: Float, costs: Float, among: Index) -> int:
-    """Return the group with the best score; ties by cost, then by the order of the groups file. `among` is nonempty."""
-    top = scores[among].max()
-    tied = among[scores[among] >= top - TIE * abs(top)]
-    return int(tied[np.argmin(costs[tied])])
 
 
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
@@ -132,7 +123,7 @@ class Candidates:
         for group in self._locked():
             if among[group]:
                 scores[group] = self._union(self.adds(group))
-        scores[scores < self.noise] = 0.0
+        scores[np.abs(scores) < self.noise] = 0.0
         return scores
 
     def longest(self, scores: Float) -> float:
@@ -198,7 +189,7 @@ class Candidates:
         for g in bundle:
             union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
             per_cost[g] = _per_cost(self._union(union) - score, self.groups.costs[g])
-        return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
+        return best(per_cost, costs, np.array(sorted(bundle)))
 
 
 def _per_cost(gain: float, cost: Any) -> float:
@@ -206,15 +197,15 @@ def _per_cost(gain: float, cost: Any) -> float:
     return float(gain / cost) if cost > 0 else np.inf
 
 
-def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool, bool]:
+def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Bool, bool]:
     """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 
-    While nothing is spent the limit is c_min, the smallest positive cost of a step. If no step is within the limit,
-    only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs` (groups,)
-    are those of the groups' steps; at least one group is `remaining`.
+    While nothing is spent the limit is `c_min`, by default the smallest positive cost of a step. If no step is within
+    the limit, only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs`
+    (groups,) are those of the groups' steps; at least one group is `remaining`.
     """
     paid = costs[remaining]
-    limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
+    limit = spent if spent > 0 else c_min or paid[paid > 0].min(initial=np.inf)
     within = remaining[paid <= limit * (1 + COST_TOLERANCE)]
     allowed = np.zeros(len(costs), dtype=np.bool_)
     allowed[within if len(within) else remaining[[np.argmin(paid)]]] = True
@@ -231,29 +222,18 @@ class Search(Protocol):
         """Select the groups of a step; return the explained variance F of all selected groups."""
 
 
-def greedy(
-    search: Search,
-    groups: FeatureGroups,
-    *,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Many[int] = (),
-) -> Sequence:
+def greedy(search: Search, groups: FeatureGroups, rule: Rule) -> GroupOrder:
     """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
-    Parameters
-    ----------
-    doubling : select no step that costs more than all before it together (Algorithm 2).
-    epsilon : stop before the step at which no remaining group has a projection of the residual longer than this
-        (Group-OMP, Figure 1). Costs do not affect this rule; while one group's projection is longer, the densest group
-        goes first.
-    first : groups selected before all others, each after its requirements; no rule applies to their steps.
+    The search stops before the step at which no remaining group has a projection of the residual longer than
+    `rule.epsilon`. Costs do not affect this; while one group's projection is longer, the densest group goes first.
+    No rule applies to the steps of `rule.first`.
     """
     steps: list[Step] = []
     spent = 0.0
-    doubling_until: int | None = 0 if doubling and first else None
+    doubling_until: int | None = 0 if rule.doubling and rule.first else None
     longest: float | None = None
-    forced_groups = deque(first)
+    forced_groups = deque(rule.forced(groups))
     while len(search.candidates.remaining()):
         candidates = search.candidates
         costs = candidates.step_costs()
@@ -265,12 +245,12 @@ def greedy(
             adds = candidates.adds(group)
         else:
             allowed = remaining
-            if doubling:
-                allowed, capable = within_doubling(costs, candidates.remaining(), spent)
+            if rule.doubling:
+                allowed, capable = within_doubling(costs, candidates.remaining(), spent, rule.c_min)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
-            scores = candidates.scores(allowed if epsilon is None else remaining)
-            if epsilon is not None and (length := candidates.longest(scores)) <= epsilon:
+            scores = candidates.scores(allowed if rule.epsilon is None else remaining)
+            if rule.epsilon is not None and (length := candidates.longest(scores)) <= rule.epsilon:
                 longest = length
                 break
             adds = candidates.choose(allowed, costs, scores)
@@ -278,6 +258,6 @@ def greedy(
         cost = cost_of(groups, adds)
         spent += cost
         steps.append(Step(adds, cost, explained))
-    if doubling and doubling_until is None:
+    if rule.doubling and doubling_until is None:
         doubling_until = len(steps)
-    return Sequence.of(steps, groups, doubling_until=doubling_until, longest=longest)
+    return GroupOrder.of(steps, groups, doubling_until=doubling_until, longest=longest)

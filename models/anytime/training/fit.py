@@ -9,11 +9,10 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,15 +23,15 @@ from anytime.families import family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.search import LikelihoodSequence
+from anytime.glm.search import LikelihoodOrder
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredSequence, Sequence, Step, factored, given_sequence, sequencer
-from anytime.selection.greedy import TIE
+from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_sequence, sequencer
+from anytime.selection.criteria.criterion import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
 from anytime.training.guarantee import guarantee
@@ -81,7 +80,7 @@ class Fit:
     expansion: Expansion
     moments: Moments
     gram: Gram
-    sequence: Sequence
+    sequence: GroupOrder
     alpha: float
     alphas: Float
     errors: Float | None
@@ -120,7 +119,7 @@ class Fit:
     @cached_property
     def stopped(self) -> Stopped | None:
         """Return the record of the stopping rule; None if no rule was active."""
-        epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
+        epsilon, held, sequence = self.options.rule.epsilon, self.held, self.sequence
         if epsilon is None and held is None:
             return None
         selected = {group for step in sequence.steps for group in step.adds}
@@ -140,7 +139,7 @@ class Fit:
     def collinear(self) -> Bool:
         """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
         gram, sequence = self.gram, self.sequence
-        if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
+        if not (isinstance(sequence, FactoredOrder) and self.alpha == 0):
             sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
         found = np.zeros(len(gram.constant), dtype=np.bool_)
         found[sequence.columns] = sequence.factor.dropped
@@ -151,15 +150,17 @@ class Fit:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
         if self.likelihood is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
-        if self.options.first:
-            return Guarantee(why="the user chose the first groups", doubling_until=self.sequence.doubling_until)
+        rule = self.options.rule
+        if rule.first or rule.c_min is not None:
+            what = "the first groups" if rule.first else "the cost of the first steps"
+            return Guarantee(why=f"the user chose {what}", doubling_until=self.sequence.doubling_until)
         groups, columns = self.groups.with_own_products()
         return guarantee(
             self.gram.restricted(columns),
             groups,
-            self.options.method,
+            rule.method,
             self.alpha,
-            cost_blind=self.options.cost_blind,
+            cost_blind=rule.cost_blind,
             doubling_until=self.sequence.doubling_until,
         )
 
@@ -179,7 +180,8 @@ class Fit:
         `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
         """
         groups, columns = self.selected
-        stopped = self.stopped
+        stopped, rule = self.stopped, self.options.rule
+        left_out = (*left_out, *rule.without)
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
@@ -199,10 +201,10 @@ class Fit:
             responses=target.responses,
             classes=target.classes,
             groups=groups,
-            method=self.options.method,
-            cost_blind=self.options.cost_blind,
-            doubling=self.options.doubling,
-            first=tuple(group for group in self.options.first if group in groups.positions),
+            method=rule.name,
+            cost_blind=rule.cost_blind,
+            doubling=rule.doubling,
+            first=tuple(group for group in rule.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
             prior_deviance=None if self.likelihood is None else float(self.likelihood.deviance[0]),
@@ -240,6 +242,7 @@ class Fit:
         costs, likelihood = self.sequence.costs, self.likelihood
         steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
         pairs = self.selected[0].joined_pairs(steps)
+        best = None if self.measured is None else self.measured.best
         return tuple(
             StepRecord(
                 group=steps[k - 1][-1],
@@ -250,6 +253,7 @@ class Fit:
                 explained_variance=step.explained_variance,
                 r2=None if self.r2 is None else float(self.r2[k]),
                 cv_error=None if self.errors is None else float(self.errors[k]),
+                best=None if best is None else best[k],
                 alpha=float(self.alphas[k]),
                 deviance=None if likelihood is None else float(likelihood.deviance[k]),
             )
@@ -258,7 +262,7 @@ class Fit:
 
 
 def fit(
-    parts: Many[Moments],
+    parts: Sequence[Moments],
     groups: FeatureGroups,
     options: Options,
     observed: Observations | None = None,
@@ -288,7 +292,7 @@ def fit(
     whole = Expansion.of(groups) if expansion is None else expansion
     candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(whole, parts, moments)
     likelihood: LikelihoodFit | None = None
-    choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
+    choice: Choice[FactoredOrder] | Choice[LikelihoodOrder]
     with single_blas_thread():
         if family_of(options.family).least_squares:
             terms, squares = _least_error(candidates, options)
@@ -353,7 +357,7 @@ class _Terms:
     """Terms of the raw columns, and their moments in each fold and in all."""
 
     expansion: Expansion
-    parts: Many[Moments]
+    parts: Sequence[Moments]
     moments: Moments
     min_level_rows: int | None = None
     """The least number of rows of a level, if it is selected."""
@@ -372,12 +376,12 @@ class _Terms:
         return split(self.parts, KernelFold)
 
 
-def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
+def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
     return next(_candidates(Expansion.of(groups), parts, Moments.merged(parts)))
 
 
-def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
+def _candidates(whole: Expansion, parts: Sequence[Moments], moments: Moments) -> Iterator[_Terms]:
     """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
     if whole.needs_size and len(parts) == 1:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
@@ -395,7 +399,7 @@ def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
     return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
 
 
-def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
+def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredOrder]]:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
@@ -418,7 +422,7 @@ class _Tried(NamedTuple):
 
     errors: list[float]
     terms: _Terms
-    choice: Choice[FactoredSequence]
+    choice: Choice[FactoredOrder]
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
@@ -439,7 +443,7 @@ def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = Tru
     return tried
 
 
-def _is_less(errors: Many[float], than: Many[float]) -> bool:
+def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
     """Return whether the first of two errors that differs by more than rounding is less."""
     for error, other in zip(errors, than, strict=True):
         if not math.isclose(error, other, rel_tol=TIE):
@@ -447,22 +451,16 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
     return False
 
 
-def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
+def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredOrder]:
     groups, gram = terms.expansion.terms, terms.gram
-    rules: Any = {
-        "cost_blind": options.cost_blind,
-        "doubling": options.doubling,
-        "epsilon": options.epsilon,
-        "first": options.forced(groups),
-    }
     grown = options.horizon(groups)
     jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
-    kernels = options.method == "fr" and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
+    kernels = options.rule.scores_gains and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
     if kernels and options.alpha == "cv":
         choice = cross_validated(
             gram,
             terms.kernel_folds,
-            lambda gram: kernel_sequencer(gram, groups, **rules),
+            lambda gram: kernel_sequencer(gram, groups, options.rule),
             options,
             horizon=grown,
             n_jobs=jobs,
@@ -471,13 +469,13 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
         sequence = factored(gram, groups, choice.sequence, choice.alpha)
         return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
 
-    def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
-        return sequencer(gram, groups, options.method, **rules)
+    def orders(gram: Gram) -> Callable[[float], FactoredOrder]:
+        return sequencer(gram, groups, options.rule)
 
     return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
-def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
+def _prefixes(gram: Gram, choice: Choice[FactoredOrder]) -> PrefixModels:
     """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
     order = choice.sequence
     W = staircase(order.factor, order.z, order.ends)

@@ -2,14 +2,13 @@
 
 The choices are those of least squares, on deviances instead of squares. Orders are learned at every fourth penalty of
 the grid, from the middle towards smaller areas under the curve of cross-validated deviance, until the area rises. The
-order with the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. A fit starts
-from that of the penalty before, or of the prefix before.
+order with the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. The fits on
+the folds advance together (`anytime.glm.joint`), from those of the penalty before, or of the prefix before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,7 +22,7 @@ from anytime.glm.joint import JointFits
 from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
-    LikelihoodSequence,
+    LikelihoodOrder,
     QuadraticModel,
     QuadraticModels,
     base_rate,
@@ -35,7 +34,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import Sequence, sequencer
+from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
@@ -44,13 +43,6 @@ from anytime.types import Float, Index
 RISEN, FEW = 2, 20
 """Number of rises of the held-out deviance, from one penalty to the next, after which the rest is skipped, and rows of
 a class in a fold below which it is one more: of a rare class the deviance is not smooth."""
-
-JOINT_SHARE = 0.1
-"""Decrease of the loss predicted for the next step at which fits that advance together end, as a share of that at which
-a fit on its own takes its last step."""
-
-PROGRESS = 0.6
-"""A fit goes on alone when the predicted decrease is more than this share of that of the step before."""
 
 
 class Observations(Protocol):
@@ -89,7 +81,7 @@ class LikelihoodFit:
         there are too many coefficients.
     """
 
-    choice: Choice[LikelihoodSequence]
+    choice: Choice[LikelihoodOrder]
     prefixes: PrefixModels
     deviance: Float
     curvatures: QuadraticModels | None
@@ -107,34 +99,30 @@ class _HeldOut:
         self,
         columns: Index,
         ends: Index,
-        alphas: Many[float],
-        longest: Many[int] | None = None,  # noqa: ARG002
+        alphas: Sequence[float],
+        longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
-        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
+        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, precise=True).folds[0]
         return errors
 
 
 def _fold_errors(
     design: Design,
-    folds: Many[_HeldOut],
+    folds: Sequence[_HeldOut],
     columns: Index,
     ends: Index,
-    alphas: Many[float],
+    alphas: Sequence[float],
     *,
     one_se: bool = True,
+    precise: bool = False,
 ) -> Errors:
     """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
 
-    At each penalty the design, of all rows, is fitted first. The fits on the folds start from its optimum and use its
-    second derivatives. The search over the penalties begins with the best of the prefix before. On either side it ends
-    after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
+    The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
+    ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
     standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
     penalty.
-
-    Parameters
-    ----------
-    optima : optima of the prefixes on the design at some penalty, to start from.
     """
     weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
     base = base_rate(design).theta
@@ -153,7 +141,7 @@ def _fold_errors(
             ]
             continue
         found: dict[int, Float] = {}  # by the penalty's rank
-        begin = JointFits(design, trains, weights, used, thetas, scale)
+        begin = JointFits(design, trains, weights, used, thetas, scale, precise=precise)
         found[best] = begin.deviances(float(alphas[rising[best]]))
         thetas = begin.thetas
         for ranks in (range(best - 1, -1, -1), range(best + 1, len(rising))):
@@ -183,7 +171,7 @@ def _rises(design: Design, folds: int) -> int:
 
 
 def fit_likelihood(
-    parts: Many[Moments],
+    parts: Sequence[Moments],
     gram: Gram,
     expansion: Expansion,
     options: Options,
@@ -202,41 +190,26 @@ def fit_likelihood(
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     compared = len(folds) > 0 and len(options.grid) > 1
 
-    def orders(design: Design) -> Callable[[float], LikelihoodSequence]:
-        return lambda alpha: likelihood_sequence(
-            design,
-            groups,
-            options.method,
-            alpha,
-            cost_blind=options.cost_blind,
-            doubling=options.doubling,
-            epsilon=options.epsilon,
-            first=options.forced(groups),
-            stop=ROUGH if compared else EXACT,
+    def orders(design: Design) -> Callable[[float], LikelihoodOrder]:
+        return lambda alpha: likelihood_sequence(design, groups, options.rule, alpha, stop=ROUGH if compared else EXACT)
+
+    def errors(sequence: GroupOrder, alphas: Sequence[float]) -> Errors:
+        return _fold_errors(
+            design, folds, sequence.columns, sequence.ends, alphas, one_se=options.one_se, precise=not compared
         )
 
-    def errors(sequence: Sequence, alphas: Many[float]) -> Errors:
-        return _fold_errors(design, folds, sequence.columns, sequence.ends, alphas, one_se=options.one_se)
-
-    def rough(alpha: float) -> Sequence:
+    def rough(alpha: float) -> GroupOrder:
         """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
         return squares(alpha / float(np.mean(gram.y_scale**2)))
 
-    squares = sequencer(
-        gram,
-        groups,
-        options.method,
-        cost_blind=options.cost_blind,
-        doubling=options.doubling,
-        first=options.forced(groups),
-    )
+    squares = sequencer(gram, groups, replace(options.rule, epsilon=None))
     choice = cross_validated(
         design,
         folds,
         orders,
         options,
         errors=errors,
-        rough=rough if options.epsilon is None else None,
+        rough=rough if options.rule.epsilon is None else None,
         horizon=options.horizon(groups),
     )
     optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)
@@ -269,7 +242,7 @@ def _check(design: Design, target: Target) -> None:
             )
 
 
-def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
+def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_HeldOut]:
     """Hold out each fold in turn; skip folds without weight.
 
     Rows of a class that no other fold has are not held out: without them the class would have no probability. Nor is a
@@ -310,7 +283,7 @@ def _scale(design: Design, base: Float) -> float:
     return float(np.abs(view.evaluate(etas).score).max())
 
 
-def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: FeatureGroups) -> list[Optimum]:
+def _refitted(design: Design, choice: Choice[LikelihoodOrder], groups: FeatureGroups) -> list[Optimum]:
     sequence = choice.sequence
     optima = list(sequence.optima)
     scale = _scale(design, optima[0].theta)
@@ -324,7 +297,7 @@ def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: Featur
     return optima
 
 
-def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
+def _prefixes(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> PrefixModels:
     gram, family = design.gram, design.family
     scores = [family.scores(o.theta) for o in optima]
     coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
@@ -341,7 +314,7 @@ def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum
     )
 
 
-def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> QuadraticModels | None:
+def _curvatures(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> QuadraticModels | None:
     if design.predictors > 1:
         return None
     selected = np.sort(sequence.columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from scipy.special import xlogy
 
 from anytime.errors import EnvironmentFailure
 from anytime.families import family_of
-from anytime.glm import newton, row_blocks, search
+from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
+from anytime.selection import Rule
 from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
@@ -39,7 +39,7 @@ def design_of(case: Case, **options: Any) -> BlockDesign:
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
     count = 1 if folds is None else int(folds.max()) + 1
     parts = fold_moments_of(case.X, case.Y, case.weights, folds, count)
-    options = Options(family=case.family, **({"alpha": 1e-4} | how))
+    options = Options.of(family=case.family, **({"alpha": 1e-4} | how))
     return fit(parts, case.groups, options, Observed(blocks, case.target, n_jobs))
 
 
@@ -110,7 +110,7 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
     np.testing.assert_allclose(single.hessian, H, atol=1e-6 * np.diagonal(H).max())
     assert (single.hessian != found.hessian).any()
     direction = np.random.default_rng(3).normal(size=(4, Q))
-    np.testing.assert_allclose(view.products(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
+    np.testing.assert_allclose(view.hessian_product(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
     mean = np.einsum("iaa->i", h) / Q
     np.testing.assert_allclose(view.weighted_gram(etas), Z.T @ ((w * mean)[:, np.newaxis] * Z), atol=1e-13)
     along = view.predictors(direction)
@@ -189,11 +189,10 @@ def test_threads_do_not_change_a_bit(
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
 
 
-def test_threads_that_share_out_the_folds_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newton, "DENSE_MANY", 0)  # conjugate gradients, for which threads are worth their price
+def test_threads_do_not_change_a_bit_where_conjugate_gradients_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newton, "DENSE_MANY", 0)
     case = weighted("multinomial")
     folds = np.arange(300) % 3
-    assert replace(design_of(case), n_jobs=2).fold_threads(5) == 2
     one, other = (fitted(case, cut(case, 150, folds), folds, jobs, alpha="cv") for jobs in (1, 2))
     check_same(one, other)
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
@@ -208,7 +207,7 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     for a, b in zip(here.row_blocks, there.row_blocks, strict=True):
         np.testing.assert_array_equal(a.Z, b.Z)
         np.testing.assert_array_equal(a.Y, b.Y)
-    found = [search.likelihood_sequence(design, case.groups, "fr", 1e-4) for design in (here, there)]
+    found = [search.likelihood_sequence(design, case.groups, Rule("fr"), 1e-4) for design in (here, there)]
     assert [s.adds for s in found[0].steps] == [s.adds for s in found[1].steps]
     for mine, other in zip(found[0].optima, found[1].optima, strict=True):
         # In memory the first steps have single precision, so the last ones differ within the stopping criterion.
@@ -273,7 +272,14 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
 @pytest.fixture
 def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit folds as exactly as models, so that what they measure can be compared to many digits."""
+    make_exact(monkeypatch)
+
+
+def make_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "ROUGH", EXACT)
+    monkeypatch.setattr(joint, "ROUGH", EXACT)
+    monkeypatch.setattr(joint, "SINGLE", np.inf)
+    monkeypatch.setattr(joint, "CHANGE", 0.0)
 
 
 def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int, alpha: float) -> float:
@@ -333,7 +339,7 @@ def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, mo
     case = weighted(family)
     folds = np.arange(300) % 3
     rough = fitted(case, cut(case, 300, folds), folds)
-    monkeypatch.setattr(likelihood, "ROUGH", EXACT)
+    make_exact(monkeypatch)
     exact = fitted(case, cut(case, 300, folds), folds)
     assert rough.errors is not None
     assert exact.errors is not None

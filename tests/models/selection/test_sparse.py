@@ -22,15 +22,7 @@ from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import (
-    FactoredSequence,
-    least_squares,
-    sequence,
-    sequencer,
-    shrunken_curve,
-    sparse,
-    sparse_entries,
-)
+from anytime.selection import FactoredOrder, Rule, sequence, sequencer, shrunken_curve, sparse, sparse_entries
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
@@ -153,12 +145,12 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
         learned.append(gram)
         return sparse_entries(gram, groups, cost_blind)
 
-    monkeypatch.setattr(least_squares, "sparse_entries", counted)
-    fitted = fit(parts, groups, Options("sparse", alpha="cv"))
+    monkeypatch.setattr(sparse, "sparse_entries", counted)
+    fitted = fit(parts, groups, Options.of(method="sparse", alpha="cv"))
     assert len(learned) == 1
-    assert fit(parts, groups, Options("sparse", alpha="cv", nested=True)).errors is not None
+    assert fit(parts, groups, Options.of(method="sparse", alpha="cv", nested=True)).errors is not None
     assert len(learned) == 1 + 1 + 3
-    at = sequencer(fitted.gram, groups, "sparse")
+    at = sequencer(fitted.gram, groups, Rule("sparse"))
     assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
     assert fitted.guarantee.why == "the theorems cover fr and omp, not sparse"
 
@@ -228,7 +220,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        Options("sparse", **options)
+        Options.of(method="sparse", **options)
 
 
 def test_sequences_refuse_sparse_with_doubling() -> None:
@@ -300,5 +292,5 @@ def test_on_real_tables_refitted_is_never_worse_than_shrunken(shared_data: Path)
     compared = compare(Gram.of(moments), groups, 1e-5)
     assert compared.train["Sparse (shrunken)"].timeliness < compared.train["Sparse"].timeliness
     assert compared.train["Sparse"].timeliness < compared.train["CS-G-FR"].timeliness
-    found: FactoredSequence = sequence(Gram.of(moments), groups, "sparse", 1e-5)
+    found: FactoredOrder = sequence(Gram.of(moments), groups, "sparse", 1e-5)
     assert found.costs[-1] == pytest.approx(groups.costs.sum())
