@@ -33,13 +33,14 @@ class Binomial(OneResponse):
         return np.asarray(-(xlogy(Y, Y) + xlogy(1.0 - Y, 1.0 - Y)).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        tail = np.exp(-np.abs(eta))  # one exponential for both: a third of the time of logaddexp and expit
+        tail = np.exp(-np.abs(eta))  # a sixth of the time of logaddexp and expit; `where` takes as long as both
         value = np.maximum(eta, 0.0) + np.log1p(tail) - Y * eta
-        return value[:, 0], Y - np.where(eta >= 0.0, 1.0, tail) / (1.0 + tail)
+        return value[:, 0], Y - np.exp(np.minimum(eta, 0.0)) / (1.0 + tail)
 
     def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
         """Return p (1 - p), without the cancellation in 1 - p."""
-        return np.asarray(expit(eta) * expit(-eta))
+        tail = np.exp(-np.abs(eta))
+        return np.asarray(tail / np.square(1.0 + tail))
 
     def mean(self, scores: Float) -> Float:
         return np.asarray(expit(scores))

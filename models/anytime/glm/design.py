@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -59,6 +59,19 @@ class HeldRows:
     centre: Float | None
 
 
+class FoldSums(NamedTuple):
+    """Sums at coefficients (F, d + 1, Q) of a fit for each of some folds.
+
+    `losses` (F,) and `scores` (F, d + 1, Q) are means of the rows outside a fold, and `deviances` and `held` are the
+    deviance and the score of the rows in it: sums.
+    """
+
+    losses: Float
+    scores: Float
+    deviances: Float
+    held: Float
+
+
 @dataclass(frozen=True, eq=False)
 class Design(ABC):
     """Rows of a table, as one fit uses them.
@@ -98,10 +111,6 @@ class Design(ABC):
         ridge = np.square(gram.x_scale / self.gram.x_scale)
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
-
-    def fold_threads(self, width: int) -> int | None:  # noqa: ARG002
-        """Return the number of threads that share out fits of that many columns on the folds; None is 1."""
-        return 1
 
     @property
     def held_rows(self) -> HeldRows:
@@ -158,18 +167,14 @@ class View(ABC):
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
 
     @abstractmethod
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
-        """Return losses (F,) and scores (F, d + 1, Q) of the rows outside each fold, and deviances (F,) of those in it.
-
-        `thetas` (F, d + 1, Q) are coefficients for each of the folds. Deviances are sums, not means. One pass over all
-        rows, those held out included.
-        """
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+        """Return the sums at coefficients `thetas` (F, d + 1, Q) for each of the folds: one pass over all rows."""
 
     @abstractmethod
-    def fold_products(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        """Return the sums of `hessian_of` over the rows of each fold, and over all rows: (F + 1, pairs, d + 1, d + 1).
+    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        """Return Z'hZ as `weighted_gram` of the rows of each fold and of all rows: sums (F + 1, d + 1, d + 1).
 
-        All folds are evaluated at the same coefficients theta (d + 1, Q).
+        All are at the same coefficients theta (d + 1, Q).
         """
 
     @abstractmethod

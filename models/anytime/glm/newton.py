@@ -84,51 +84,22 @@ def forms_hessian(width: int, predictors: int) -> bool:
     return width * predictors <= (DENSE_ONE if predictors == 1 else DENSE_MANY)
 
 
-def in_units(solver: Solver, units: Float) -> Solver:
-    """Return the solver for similar rows whose columns have other standard deviations, those of unit 0 excluded.
-
-    Parameters
-    ----------
-    units : (d + 1,) the new standard deviations as shares of the old, 1 for the intercept.
-    """
-    chosen = units > 0
-    scale = units[chosen, np.newaxis]
-
-    def solve(g: Float) -> Float:
-        padded = np.zeros((len(units), g.shape[1]))
-        padded[chosen] = g / scale
-        found: Float = solver(padded)[chosen] / scale
-        return found
-
-    return solve
-
-
 @dataclass(frozen=True)
 class Optimum:
     """Coefficients (d + 1, Q) in the units of the design, and the mean loss there, without and with the penalty.
 
-    `near` are the last second derivatives, of coefficients close to the optimum, and `solver` solves with them, or with
-    a weighted Gram matrix where they are not formed; both may be None.
+    `solver` solves with second derivatives close to the optimum, or preconditions where they are not formed.
     """
 
     theta: Float
     loss: float
     objective: float
     iterations: int = 0
-    near: Float | None = None
     solver: Solver | None = None
 
 
 def optimum(
-    view: View,
-    alpha: float,
-    start: Float,
-    scale: float,
-    *,
-    known: Evaluation | None = None,
-    near: Float | None = None,
-    solver: Solver | None = None,
-    stop: Stop = EXACT,
+    view: View, alpha: float, start: Float, scale: float, *, known: Evaluation | None = None, stop: Stop = EXACT
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
 
@@ -137,32 +108,23 @@ def optimum(
     Parameters
     ----------
     start : initial coefficients.  known : the evaluation there, if available.
-    near, solver : second derivatives close to those at the start, or the solver of a similar fit; used for the first
-        steps, and where second derivatives are not formed, to precondition.
     scale : reference size of the gradient, that of the base rate.
     """
+    solver: Solver | None = None
     if alpha >= SINGLE:
         try:
             single = view.design.single.view(view.columns)
-            rough = _descent(single, alpha, start, scale, known=known, near=near, solver=solver, stop=ROUGH)
+            rough = _descent(single, alpha, start, scale, known=known, solver=None, stop=ROUGH)
             if stop == ROUGH:
                 return rough
-            start, known, near, solver = rough.theta, None, None, rough.solver
+            start, known, solver = rough.theta, None, rough.solver
         except TrainingError:
             pass  # values are so extreme that steps in single precision end in rounding
-    return _descent(view, alpha, start, scale, known=known, near=near, solver=solver, stop=stop)
+    return _descent(view, alpha, start, scale, known=known, solver=solver, stop=stop)
 
 
 def _descent(
-    view: View,
-    alpha: float,
-    start: Float,
-    scale: float,
-    *,
-    known: Evaluation | None,
-    near: Float | None,
-    solver: Solver | None,
-    stop: Stop,
+    view: View, alpha: float, start: Float, scale: float, *, known: Evaluation | None, solver: Solver | None, stop: Stop
 ) -> Optimum:
     """Take Newton steps in the precision of the view until the criterion is met."""
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
@@ -170,8 +132,6 @@ def _descent(
     etas = view.predictors(theta)
     now = known or view.evaluate(etas)
     dense = forms_hessian(*theta.shape)
-    if near is not None:
-        solver = factored_solver(near, ridge, theta.shape[1])
     preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)
     solver_at: Callable[[Predictors, Evaluation, Float], tuple[Evaluation, Solver]] = partial(_factored_at, view)
     if preconditioner is not None:  # second derivatives of classes are at most 1/2, those of counts without bound
@@ -185,7 +145,6 @@ def _descent(
         fresh = solver is None
         if solver is None:
             now, solver = solver_at(etas, now, ridge)
-            near = now.hessian
         reached = float(np.abs(gradient).max()) <= stop.gradient * scale
         step = -solver(gradient)
         damping = DAMPING
@@ -200,7 +159,7 @@ def _descent(
             # The last step needs no pass: the loss there follows from the predicted decrease and the penalty.
             theta, objective = theta + step, value - predicted
             penalty = 0.5 * float(np.sum(ridge * theta**2))
-            return Optimum(theta, objective - penalty, objective, iteration, near, preconditioner or solver)
+            return Optimum(theta, objective - penalty, objective, iteration, preconditioner or solver)
         adrift += reached
         if alpha == 0 and adrift > 3:
             break
@@ -208,7 +167,7 @@ def _descent(
         if found is None:
             if fresh:
                 if reached:  # the remaining gain is rounding
-                    return Optimum(theta, now.loss, value, iteration, near, preconditioner or solver)
+                    return Optimum(theta, now.loss, value, iteration, preconditioner or solver)
                 break
             solver = None
             continue

@@ -15,7 +15,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise
 from operator import iadd
@@ -25,9 +25,9 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
+from anytime.families import Family
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, DType, Evaluation, HeldRows, Predictors, Totals, View
-from anytime.glm.newton import forms_hessian
+from anytime.glm.design import Design, DType, Evaluation, FoldSums, HeldRows, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.target import class_codes
@@ -57,13 +57,39 @@ class RowBlock:
     folds: Index | None
     gaps: dict[int, Bool]
     mapped: mmap.mmap | None = None
+    _saturated: dict[Family, Float] = field(default_factory=dict)
+    _tiled: dict[int, Float] = field(default_factory=dict)
 
     @cached_property
     def single(self) -> RowBlock:
         """Return the block in single precision, unless it is mapped."""
         if self.mapped is not None:
             return self
-        return replace(self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"))
+        return replace(
+            self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={}
+        )
+
+    def saturated(self, family: Family) -> Float:
+        """Return the smallest possible losses, times the weights."""
+        if family not in self._saturated:
+            losses = family.saturated(self.Y)
+            self._saturated[family] = losses if self.weights is None else losses * self.weights
+        return self._saturated[family]
+
+    def tiled(self, times: int) -> Float:
+        """Return the responses repeated, (times rows, P)."""
+        if times not in self._tiled:
+            self._tiled[times] = np.tile(self.Y.T, (1, times)).T
+        return self._tiled[times]
+
+    def inside(self, fold: int, retained: tuple[int, ...]) -> Any:
+        """Return the rows of a fold, without those of `retained` classes: a slice if contiguous, or indices."""
+        start, stop = 0, len(self.Y) if fold == 0 else 0
+        if self.folds is not None:
+            start, stop = np.searchsorted(self.folds, [fold, fold + 1]).tolist()
+        if not retained:
+            return slice(start, stop)
+        return start + np.flatnonzero(~np.isin(class_codes(self.Y[start:stop]), retained))
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
@@ -213,15 +239,6 @@ class BlockDesign(Design):
         responses = np.sum([row_block.Y.sum(axis=0) for row_block in self.row_blocks], axis=0)
         return Totals(sum(len(row_block.Y) for row_block in self.row_blocks), responses, saturated)
 
-    def fold_threads(self, width: int) -> int | None:
-        """Return `n_jobs` where a fit is products of large matrices, and too few rows for threads in each pass.
-
-        On digits of mfeat, training takes 15.8 s instead of 20.4 with two threads; elsewhere they would wait for each
-        other (see `MIN_PARALLEL_VALUES`).
-        """
-        few = self.totals.rows * width < MIN_PARALLEL_VALUES
-        return self.n_jobs if few and not forms_hessian(width, self.predictors) else 1
-
     def view(self, columns: Index) -> BlockView:
         return BlockView(self, columns)
 
@@ -306,79 +323,86 @@ class BlockView(View):
         return product
 
     def weighted_gram(self, etas: Predictors) -> Float:
-        def of_block(i: int) -> Float:
-            total = np.zeros((1, self.width, self.width))
-            row_block = self.row_blocks[i]
-            for Z, rows in self._chunks(row_block, slice(0, len(etas[i]))):
-                h = self._curvature(row_block, etas[i][rows], rows)
-                mean = np.einsum("iaa->i", h) / h.shape[1]
-                _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
-            return np.asarray(total[0])
+        return self._mean(lambda i: self._gram(self.row_blocks[i], etas[i]))
 
-        return self._mean(of_block)
+    def _gram(self, row_block: RowBlock, eta: Float) -> Float:
+        total = np.zeros((1, self.width, self.width))
+        for Z, rows in self._chunks(row_block, slice(0, len(eta))):
+            h = self._curvature(row_block, eta[rows], rows)
+            mean = np.einsum("iaa->i", h) / h.shape[1]
+            _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
+        return np.asarray(total[0])
 
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
-        losses, scores, deviances = (np.zeros(shape) for shape in (len(folds), thetas.shape, len(folds)))
-        for row_block in self.design.stored:
-            loss, score, deviance = self._of_folds(row_block, thetas, folds)
-            row_block.release()
-            losses += loss
-            scores += score
-            deviances += deviance
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+        stored = self.design.stored
+        parts = self._map(lambda i: self._of_folds(stored[i], thetas, folds), stored)
+        losses, scores, deviances, held = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
         weights = np.array([fold.weight for fold in folds])
-        return losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances
+        return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
-    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
+    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
-        Z, Y, w, family = row_block.Z, row_block.Y, row_block.weights, self.design.family
+        Z, w, family = row_block.Z, row_block.weights, self.design.family
         (F, _, Q), n = thetas.shape, Z.shape[1]
         packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
         gaps = [self._gaps_about(row_block, fold.centre) for fold in folds] if row_block.gaps else []
-        own_folds = np.zeros(n, dtype=np.intp) if row_block.folds is None else row_block.folds
-        inside = np.array([fold.number for fold in folds])[:, np.newaxis] == own_folds
-        for f, fold in enumerate(folds):
-            if fold.retained:
-                inside[f] &= ~np.isin(class_codes(Y), fold.retained)
+        inside = [row_block.inside(fold.number, fold.retained) for fold in folds]
+        excess = np.zeros(F)
+        scores, held = np.zeros((2, F, self.width, Q))
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            eta = np.zeros((Q * F, n), Z.dtype)
-            for to, out_of in self._runs:
-                eta += packed[:, to] @ Z[out_of]
+            eta = self._times(packed, Z)
             by_fold = eta.reshape(Q, F, n)
             for f, own in enumerate(gaps):
                 for row, missing, mean in own:
                     by_fold[:, f, missing] += (mean * thetas[f, row])[:, np.newaxis]
             if w is not None:
                 eta[:, w == 0] = 0.0
-            tiled = np.tile(Y.T, (1, F)).T
-            loss, residual = family.loss(eta.reshape(Q, F * n).T, tiled)
-            loss = loss.reshape(F, n).astype(np.float64, copy=False)
-            excess = np.where(inside, loss - family.saturated(Y), 0.0)
-            loss = np.where(inside, 0.0, loss)
-            residual = np.where(inside, 0.0, residual.T.reshape(Q, F, n)).astype(Z.dtype, copy=False)
+            loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
+            loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
             if w is not None:
-                excess, loss, residual = excess * w, loss * w, (residual * w).astype(Z.dtype, copy=False)
-            flat, score = residual.reshape(Q * F, n), np.empty((Q * F, self.width))
-            for to, out_of in self._runs:
-                score[:, to] = flat @ Z[out_of].T
-        score = score.reshape(Q, F, -1).transpose(1, 2, 0)
+                loss, residual = loss * w, (residual * w).astype(Z.dtype, copy=False)
+            for f, rows in enumerate(inside):
+                excess[f] = loss[f, rows].sum(dtype=np.float64) - row_block.saturated(family)[rows].sum()
+                of_fold = np.ascontiguousarray(residual[:, f, rows])
+                held[f] = self._against(of_fold, Z[:, rows]).T
+                for row, missing, mean in gaps[f] if gaps else []:
+                    held[f, row] += mean * of_fold[:, missing[rows]].sum(axis=1)
+                residual[:, f, rows] = 0.0
+                loss[f, rows] = 0.0
+            scores = self._against(residual.reshape(Q * F, n), Z).reshape(Q, F, -1).transpose(1, 2, 0)
         for f, own in enumerate(gaps):
             for row, missing, mean in own:
-                score[f, row] += mean * residual[:, f, missing].sum(axis=1)
-        return loss.sum(axis=1), score, 2.0 * excess.sum(axis=1)
+                scores[f, row] += mean * residual[:, f, missing].sum(axis=1)
+        return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
-    def fold_products(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        Q = theta.shape[1]
-        sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
+    def _times(self, theta: Float, Z: Float) -> Float:
+        """Return theta (m, d + 1) times the rows of the view, run by run, without a copy."""
+        if len(self._runs) == 1:
+            return np.asarray(theta @ Z[self._runs[0][1]])
+        product = np.zeros((len(theta), Z.shape[1]), Z.dtype)
+        for to, out_of in self._runs:
+            product += theta[:, to] @ Z[out_of]
+        return product
+
+    def _against(self, residual: Float, Z: Float) -> Float:
+        """Return residual (m, rows) times the rows of the view, transposed: (m, d + 1)."""
+        product = np.empty((len(residual), self.width))
+        for to, out_of in self._runs:
+            product[:, to] = residual @ Z[out_of].T
+        return product
+
+    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        sums = np.zeros((len(folds) + 1, self.width, self.width))
         for row_block in self.design.stored:
             outside = [row_block]
             with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
                 for f, fold in enumerate(folds):
-                    parts = [part for each in outside for part in each.split(fold.number, fold.retained)[1]]
-                    outside = [part for each in outside for part in each.split(fold.number, fold.retained)[0]]
-                    for part in parts:
-                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
+                    pairs = [part.split(fold.number, fold.retained) for part in outside]
+                    outside = [part for rest, _ in pairs for part in rest]
+                    for part in (part for _, inside in pairs for part in inside):
+                        sums[f] += self._gram(part, self._bounded_predictors(part, theta))
                 for part in outside:
-                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+                    sums[-1] += self._gram(part, self._bounded_predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return sums
@@ -404,9 +428,9 @@ class BlockView(View):
     def _mean(self, of_block: Callable[[int], Float]) -> Float:
         return np.asarray(reduce(iadd, self._map(of_block)) / self.design.weight)
 
-    def _map(self, task: Callable[[int], T]) -> Iterator[T]:
+    def _map(self, task: Callable[[int], T], row_blocks: Sequence[RowBlock] | None = None) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
-        row_blocks, n_jobs = self.row_blocks, self.design.n_jobs
+        row_blocks, n_jobs = row_blocks or self.row_blocks, self.design.n_jobs
 
         def run(number: int) -> T:
             try:

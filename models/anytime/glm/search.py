@@ -205,7 +205,6 @@ class LikelihoodSearch:
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES
-        self._near_values = 0
         self._scale = 0.0
         self.candidates = self._candidates()
 
@@ -233,9 +232,7 @@ class LikelihoodSearch:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        # The second derivatives start the fits on folds, if there is memory.
-        self._near_values += 0 if found.near is None else found.near.size
-        return replace(found, solver=None, near=found.near if self._near_values <= MAX_VALUES else None)
+        return found
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""

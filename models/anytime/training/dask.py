@@ -29,7 +29,7 @@ from anytime.errors import EnvironmentFailure, TableError, TrainingError
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
-from anytime.glm.design import Design, Evaluation, HeldRows, Predictors, Totals, View
+from anytime.glm.design import Design, Evaluation, FoldSums, HeldRows, Predictors, Totals, View
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
@@ -284,12 +284,12 @@ class ClusterView(View):
     def weighted_gram(self, etas: Predictors) -> Float:
         return self._sum(BlockView.weighted_gram, etas)
 
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, Float, Float]:
-        losses, scores, deviances = zip(*self._over(BlockView.evaluate_folds, thetas, folds), strict=True)
-        return np.sum(losses, axis=0), np.sum(scores, axis=0), np.sum(deviances, axis=0)
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+        found = list(self._over(BlockView.evaluate_folds, thetas, folds))
+        return FoldSums(*(np.sum(each, axis=0) for each in zip(*found, strict=True)))
 
-    def fold_products(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        return self._sum(BlockView.fold_products, theta, folds)
+    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        return self._sum(BlockView.fold_grams, theta, folds)
 
     def held_deviance(self, theta: Float) -> float:
         return float(sum(self._over(BlockView.held_deviance, theta)))

@@ -2,8 +2,8 @@
 
 The choices are those of least squares, on deviances instead of squares. Orders are learned at every fourth penalty of
 the grid, from the middle towards smaller areas under the curve of cross-validated deviance, until the area rises. The
-order with the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. A fit starts
-from that of the penalty before, or of the prefix before.
+order with the smallest area is chosen. Each prefix then gets the penalty with its own smallest deviance. The fits on
+the folds advance together (`anytime.glm.joint`), from those of the penalty before, or of the prefix before.
 """
 
 from __future__ import annotations
@@ -17,21 +17,10 @@ import numpy as np
 from anytime.errors import TrainingError
 from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, View
-from anytime.glm.newton import (
-    EXACT,
-    MIN_DECREMENT,
-    ROUGH,
-    SINGLE,
-    Optimum,
-    SeparatedError,
-    Solver,
-    factored_solver,
-    forms_hessian,
-    in_units,
-    optimum,
-)
-from anytime.glm.row_blocks import BlockDesign, hessian_of, row_blocks_of
+from anytime.glm.design import Design
+from anytime.glm.joint import JointFits
+from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, optimum
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodOrder,
     QuadraticModel,
@@ -40,7 +29,6 @@ from anytime.glm.search import (
     likelihood_sequence,
     on_all_columns,
     separated,
-    with_more_columns,
 )
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
@@ -55,13 +43,6 @@ from anytime.types import Float, Index
 RISEN, FEW = 2, 20
 """Number of rises of the held-out deviance, from one penalty to the next, after which the rest is skipped, and rows of
 a class in a fold below which it is one more: of a rare class the deviance is not smooth."""
-
-JOINT_SHARE = 0.1
-"""Decrease of the loss predicted for the next step at which fits that advance together end, as a share of that at which
-a fit on its own takes its last step."""
-
-PROGRESS = 0.6
-"""A fit goes on alone when the predicted decrease is more than this share of that of the step before."""
 
 
 class Observations(Protocol):
@@ -122,113 +103,8 @@ class _HeldOut:
         longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
-        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
+        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, precise=True).folds[0]
         return errors
-
-
-class _FoldFits:
-    """The fits of one prefix on the rows outside each fold, penalty after penalty.
-
-    Each starts from the optimum of all rows at its penalty, moved by `differences` (K, d + 1, Q): those of the fits at
-    the penalty before, or of the prefix before. They advance together as long as they make progress: by steps with the
-    second derivatives of all rows, while these are `alike`, then with those of the rows outside each fold; the others
-    end on their own.
-    """
-
-    def __init__(
-        self, design: Design, folds: Sequence[_HeldOut], columns: Index, scale: float, differences: Float, alike: bool
-    ) -> None:
-        self._folds, self._scale, self.alike = folds, scale, alike
-        self._view = design.view(columns)
-        self._single = design.single.view(columns)
-        self._held = [fold.train.held_rows for fold in folds]
-        self._ridges = np.array([np.append(0.0, fold.train.ridge[columns]) for fold in folds])[:, :, np.newaxis]
-        self._units = np.sqrt(self._ridges[:, :, 0])
-        self._units[:, 0] = 1.0
-        grown = self._view.width - differences.shape[1]
-        self.differences = np.pad(differences, ((0, 0), (0, grown), (0, 0)))
-
-    def deviances(self, alpha: float, whole: Optimum) -> Float:
-        """Return the mean deviances on the folds (K,), given the optimum of all rows; infinite where a fit fails."""
-        starts = np.where(self._units[:, :, np.newaxis] > 0, whole.theta, 0.0)
-        thetas = np.where(self._units[:, :, np.newaxis] > 0, whole.theta + self.differences, 0.0)
-        remaining, found = list(range(len(self._folds))), np.empty(len(self._folds))
-        if forms_hessian(*whole.theta.shape):
-            view = self._single if alpha >= SINGLE and ROUGH.decrement > 0 else self._view
-            if whole.solver is not None and self.alike:
-                alike = [in_units(whole.solver, units) for units in self._units]
-                remaining = self._advance(view, alpha, alike, remaining, thetas, starts, found)
-                self.alike = len(remaining) <= len(thetas) // 2
-            if len(remaining) > 1:
-                remaining = self._advance(
-                    view, alpha, self._solvers(view, alpha, whole), remaining, thetas, starts, found
-                )
-        for f in remaining:
-            thetas[f], found[f] = self._alone(f, alpha, whole.solver, thetas[f])
-        self.differences = thetas - whole.theta
-        return found / [fold.weight for fold in self._folds]
-
-    def _solvers(self, view: View, alpha: float, whole: Optimum) -> list[Solver | None]:
-        """Return solvers with the second derivatives of the rows outside each fold, at the optimum of all rows."""
-        Q = whole.theta.shape[1]
-        *inside, total = view.fold_products(whole.theta, self._held)
-        solvers: list[Solver | None] = []
-        for f, products in enumerate(inside):
-            varies = self._units[f] > 0
-            outside = (total - products)[:, varies][:, :, varies] / self._held[f].weight
-            hessian = hessian_of(outside, Q, view.design.dtype)
-            solvers.append(factored_solver(hessian, alpha * self._ridges[f][varies], Q))
-        return solvers
-
-    def _advance(
-        self,
-        view: View,
-        alpha: float,
-        solvers: Sequence[Solver | None],
-        active: list[int],
-        thetas: Float,
-        starts: Float,
-        found: Float,
-    ) -> list[int]:
-        """Move fits to their optima and fill in deviances; return those that make too little progress.
-
-        A fit that goes too far returns to where it was before; if it begins there, to its place in `starts`.
-        """
-        before, slow, earlier = dict.fromkeys(active, np.inf), [], starts.copy()
-        while active:
-            losses, scores, deviances = view.evaluate_folds(thetas[active], [self._held[f] for f in active])
-            moving = []
-            for f, loss, score, deviance in zip(active, losses, scores, deviances, strict=True):
-                ridge, solver, varies = alpha * self._ridges[f], solvers[f], self._units[f] > 0
-                gradient = (ridge * thetas[f] - score)[varies]
-                step = gradient if solver is None else -solver(gradient)
-                with np.errstate(over="ignore", invalid="ignore"):  # such a fit makes no progress below
-                    predicted = -0.5 * float(np.sum(gradient * step))
-                    value = loss + 0.5 * float(np.sum(ridge * thetas[f] ** 2))
-                if solver and predicted <= max(JOINT_SHARE * ROUGH.decrement, MIN_DECREMENT) * abs(value):
-                    found[f] = deviance
-                elif solver and predicted < PROGRESS * before[f]:  # not where values are not finite
-                    before[f], earlier[f] = predicted, thetas[f]
-                    thetas[f][varies] += step
-                    moving.append(f)
-                else:
-                    slow.append(f)
-                    if not predicted < before[f]:  # the last step went too far
-                        thetas[f] = earlier[f]
-            active = moving
-        return slow
-
-    def _alone(self, f: int, alpha: float, solver: Solver | None, theta: Float) -> tuple[Float, float]:
-        """Return the optimum of one fold and its deviance, infinite without an optimum."""
-        fold, varies = self._folds[f], self._units[f] > 0
-        view = fold.train.view(self._view.columns[varies[1:]])
-        own = None if forms_hessian(*theta.shape) or solver is None else in_units(solver, self._units[f])
-        fitted = np.where(np.isfinite(theta), theta, 0.0)
-        try:
-            fitted[varies] = optimum(view, alpha, fitted[varies], self._scale, solver=own, stop=ROUGH).theta
-        except TrainingError:
-            return fitted, np.inf
-        return fitted, view.held_deviance(fitted[varies])
 
 
 def _fold_errors(
@@ -237,52 +113,41 @@ def _fold_errors(
     columns: Index,
     ends: Index,
     alphas: Sequence[float],
-    optima: Sequence[Optimum] | None = None,
     *,
     one_se: bool = True,
+    precise: bool = False,
 ) -> Errors:
     """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
 
-    At each penalty the design, of all rows, is fitted first. The fits on the folds start from its optimum and use its
-    second derivatives. The search over the penalties begins with the best of the prefix before. On either side it ends
-    after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
+    The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
+    ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
     standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
     penalty.
-
-    Parameters
-    ----------
-    optima : optima of the prefixes on the design at some penalty, to start from.
     """
-    weights = np.array([fold.weight for fold in folds])
-    base = base_rate(design)
+    weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
+    base = base_rate(design).theta
     scale = _scale(design, base)
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
     rises = _rises(design, len(folds)) if len(folds) > 1 else len(alphas)
-    best, begin, differences, alike = len(rising) - 1, base, np.zeros((len(folds), *base.theta.shape)), True
+    best, thetas = len(rising) - 1, np.tile(base, (len(folds), 1, 1))
     for prefix, end in enumerate(ends.tolist()):
         used = columns[:end]
         if end == 0:
+            thetas = np.stack([base_rate(train).theta for train in trains])
             errors[:, prefix] = [
-                fold.train.view(used).held_deviance(base_rate(fold.train).theta) / fold.weight for fold in folds
+                train.view(used).held_deviance(theta) / weight
+                for train, theta, weight in zip(trains, thetas, weights, strict=True)
             ]
             continue
-        view = design.view(used)
         found: dict[int, Float] = {}  # by the penalty's rank
-        begin = replace(begin, near=None) if optima is None else optima[prefix]
-        for ranks in (range(best, -1, -1), range(best + 1, len(rising))):
-            fits = _FoldFits(design, folds, used, scale, differences, alike)
-            last, risen = begin, 0
+        begin = JointFits(design, trains, weights, used, thetas, scale, precise=precise)
+        found[best] = begin.deviances(float(alphas[rising[best]]))
+        thetas = begin.thetas
+        for ranks in (range(best - 1, -1, -1), range(best + 1, len(rising))):
+            fits, risen = begin.copy(), 0
             for rank in ranks:
-                alpha = float(alphas[rising[rank]])
-                start = with_more_columns(last.theta if alpha > 0 else base.theta, end)
-                try:
-                    last = optimum(view, alpha, start, scale, near=last.near, stop=ROUGH)
-                    found[rank] = fits.deviances(alpha, last)
-                except TrainingError:  # one that fails does not end the others
-                    found[rank] = np.full(len(folds), np.inf)
-                if rank == best:
-                    begin, differences, alike = last, fits.differences, fits.alike
+                found[rank] = fits.deviances(float(alphas[rising[rank]]))
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 least = int(measured.mean.argmin())
                 risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
@@ -294,7 +159,7 @@ def _fold_errors(
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
-        best = list(found)[least]
+        best = min(found, key=lambda rank: np.average(found[rank], weights=weights))
     return Errors(errors.transpose(2, 0, 1), weights)
 
 
@@ -329,8 +194,9 @@ def fit_likelihood(
         return lambda alpha: likelihood_sequence(design, groups, options.rule, alpha, stop=ROUGH if compared else EXACT)
 
     def errors(sequence: GroupOrder, alphas: Sequence[float]) -> Errors:
-        optima = sequence.optima if isinstance(sequence, LikelihoodOrder) else None
-        return _fold_errors(design, folds, sequence.columns, sequence.ends, alphas, optima, one_se=options.one_se)
+        return _fold_errors(
+            design, folds, sequence.columns, sequence.ends, alphas, one_se=options.one_se, precise=not compared
+        )
 
     def rough(alpha: float) -> GroupOrder:
         """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
@@ -410,17 +276,17 @@ def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_He
     return folds
 
 
-def _scale(design: Design, base: Optimum) -> float:
+def _scale(design: Design, base: Float) -> float:
     """Return the largest component of the gradient at the base rate."""
     view = design.view(np.arange(len(design.gram.x_mean)))
-    etas = design.view(np.empty(0, dtype=np.intp)).predictors(base.theta)
+    etas = design.view(np.empty(0, dtype=np.intp)).predictors(base)
     return float(np.abs(view.evaluate(etas).score).max())
 
 
 def _refitted(design: Design, choice: Choice[LikelihoodOrder], groups: FeatureGroups) -> list[Optimum]:
     sequence = choice.sequence
     optima = list(sequence.optima)
-    scale = _scale(design, optima[0])
+    scale = _scale(design, optima[0].theta)
     for prefix, end in enumerate(sequence.ends):
         if end > 0:
             view = design.view(sequence.columns[:end])

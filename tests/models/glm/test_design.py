@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy.special import xlogy
 
 from anytime.errors import EnvironmentFailure
 from anytime.families import family_of
-from anytime.glm import newton, row_blocks, search
+from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import QuadraticModel
@@ -190,11 +189,10 @@ def test_threads_do_not_change_a_bit(
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
 
 
-def test_threads_that_share_out_the_folds_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newton, "DENSE_MANY", 0)  # conjugate gradients, for which threads are worth their price
+def test_threads_do_not_change_a_bit_where_conjugate_gradients_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newton, "DENSE_MANY", 0)
     case = weighted("multinomial")
     folds = np.arange(300) % 3
-    assert replace(design_of(case), n_jobs=2).fold_threads(5) == 2
     one, other = (fitted(case, cut(case, 150, folds), folds, jobs, alpha="cv") for jobs in (1, 2))
     check_same(one, other)
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
@@ -274,7 +272,14 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
 @pytest.fixture
 def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit folds as exactly as models, so that what they measure can be compared to many digits."""
+    make_exact(monkeypatch)
+
+
+def make_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "ROUGH", EXACT)
+    monkeypatch.setattr(joint, "ROUGH", EXACT)
+    monkeypatch.setattr(joint, "SINGLE", np.inf)
+    monkeypatch.setattr(joint, "CHANGE", 0.0)
 
 
 def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int, alpha: float) -> float:
@@ -334,7 +339,7 @@ def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, mo
     case = weighted(family)
     folds = np.arange(300) % 3
     rough = fitted(case, cut(case, 300, folds), folds)
-    monkeypatch.setattr(likelihood, "ROUGH", EXACT)
+    make_exact(monkeypatch)
     exact = fitted(case, cut(case, 300, folds), folds)
     assert rough.errors is not None
     assert exact.errors is not None

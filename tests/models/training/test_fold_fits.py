@@ -10,13 +10,12 @@ import pytest
 
 from anytime.errors import TrainingError
 from anytime.families import family_of
+from anytime.glm import joint
 from anytime.glm.newton import EXACT, Optimum, optimum
-from anytime.glm.row_blocks import hessian_of
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import Block, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
-from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed, _folds, _HeldOut
 from anytime.training.options import GRID, Options
@@ -155,19 +154,20 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str) -> None:
     view = design.view(columns)
     rng = np.random.default_rng(0)
     thetas = 0.3 * rng.normal(size=(len(folds), 5, design.predictors))
-    losses, scores, deviances = view.evaluate_folds(thetas, held)
-    *inside, total = view.fold_products(thetas[0], held)
+    found = view.evaluate_folds(thetas, held)
+    *inside, total = view.fold_grams(thetas[0], held)
     for f, fold in enumerate(folds):
         own = fold.train.view(columns)
         alone = own.evaluate(own.predictors(thetas[f]))
-        assert losses[f] == pytest.approx(alone.loss, rel=1e-12)
-        np.testing.assert_allclose(scores[f], alone.score, rtol=1e-9, atol=1e-12)
-        assert deviances[f] == pytest.approx(own.held_deviance(thetas[f]), rel=1e-12)
+        assert found.losses[f] == pytest.approx(alone.loss, rel=1e-12)
+        np.testing.assert_allclose(found.scores[f], alone.score, rtol=1e-9, atol=1e-12)
+        assert found.deviances[f] == pytest.approx(own.held_deviance(thetas[f]), rel=1e-12)
+        step = 1e-6 * rng.normal(size=thetas[f].shape)
+        change = own.held_deviance(thetas[f] + step) - own.held_deviance(thetas[f] - step)
+        assert change == pytest.approx(-4.0 * np.sum(found.held[f] * step), rel=1e-4, abs=1e-10)
         if name != "classes":  # where values are missing, each fold has its own mean
-            expected = own.evaluate(own.predictors(thetas[0]), hessian=True).hessian
-            assert expected is not None
-            hessian = hessian_of((total - inside[f]) / fold.train.weight, design.predictors, np.float64)
-            np.testing.assert_allclose(hessian, expected, rtol=1e-9, atol=1e-12)
+            expected = own.weighted_gram(own.predictors(thetas[0]))
+            np.testing.assert_allclose((total - inside[f]) / fold.train.weight, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_fit_that_fails_does_not_end_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +176,13 @@ def test_a_fit_that_fails_does_not_end_cross_validation(monkeypatch: pytest.Monk
     failed = []
 
     def failing(view: Any, alpha: float, *arguments: Any, **named: Any) -> Optimum:
-        if alpha < 1e-6 and view.design.held is None:
+        if alpha < 1e-6:
             failed.append(alpha)
             raise TrainingError("no convergence")
         return optimum(view, alpha, *arguments, **named)
 
-    monkeypatch.setattr(likelihood, "optimum", failing)
+    monkeypatch.setattr(joint, "optimum", failing)
+    monkeypatch.setattr(joint, "PASSES", 1)
     found = table.fitted(alpha="cv", one_se=True)
     assert found.errors is not None
     assert np.isfinite(found.errors).all()
