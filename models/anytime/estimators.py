@@ -44,7 +44,7 @@ from anytime.errors import (
 from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import sample_size
+from anytime.features.learning import clampable, sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
@@ -53,9 +53,9 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
-from anytime.moments.moments import Moments
 from anytime.target import Target, check_family, class_codes
-from anytime.training.fit import Fit, fit, provenance
+from anytime.training.clamping import Clamped
+from anytime.training.fit import Fit, fit_clamped, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
@@ -75,11 +75,14 @@ class _Part(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments."""
+    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments.
+
+    Without rows, there is one clamp.
+    """
 
     parts: tuple[_Part, ...]
     assigner: FoldAssigner
-    moments: list[Moments]
+    clamped: list[Clamped]
 
 
 class _Restored:
@@ -385,12 +388,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if decay is None:
             rows = self._rows(table, Y, weights, query)
             check_folds(options, rows.folds)
-            self.fit_: Fit = fit(rows.moments(), self._groups, options, rows.observed())
+            self.fit_: Fit = fit_clamped(rows.clamped(), options, rows.observed())
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
         else:
             stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
-            self.fit_ = fit(stream.moments, self._groups, options)
+            self.fit_ = fit_clamped(stream.clamped, options)
+            if not stream.parts:
+                (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
+                self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
         for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
@@ -479,7 +485,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
-        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target)
+        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, self._clampable)
 
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
@@ -519,8 +525,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         )
         self._remarks = found.warnings
         self._emptied = tuple(name for name in groups.names if name not in self._groups.positions)
+        selects = self.clamp == "auto" and self._has_folds
+        self._clampable = clampable(self._groups, groups) if selects else ()
         groups = self._groups
-        self._learns = found.sample is not None
+        self._learns = found.sample is not None or bool(self._clampable)
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
         return self._groups
@@ -535,10 +543,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if stream is not None and not stream.parts:
             dataset = self._dataset(part.table, part.Y, part.weights)
             assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-            before = [moments.decayed(decay) for moments in stream.moments]
+            ((clamp, groups, sums, _),) = stream.clamped
+            before = [moments.decayed(decay) for moments in sums]
             jobs = _threads(self.n_jobs, len(part.Y) * dataset.terms.size)
             moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-            return _Stream((), assigner, moments)
+            return _Stream((), assigner, [Clamped(clamp, groups, moments, moments)])
         earlier = () if stream is None else tuple(each.decayed(decay) for each in stream.parts)
         parts = (*earlier, part)
         table = JoinedMemory([each.table for each in parts])
@@ -547,7 +556,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)
         assigner.skip(rows.dataset.tally(assigner.copy()))
         keeps = self._learns and table.rows < sample_size(len(self._names))
-        return _Stream(parts if keeps else (), assigner, list(rows.moments()))
+        return _Stream(parts if keeps else (), assigner, rows.clamped())
 
     def _options(self) -> Options:
         pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
@@ -563,7 +572,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     @property
     def _has_folds(self) -> bool:
-        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
+        return (
+            self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis, self.clamp)
+        )
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""

@@ -15,7 +15,7 @@ from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES, default_family, family_of
 from anytime.features.bases import BASES, Clamp, parsed_basis
-from anytime.features.learning import checked_clamp
+from anytime.features.learning import CLAMPS, checked_clamp
 from anytime.types import ColumnType, FamilyName, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
@@ -99,9 +99,9 @@ ClampAt = Annotated[
     str | None,
     typer.Option(
         "--clamp",
-        help="Clamp values to the training quantiles Q and 1 - Q: 0 <= Q < 0.5, or off. The default is 0 for hinges, "
-        "off for others.",
-        autocompletion=_candidates("off"),
+        help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
+        "far beyond the quantiles .01 and .99, to these; off; auto: whichever has the least cross-validated error.",
+        autocompletion=_candidates("auto", "off", "outliers", "0"),
     ),
 ]
 Pairs = Annotated[
@@ -263,9 +263,10 @@ def parsed_clamp(clamp: str | None) -> Clamp:
     if clamp is None:
         return None
     try:
-        return checked_clamp("off" if clamp == "off" else float(clamp))
+        return checked_clamp(clamp if clamp in CLAMPS else float(clamp))  # type: ignore[arg-type]  # a literal
     except ValueError:  # TrainingError is one
-        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+        names = " or ".join(CLAMPS)
+        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {names}") from None
 
 
 def parsed_level_rows(rows: str) -> int | Literal["auto"]:

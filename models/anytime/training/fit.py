@@ -21,7 +21,7 @@ from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.features.bases import MIN_LEVEL_ROWS
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.search import LikelihoodSequence
@@ -35,6 +35,7 @@ from anytime.selection import FactoredSequence, Sequence, Step, factored, given_
 from anytime.selection.greedy import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
+from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
 from anytime.training.model_selection import (
@@ -91,6 +92,8 @@ class Fit:
     held: HeldBest | None = None
     levels: tuple[str, ...] = ()
     """What is said of the least number of rows of a level, if it was selected."""
+    clamp: Clamp = None
+    """The clamp, if it was selected."""
 
     @property
     def groups(self) -> FeatureGroups:
@@ -278,6 +281,20 @@ def fit(
     expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
+    only = Clamped(None, groups, parts, parts)
+    return fit_clamped([only], options, observed, hold_out=hold_out, expansion=expansion)
+
+
+def fit_clamped(
+    clamped: Many[Clamped],
+    options: Options,
+    observed: Observations | None = None,
+    *,
+    hold_out: HoldOut | None = None,
+    expansion: Expansion | None = None,
+) -> Fit:
+    """Learn as `fit`, with the clamp of the least cross-validated error."""
+    _, groups, parts, _ = clamped[0]
     moments = Moments.merged(parts)
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
@@ -286,7 +303,7 @@ def fit(
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     whole = Expansion.of(groups) if expansion is None else expansion
-    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(whole, parts, moments)
+    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(clamped)
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
@@ -299,7 +316,9 @@ def fit(
         else:
             check_family(options.family, observed.target)
             squares_alone = replace(options, family="gaussian")
-            terms = _least_error(candidates, squares_alone)[0] if whole.is_open else next(candidates)
+            terms = (
+                _least_error(candidates, squares_alone)[0] if whole.is_open or len(clamped) > 1 else next(candidates)
+            )
             likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
@@ -316,6 +335,7 @@ def fit(
         likelihood=likelihood,
         held=held,
         levels=_level_remarks(whole, terms),
+        clamp=terms.clamp,
     )
 
 
@@ -355,8 +375,12 @@ class _Terms:
     expansion: Expansion
     parts: Many[Moments]
     moments: Moments
+    held: Many[Moments] | None = None
+    """The parts as new rows have them, where that differs."""
+    size: int | None = None
+    clamp: Clamp = None
     min_level_rows: int | None = None
-    """The least number of rows of a level, if it is selected."""
+    """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
 
     @cached_property
     def gram(self) -> Gram:
@@ -365,30 +389,56 @@ class _Terms:
     @cached_property
     def folds(self) -> list[Fold]:
         """Return the held-out folds; none of a single part."""
-        return [] if len(self.parts) == 1 else split(self.parts)
+        return [] if len(self.parts) == 1 else split(self.parts, held=self.held)
 
     @cached_property
     def kernel_folds(self) -> list[Fold]:
-        return split(self.parts, KernelFold)
+        return split(self.parts, KernelFold, self.held)
 
 
 def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
-    return next(_candidates(Expansion.of(groups), parts, Moments.merged(parts)))
+    return next(_candidates([Clamped(None, groups, parts, parts)]))
 
 
-def _candidates(whole: Expansion, parts: Many[Moments], moments: Moments) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
-    if whole.needs_size and len(parts) == 1:
+def _candidates(clamped: Many[Clamped]) -> Iterator[_Terms]:
+    """Yield the terms that the groups state; those of each clamp and each size that a basis selects from, ascending."""
+    several = len(clamped[0].parts) > 1
+    wholes = [(each, Expansion.of(each.groups), Moments.merged(each.parts)) for each in clamped]
+    whole = wholes[0][1]
+    if whole.needs_size and not several:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for least in whole.level_rows[: None if len(parts) > 1 else 1] or (None,):
-        joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
-        for size in joined.sizes:
-            _, columns = joined.plain.with_size(size)
-            all_rows, *own = (part.summed(starts).restricted(columns) for part in (moments, *parts))
-            expansion = with_indicators(joined.with_size(size)[0], all_rows)
-            all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
-            yield _Terms(expansion, own, all_rows, least)
+    for least in whole.level_rows[: None if several else 1] or (None,):
+        for size in whole.sizes:
+            # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
+            bends = any(not c.basis.is_identity and c.basis.clamp == 0 for c in whole.with_size(size)[0].columns)
+            for each, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
+                yield _terms(each, own, moments, least, size)
+
+
+def _terms(each: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int) -> _Terms:
+    """Return the terms of one clamp, with one number of rows of a level and one size."""
+    joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
+    _, columns = joined.plain.with_size(size)
+
+    def reduced(parts: Many[Moments]) -> list[Moments]:
+        return [part.summed(starts).restricted(columns) for part in parts]
+
+    (all_rows,) = reduced([moments])
+    expansion = with_indicators(joined.with_size(size)[0], all_rows)
+
+    def indicated(parts: Many[Moments]) -> list[Moments]:
+        return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
+
+    return _Terms(
+        expansion,
+        indicated(each.parts),
+        all_rows.with_indicator_features(expansion.indicated),
+        None if each.held is each.parts else indicated(each.held),
+        size if whole.needs_size else None,
+        each.clamp,
+        least,
+    )
 
 
 def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:

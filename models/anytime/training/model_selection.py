@@ -162,13 +162,13 @@ def with_rows(parts: Many[Moments]) -> list[int]:
     return full
 
 
-def split(parts: Many[Moments], kind: type[Fold] = Fold) -> list[Fold]:
-    """Hold out each of the parts in turn; skip parts without rows."""
-    full = [parts[f] for f in with_rows(parts)]
+def split(parts: Many[Moments], kind: type[Fold] = Fold, held: Many[Moments] | None = None) -> list[Fold]:
+    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
+    full = with_rows(parts)
     folds = []
-    for f, part in enumerate(full):
-        train = Gram.of(Moments.merged(full[:f] + full[f + 1 :]))
-        folds.append(kind(train, train.held_out_moments(part)))
+    for f in full:
+        train = Gram.of(Moments.merged([parts[g] for g in full if g != f]))
+        folds.append(kind(train, train.held_out_moments((held or parts)[f])))
     return folds
 
 
