@@ -47,6 +47,7 @@ from anytime.training.model_selection import (
     HoldOut,
     KernelFold,
     NoStepsError,
+    area,
     cross_validated,
     shortened,
     split,
@@ -57,6 +58,9 @@ from anytime.types import Bool, Float, Index
 
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
+
+LEAST_GAIN = 0.01
+"""Share of the error that a clamp or hinges must reduce it by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,6 +386,11 @@ class _Terms:
     min_level_rows: int | None = None
     """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
 
+    @property
+    def simplicity(self) -> int:
+        """Return 2 for terms without hinges and clamp that were selected, 1 without a clamp, else 0."""
+        return 0 if self.clamp not in (None, "off") else 1 if self.size else 2
+
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
@@ -449,26 +458,52 @@ def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
-    groups decides a tie, then the number of terms: the curve up to their cost does not contain it.
+    groups decides a tie, then the number of terms: the curve up to their cost does not contain it. Terms with a clamp,
+    or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
+    rows may be more extreme.
     """
     terms = list(candidates)
     if len(terms) > 1 and options.alpha == "cv" and not options.one_se:
         rough = _tried(terms, replace(options, nested=False), refine=False)
-        limit = (1 + REFINED) * min(each.errors[0] for each in rough)
-        terms = [each.terms for each in rough if each.errors[0] <= limit]
-    best, *others = _tried(terms, options)
-    for other in others:
-        if _is_less(other.errors, best.errors):
+        near: list[int] = []
+        for simple in range(3):
+            alike = [each for each in rough if each.terms.simplicity >= simple]
+            limit = (1 + REFINED) * min((each.errors[0] for each in alike), default=-math.inf)
+            near += [id(each.terms) for each in alike if each.errors[0] <= limit]
+        terms = [each.terms for each in rough if id(each.terms) in near]
+    tried = _tried(terms, options)
+    best = _best(tried)
+    for simple in (1, 2):
+        others = [each for each in tried if each.terms.simplicity >= simple]
+        if best.terms.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
             best = other
     return best.terms, best.choice
 
 
+def _best(tried: Many[_Tried]) -> _Tried:
+    best, *others = tried
+    for other in others:
+        if _is_less(other.errors, best.errors):
+            best = other
+    return best
+
+
 class _Tried(NamedTuple):
-    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups."""
+    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups.
+
+    `areas` (K,) are the errors of the curve on each fold.
+    """
 
     errors: list[float]
+    areas: Float
+    weights: Float
     terms: _Terms
     choice: Choice[FactoredSequence]
+
+    def is_clearly_less(self, than: _Tried) -> bool:
+        """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
+        gain = Errors(than.areas - self.areas, self.weights)
+        return bool(gain.mean > max(LEAST_GAIN * than.errors[0], float(gain.standard_error)))
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
@@ -481,9 +516,12 @@ def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = Tru
         except NoStepsError as error:
             refused = error
             continue
-        errors = [choice.mean_error(options.horizon(terms.expansion.groups))]
+        horizon, areas, weights = options.horizon(terms.expansion.groups), np.empty(0), np.empty(0)
+        errors = [choice.mean_error(horizon)]
         errors += [] if choice.errors is None else [float(choice.errors[-1])]
-        tried.append(_Tried(errors, terms, choice))
+        if choice.measured is not None:
+            areas, weights = area(choice.sequence, choice.measured.folds, horizon), choice.measured.weights
+        tried.append(_Tried(errors, areas, weights, terms, choice))
     if not tried:
         raise refused or TrainingError("no terms")
     return tried
