@@ -139,8 +139,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         one_se: bool = False,
         nested: bool = False,
         epsilon: float | None = None,
-        basis: str | None = None,
-        clamp: Clamp = None,
+        basis: str | None = "auto",
+        clamp: Clamp = "auto",
         min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
         class_weight: Any = None,
@@ -749,11 +749,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
-    basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P", "cyclic:P",
-        "categories" (the default of text) or "date" (of dates).
-    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
-        for hinges and off for other bases.
+    basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
+        7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
+        "date" (of dates); None is "linear" for numbers.
+    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off";
+        "outliers": a side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses
+        "off", 0 or "outliers" by cross-validation; None is 0 for hinges and off for other bases.
     min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
         "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual

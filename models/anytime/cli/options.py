@@ -83,7 +83,8 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}; the default is linear.",
+        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
+        "3 or 7 quantiles, by the cross-validated error.",
         autocompletion=_candidates(*_BASES),
     ),
 ]
@@ -100,7 +101,7 @@ ClampAt = Annotated[
     typer.Option(
         "--clamp",
         help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
-        "far beyond the quantiles .01 and .99, to these; off; auto: whichever has the least cross-validated error.",
+        "far beyond the quantiles .01 and .99, to these; off; auto: one of these by the cross-validated error.",
         autocompletion=_candidates("auto", "off", "outliers", "0"),
     ),
 ]
@@ -275,6 +276,16 @@ def parsed_level_rows(rows: str) -> int | Literal["auto"]:
     if not (rows.isascii() and rows.isdigit() and int(rows) >= 2):
         raise TrainingError(f"--min-level-rows is {rows!r}; expected a whole number, 2 or more, or auto")
     return int(rows)
+
+
+def checked_fixed(clamp: str | None, level_rows: str) -> None:
+    """Raise TrainingError for what only cross-validation of a fit selects."""
+    for option, value, expected in (
+        ("--clamp", clamp, "a quantile, outliers or off"),
+        ("--min-level-rows", level_rows, "a whole number, 2 or more"),
+    ):
+        if value == "auto":
+            raise TrainingError(f"{option} is 'auto', which only `train` and `compare` select; expected {expected}")
 
 
 def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:

@@ -238,7 +238,7 @@ def open_table_source(
         query=plan.query,
         weights=plan.weights,
         stated=stated,
-        option=plan.basis if learned is None else None,
+        option=plan.expansion if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         drop_missing=plan.drops_missing,
         min_level_rows=plan.least_level_rows,
@@ -304,8 +304,8 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--drop": plan.drop,
         "--class-weight": plan.balances,
         "--missing-target error": not plan.drops_missing,
-        "--basis": plan.basis,
-        "--clamp": plan.clamp,
+        "--basis": plan.basis not in (None, "auto"),
+        "--clamp": plan.clamp not in (None, "auto"),
         "--min-level-rows": plan.min_level_rows not in ("auto", str(MIN_LEVEL_ROWS)),
     }
     for option, value in table_options.items():

@@ -27,7 +27,7 @@ from anytime.features.learning import MIN_MISSING
 from anytime.glm.search import LikelihoodSequence
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
-from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
+from anytime.model.manifest import Candidate, Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
@@ -98,6 +98,8 @@ class Fit:
     """What is said of the least number of rows of a level, if it was selected."""
     clamp: Clamp = None
     """The clamp, if it was selected."""
+    selected_terms: Selected | None = None
+    """Which terms were selected, if some were."""
 
     @property
     def groups(self) -> FeatureGroups:
@@ -220,6 +222,7 @@ class Fit:
             ),
             guarantee=self.guarantee,
             stopped=stopped,
+            selected=self.selected_terms,
             warnings=(*remarks, *self.levels, *warnings_of(self, target)),
             provenance=origin,
         )
@@ -312,7 +315,7 @@ def fit_clamped(
     choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
     with single_blas_thread():
         if family_of(options.family).least_squares:
-            terms, squares = _least_error(candidates, options)
+            terms, squares, selected = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)
         elif observed is None:
@@ -340,6 +343,7 @@ def fit_clamped(
         held=held,
         levels=_level_remarks(whole, terms),
         clamp=terms.clamp,
+        selected_terms=selected,
     )
 
 
@@ -454,7 +458,7 @@ def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
     return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
 
 
-def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredSequence]]:
+def _least_error(candidates: Iterable[_Terms], options: Options) -> _Best:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
@@ -462,7 +466,7 @@ def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms
     or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
     rows may be more extreme.
     """
-    terms = list(candidates)
+    terms, rough = list(candidates), list[_Tried]()
     if len(terms) > 1 and options.alpha == "cv" and not options.one_se:
         rough = _tried(terms, replace(options, nested=False), refine=False)
         near: list[int] = []
@@ -477,7 +481,20 @@ def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms
         others = [each for each in tried if each.terms.simplicity >= simple]
         if best.terms.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
             best = other
-    return best.terms, best.choice
+    known = {id(each.terms): each.record for each in (*rough, *tried)}
+    selected = None
+    if len(known) > 1 and math.isfinite(best.errors[0]):
+        record = best.record.model_dump()
+        selected = Selected(**record, candidates=tuple(each for each in known.values() if math.isfinite(each.error)))
+    return _Best(best.terms, best.choice, selected)
+
+
+class _Best(NamedTuple):
+    """Selected terms with their sequence, and the record of the selection, if there was one."""
+
+    terms: _Terms
+    choice: Choice[FactoredSequence]
+    selected: Selected | None
 
 
 def _best(tried: Many[_Tried]) -> _Tried:
@@ -499,6 +516,17 @@ class _Tried(NamedTuple):
     weights: Float
     terms: _Terms
     choice: Choice[FactoredSequence]
+
+    @property
+    def record(self) -> Candidate:
+        terms = self.terms
+        clamp = "range" if terms.clamp == 0 else terms.clamp
+        return Candidate(
+            hinges=terms.size,
+            clamp=clamp,  # type: ignore[arg-type]  # a selected one
+            min_level_rows=terms.min_level_rows,
+            error=self.errors[0],
+        )
 
     def is_clearly_less(self, than: _Tried) -> bool:
         """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
