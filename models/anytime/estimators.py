@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
@@ -417,7 +416,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             raise TrainingError(f"class_weight is {self.class_weight!r}; expected 'balanced', a dict or None")
         return np.asarray(own * factors)
 
-    def _table(self, X: Any, *, first: bool, least: int = 1, needed: Many[str] = ()) -> MemoryTable:
+    def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
         if not is_frame(X):
             return self._array_table(X, first=first, least=least)

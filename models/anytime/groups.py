@@ -21,8 +21,7 @@ import operator
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from graphlib import CycleError, TopologicalSorter
@@ -507,7 +506,7 @@ class FeatureGroups(BaseModel):
                 by_place[group_of[a.column], group_of[b.column], place[a.column], place[b.column]] = a, b
         return self.model_copy(update={"pairs": tuple(by_place[key] for key in sorted(by_place))})
 
-    def joined_pairs(self, steps: Many[Iterable[str]]) -> list[tuple[tuple[str, str], ...]]:
+    def joined_pairs(self, steps: Sequence[Iterable[str]]) -> list[tuple[tuple[str, str], ...]]:
         """Return for each step, given the groups that it adds, the columns of the pairs that it completes."""
         added = ((k, self.groups[self.positions[name]]) for k, adds in enumerate(steps) for name in adds)
         step = {feature: k for k, group in added for feature in group.features}
@@ -595,7 +594,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-GroupsSource: TypeAlias = str | Path | Mapping[str, Any] | Many[Any] | FeatureGroups
+GroupsSource: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Any] | FeatureGroups
 """Groups as callers have them: the path of a file, its content, or a short form of it."""
 
 
@@ -633,7 +632,7 @@ _SETTINGS = ("cost_unit", "rows", "types", "bases", "pairs")
 """Keys of a groups file besides `groups`."""
 
 
-def _expanded(given: Mapping[str, Any] | Many[Any], source: str) -> dict[str, Any]:
+def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str, Any]:
     """Return a short form of groups as the complete form; what is invalid stays as it is."""
     content = dict(given) if isinstance(given, Mapping) else {"groups": list(given)}
     if "groups" not in content and not {*content} <= {*_SETTINGS}:
@@ -669,9 +668,9 @@ def _named(name: str, group: Any, source: str) -> Any:
     raise GroupsError(f"{source}, group {name!r} is {reprlib.repr(group)}; expected groups such as {form}")
 
 
-def _names_of(groups: Many[Many[str]]) -> list[tuple[str, Many[str]]]:
+def _names_of(groups: Sequence[Sequence[str]]) -> list[tuple[str, Sequence[str]]]:
     """Return lists of features with names: the feature of one, otherwise the first and the number of the others."""
-    found: dict[str, Many[str]] = {}
+    found: dict[str, Sequence[str]] = {}
     for number, features in enumerate(groups, start=1):
         name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
         found[f"{name} (group {number})" if name in found else name] = features

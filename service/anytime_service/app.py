@@ -87,24 +87,24 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     )
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
-    handler = PredictionService(registry, settings, tracing, keys)
-    stream, sessions = Stream(handler), session_store(handler)
-    app.state.handler, app.state.stream, app.state.sessions, app.state.keys = handler, stream, sessions, keys
+    service = PredictionService(registry, settings, tracing, keys)
+    stream, sessions = Stream(service), session_store(service)
+    app.state.service, app.state.stream, app.state.sessions, app.state.keys = service, stream, sessions, keys
     responses.install(app)
-    predict_session = PredictSession(handler, sessions)
+    predict_session = PredictSession(service, sessions)
     hot = [
-        Route("/sessions/{id}/groups", SessionGroups(handler, sessions), methods=["POST"], name="post_groups"),
-        Route("/predict", Predict(handler), methods=["POST"], name="predict"),
+        Route("/sessions/{id}/groups", SessionGroups(service, sessions), methods=["POST"], name="post_groups"),
+        Route("/predict", Predict(service), methods=["POST"], name="predict"),
     ]
     app.router.routes += [
         *hot,
         WebSocketRoute("/stream", stream, name="stream"),
         Route("/stream", UpgradeRequired(), methods=["GET"], name="stream_upgrade"),
-        Route("/sessions", CreateSession(handler, sessions), methods=["POST"], name="create_session"),
-        Route("/sessions/{id}", DeleteSession(handler, sessions), methods=["DELETE"], name="delete_session"),
+        Route("/sessions", CreateSession(service, sessions), methods=["POST"], name="create_session"),
+        Route("/sessions/{id}", DeleteSession(service, sessions), methods=["DELETE"], name="delete_session"),
         Route("/sessions/{id}/predict", predict_session, methods=["GET"], name="predict_session"),
         Route("/predict", predict_session, methods=["GET"], name="predict_session_by_query"),
-        *oip_routes(handler),
+        *oip_routes(service),
     ]
     own_port = settings.metrics_port is not None
     routers = (
@@ -126,7 +126,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
         inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes)
         if settings.access_log:
             inner = AccessLog(inner)
-        return RequestContextMiddleware(inner, handler.signals.errors, None if tracing is None else tracing.begun)
+        return RequestContextMiddleware(inner, service.metrics.errors, None if tracing is None else tracing.begun)
 
     app.entrance = entrance
     return app
@@ -137,18 +137,18 @@ def accepted_origins(settings: Settings) -> Origins:
     return Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
 
 
-def create_side_app(handler: PredictionService, sessions: SessionStore) -> AnytimeAPI:
+def create_side_app(service: PredictionService, sessions: SessionStore) -> AnytimeAPI:
     """Return the application of the metrics port: the metrics of a service, and its probes; it needs no key."""
-    settings = handler.settings
+    settings = service.settings
     app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
-    app.state.handler, app.state.sessions = handler, sessions
+    app.state.service, app.state.sessions = service, sessions
     app.router.redirect_slashes = False
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         checked = AuthenticationMiddleware(
             responses.HeadMiddleware(framework), KeyRing(), accepted_origins(settings), settings.max_body_bytes
         )
-        return RequestContextMiddleware(checked, handler.signals.errors)
+        return RequestContextMiddleware(checked, service.metrics.errors)
 
     app.entrance = entrance
     responses.install(app)

@@ -144,7 +144,7 @@ def serve(models: Sequence[str]) -> None:
         for line in sys.stdin:
             if line.strip() == "reset":
                 ticks.worst_ms, worst[0] = 0.0, 0.0
-            report = Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.handler.held.bytes)
+            report = Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.service.memory.bytes)
             print(json.dumps(vars(report)), flush=True)
 
     async def serving(sockets: Any) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from anytime.groups import FeatureGroups
-from anytime.selection import Sequence as LearnedSequence
+from anytime.selection import GroupOrder
 from models import literal
 from models.literal import Method, Problem, columns_of, cost_of, literal_step, unpaid
 
@@ -118,7 +118,7 @@ class Judge:
 def check_every_step(
     problem: Problem,
     groups: FeatureGroups,
-    learned: LearnedSequence,
+    learned: GroupOrder,
     *,
     method: Method,
     cost_blind: bool,

@@ -251,16 +251,16 @@ def _rows_line(groups: FeatureGroups) -> list[str]:
 
 def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
     """Return both sequences, their timeliness, and what each budget explains with them."""
-    staying, moving = changed.timeliness
+    current, relearned = changed.timeliness
     return {
         "changes": changed.changes,
         "estimated": changed.estimated,
-        "staying": [list(adds) for adds in changed.staying.steps],
-        "moving": [list(adds) for adds in changed.moving.steps],
+        "staying": [list(adds) for adds in changed.current.steps],
+        "moving": [list(adds) for adds in changed.relearned.steps],
         "stop": changed.stop,
-        "timeliness": {"staying": staying, "moving": moving, "lost": changed.lost},
+        "timeliness": {"staying": current, "moving": relearned, "lost": changed.lost},
         "budgets": [
-            {"budget": budget, "r2_staying": changed.staying.at(budget), "r2_moving": changed.moving.at(budget)}
+            {"budget": budget, "r2_staying": changed.current.at(budget), "r2_moving": changed.relearned.at(budget)}
             for budget in budgets
         ],
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +72,7 @@ def _rounded(r2: Float) -> Float:
     return np.asarray(np.where(np.abs(r2) < ROUNDING, 0.0, r2))
 
 
-def evaluation_table(model: Model, evaluation: Evaluation, budgets: Many[float] = ()) -> Table:
+def evaluation_table(model: Model, evaluation: Evaluation, budgets: Sequence[float] = ()) -> Table:
     """Return a table of the prefixes, or of those that answer at some budgets."""
     # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
     columns = {name: cells for name, cells in _own_columns(model).items() if name not in ("cost", "alpha")}
@@ -134,7 +133,7 @@ def numbers(values: Iterable[float | None]) -> list[str]:
     return ["-" if value is None else f"{value:.4g}" for value in values]
 
 
-def _table(model: Model, columns: Mapping[str, Many[str]], budgets: Many[float] = ()) -> Table:
+def _table(model: Model, columns: Mapping[str, Sequence[str]], budgets: Sequence[float] = ()) -> Table:
     """Return a table of the prefixes, or of those within budgets, with the groups that each adds in the last column."""
     table = blank_table(*(["budget"] if budgets else []), *columns)
     table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")

@@ -6,8 +6,7 @@ folds, which `anytime.training.fit.fit` learns from, and the rows themselves for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +108,7 @@ class TableSource(TrainingRows):
         data = self.dataset
         return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
-    def moments(self, groups: FeatureGroups | None = None) -> Many[Moments]:
+    def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
         cluster, checkpoint = self.backend if groups is None else LOCAL
         check_memory((self.dataset if groups is None else replace(self.dataset, groups=groups)).terms.size, self.folds)
@@ -151,7 +150,7 @@ class MomentsSource:
     def remark(self) -> str:
         return f", {self.stored.total.rows} rows in {self.stored.record.folds} folds"
 
-    def moments(self) -> Many[Moments]:
+    def moments(self) -> Sequence[Moments]:
         terms = Expansion.of(self.stored.record.groups).plain.terms
         remaining = Expansion.of(self.columns.groups).plain.terms
         return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
@@ -176,7 +175,7 @@ def open_source(data: Path, plan: Plan, backend: Backend = LOCAL) -> Source:
     return _open_moments(data, plan)
 
 
-def open_groups(table: Table, path: Path | None, used: Many[str]) -> FeatureGroups:
+def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> FeatureGroups:
     """Return the groups of a file, or each column at cost 1; a remark names the index if left out.
 
     `used` are columns with another use, which no pattern matches.

@@ -16,8 +16,7 @@ well it is predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, pairwise
@@ -202,7 +201,7 @@ def rounded_cost(cost: CallCost) -> float | CallCost:
     return CallCost(fixed=_rounded(cost.fixed), per_row=_rounded(cost.per_row)).scaled(1.0)
 
 
-def fitted_cost(rows: Many[float], times: Many[float], weights: Many[float] | None = None) -> CallCost:
+def fitted_cost(rows: Sequence[float], times: Sequence[float], weights: Sequence[float] | None = None) -> CallCost:
     """Return the cost of a call by its number of rows, by non-negative least squares of relative errors.
 
     Parameters
@@ -285,7 +284,7 @@ class RandomTimes(NamedTuple):
 
 
 def completions(
-    steps: Many[Many[int]], costs: Float, workers: int = 1, needs: Many[Iterable[int]] | None = None
+    steps: Sequence[Sequence[int]], costs: Float, workers: int = 1, needs: Sequence[Iterable[int]] | None = None
 ) -> RandomTimes:
     """Return the times of prefixes, given `costs` (draws, groups) in ms and the columns of them that each step adds.
 
@@ -303,7 +302,7 @@ def completions(
     return RandomTimes(combined(np.array([np.zeros(len(costs)), *added]), axis=0).T)
 
 
-def _ends(order: Many[int], needs: Many[frozenset[int]], costs: Many[float], workers: int) -> list[float]:
+def _ends(order: Sequence[int], needs: Sequence[frozenset[int]], costs: Sequence[float], workers: int) -> list[float]:
     """Return the time at which each group ends if several workers compute them in order; 0 for groups not in it."""
     ends, waiting, done = [0.0] * len(costs), list(order), set[int]()
     running: list[tuple[float, int]] = []

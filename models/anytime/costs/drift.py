@@ -41,36 +41,36 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """The current sequence (`staying`) and the one that training would choose now (`moving`), both at the new costs."""
+    """The `current` sequence and the one that training would choose now (`relearned`), both at the new costs."""
 
-    staying: Order
-    moving: Order
+    current: Order
+    relearned: Order
     estimated: bool
-    """Whether `moving` is estimated from the steps' own gains, because moments or rows are missing."""
+    """Whether `relearned` is estimated from the steps' own gains, because moments or rows are missing."""
 
     @property
     def changes(self) -> bool:
-        return self.staying.steps != self.moving.steps
+        return self.current.steps != self.relearned.steps
 
     @cached_property
     def stop(self) -> float:
         """Cost at which the new sequence reaches its plateau; timeliness is measured up to there."""
-        moving = self.moving
-        return stopping_cost(moving.costs, moving.explained, plateau_level(moving.costs, moving.explained))
+        relearned = self.relearned
+        return stopping_cost(relearned.costs, relearned.explained, plateau_level(relearned.costs, relearned.explained))
 
     @cached_property
     def timeliness(self) -> tuple[float, float]:
-        """Area under the explained share up to `stop`, as a share of it: for `staying` and for `moving`."""
-        staying, moving = (
-            timeliness(order.costs, order.explained, self.stop, 1.0, "step") for order in (self.staying, self.moving)
+        """Area under the explained share up to `stop`, as a share of it: for `current` and for `relearned`."""
+        current, relearned = (
+            timeliness(order.costs, order.explained, self.stop, 1.0, "step") for order in (self.current, self.relearned)
         )
-        return staying, moving
+        return current, relearned
 
     @property
     def lost(self) -> float:
         """Timeliness, 0 to 1, that the current sequence loses."""
-        staying, moving = self.timeliness
-        return max(moving - staying, 0.0)
+        current, relearned = self.timeliness
+        return max(relearned - current, 0.0)
 
 
 def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) -> Drift:
@@ -80,27 +80,27 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     for the groups of another model.
     """
     priced = model.groups.with_costs(groups)
-    staying = _order(model, priced)
+    current = _order(model, priced)
     squares = family_of(model.manifest.family).least_squares
     learnable = model.moments is not None if squares else data is not None
     if not learnable:
-        return Drift(staying, _sorted(model, staying, priced), estimated=True)
-    moving = _order(resequence(model, priced, data=data), priced)
-    return Drift(staying, _equal_on_equal_sets(moving, staying), estimated=False)
+        return Drift(current, _sorted(model, current, priced), estimated=True)
+    relearned = _order(resequence(model, priced, data=data), priced)
+    return Drift(current, _equal_on_equal_sets(relearned, current), estimated=False)
 
 
-def _equal_on_equal_sets(moving: Order, staying: Order) -> Order:
+def _equal_on_equal_sets(relearned: Order, current: Order) -> Order:
     """Return the new sequence with the curve of the current one where both have computed the same groups.
 
     The penalties of the prefixes may differ, which is no difference of the sequences.
     """
-    current = {groups: prefix for prefix, groups in enumerate(_sets(staying))}
-    same = np.array([(prefix, current[groups]) for prefix, groups in enumerate(_sets(moving)) if groups in current])
-    explained, r2 = moving.explained.copy(), None if moving.r2 is None else moving.r2.copy()
-    explained[same[:, 0]] = staying.explained[same[:, 1]]
-    if r2 is not None and staying.r2 is not None:
-        r2[same[:, 0]] = staying.r2[same[:, 1]]
-    return replace(moving, explained=explained, r2=r2)
+    known = {groups: prefix for prefix, groups in enumerate(_sets(current))}
+    same = np.array([(prefix, known[groups]) for prefix, groups in enumerate(_sets(relearned)) if groups in known])
+    explained, r2 = relearned.explained.copy(), None if relearned.r2 is None else relearned.r2.copy()
+    explained[same[:, 0]] = current.explained[same[:, 1]]
+    if r2 is not None and current.r2 is not None:
+        r2[same[:, 0]] = current.r2[same[:, 1]]
+    return replace(relearned, explained=explained, r2=r2)
 
 
 def _sets(order: Order) -> list[frozenset[str]]:
@@ -120,22 +120,22 @@ def _cumulative_costs(steps: tuple[tuple[str, ...], ...], groups: FeatureGroups)
     return np.cumsum([0.0, *spent])
 
 
-def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
+def _sorted(model: Model, current: Order, groups: FeatureGroups) -> Order:
     """Return the steps by decreasing gain per new cost, each after those that it requires.
 
     Steps of groups that the user placed first stay in place, as does a cost-blind order.
     """
     if model.manifest.cost_blind:
-        return staying
-    gains, costs = np.diff(staying.explained), np.diff(staying.costs)
+        return current
+    gains, costs = np.diff(current.explained), np.diff(current.costs)
     density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
-    owner = {name: k for k, adds in enumerate(staying.steps) for name in adds}
+    owner = {name: k for k, adds in enumerate(current.steps) for name in adds}
     needed = [
         {owner[groups.names[g]] for name in adds for g in groups.prerequisites[groups.positions[name]]} - {k}
-        for k, adds in enumerate(staying.steps)
+        for k, adds in enumerate(current.steps)
     ]
     first = set(model.manifest.first)
-    order = [k for k, adds in enumerate(staying.steps) if first.intersection(adds)]
+    order = [k for k, adds in enumerate(current.steps) if first.intersection(adds)]
     remaining = [k for k in range(len(gains)) if k not in order]
     while remaining:
         # New requirements may make steps (never groups) require each other: then the first remaining one is next.
@@ -143,6 +143,6 @@ def _sorted(model: Model, staying: Order, groups: FeatureGroups) -> Order:
         best = max(open_steps, key=lambda k: float(density[k]))
         order.append(best)
         remaining.remove(best)
-    steps = tuple(staying.steps[k] for k in order)
-    r2 = None if staying.r2 is None else reordered(staying.r2, order)
-    return Order(steps, _cumulative_costs(steps, groups), reordered(staying.explained, order), r2)
+    steps = tuple(current.steps[k] for k in order)
+    r2 = None if current.r2 is None else reordered(current.r2, order)
+    return Order(steps, _cumulative_costs(steps, groups), reordered(current.explained, order), r2)

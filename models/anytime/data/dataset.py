@@ -6,8 +6,7 @@ are read as the types that the groups and the target have (`anytime.data.survey`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -129,7 +128,7 @@ class Dataset:
         return assigner.tally((rows.Y, rows.query) for rows in self.rows(start=start, stop=stop, features=()))
 
     def rows(
-        self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Many[str] | None = None
+        self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Sequence[str] | None = None
     ) -> Iterator[Rows]:
         """Yield the rows that have a target and no weight of 0, from row `start` to before row `stop` of the table."""
         features = self.groups.features if features is None else features
@@ -142,7 +141,7 @@ class Dataset:
             if len(rows.Y):
                 yield rows
 
-    def _selected(self, batch: Batch, features: Many[str]) -> Rows:
+    def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
         missing = without_target(batch, self.target.columns)
         if missing.any() and not self.drop_missing:
             row = batch.start + int(missing.argmax())

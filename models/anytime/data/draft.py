@@ -7,8 +7,7 @@ target in every row: they are usually a copy or a consequence of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +78,7 @@ class Draft:
 
 def drafted(
     table: Table,
-    target: Many[str],
+    target: Sequence[str],
     *,
     others: Iterable[str] = (),
     stated: Mapping[str, ReadAs] = {},
@@ -135,7 +134,7 @@ def drafted(
     return Draft(load_groups(content), held, left_out, found.rows)
 
 
-def _grouped(names: Many[str], mark: str | None) -> dict[str, list[str]]:
+def _grouped(names: Sequence[str], mark: str | None) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         head, found, _ = name.partition(mark) if mark else (name, "", "")
@@ -143,7 +142,7 @@ def _grouped(names: Many[str], mark: str | None) -> dict[str, list[str]]:
     return groups
 
 
-def _flaw(sample: Sample, name: str, target: Many[str], kind: str) -> str:
+def _flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     """Return why a column is better left out; empty if it is not."""
     values = sample.column(name).values
     distinct = len(set(values.tolist()))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -80,8 +79,8 @@ class Survey:
 
 def survey(
     table: Table,
-    target: Many[str],
-    features: Many[str] = (),
+    target: Sequence[str],
+    features: Sequence[str] = (),
     *,
     weights: str | None = None,
     types: Mapping[str, ReadAs] = {},
@@ -128,7 +127,7 @@ class _Found:
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
-    def samples(self, features: Many[str], names: Many[str]) -> Iterator[Sample]:
+    def samples(self, features: Sequence[str], names: Sequence[str]) -> Iterator[Sample]:
         """Read the table; yield the features of the rows to learn from."""
         for batch in self._table.batches(names, types=self.types):
             try:
@@ -245,7 +244,7 @@ def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:
 def surveyed(
     table: Table,
     groups: FeatureGroups,
-    target: Many[str],
+    target: Sequence[str],
     *,
     query: str | None = None,
     weights: str | None = None,
@@ -334,7 +333,7 @@ def _checked_least(min_level_rows: int | Literal["auto"]) -> dict[str, Any]:
 
 
 def _types(
-    table: Table, names: Many[str], features: Many[str], stated: Mapping[str, ReadAs]
+    table: Table, names: Sequence[str], features: Sequence[str], stated: Mapping[str, ReadAs]
 ) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
     """Return the types of columns, without unusable features, and the errors of these."""
     try:
@@ -386,7 +385,7 @@ def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
     return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
-def _check_numbers(table: Table, sample: Sample, columns: Many[str]) -> None:
+def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
     cells = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
     foreign = [name for name, cell in cells.items() if cell is not None]

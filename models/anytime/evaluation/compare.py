@@ -11,7 +11,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection import FactoredSequence, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
+from anytime.selection import FactoredOrder, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
 
 
@@ -115,7 +115,7 @@ def compare(
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredSequence, table: HeldOutMoments) -> Float:
+def _explained(order: FactoredOrder, table: HeldOutMoments) -> Float:
     """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     with single_blas_thread():
         W = staircase(order.factor, order.z, order.ends)

@@ -150,7 +150,7 @@ class View(ABC):
         """
 
     @abstractmethod
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+    def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         """Return the product of the Hessian at some predictors with directions (d + 1, Q): 4 n d Q operations."""
 
     @abstractmethod

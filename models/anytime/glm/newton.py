@@ -239,7 +239,7 @@ def _searched(
     Otherwise the search continues by false position, or further along the line. Return None if no length works.
     """
     directions = view.predictors(step)
-    bend, pull = float(np.sum(ridge * step**2)), float(np.sum(ridge * theta * step))
+    curvature, pull = float(np.sum(ridge * step**2)), float(np.sum(ridge * theta * step))
     rest = value - 0.5 * float(np.sum(ridge * theta**2))
 
     def at(t: float) -> tuple[float, float, Predictors, Evaluation | None]:
@@ -249,8 +249,8 @@ def _searched(
             loss, slope = full.loss, -float(np.sum(full.score * step))
         else:
             loss, slope = view.slope(there, directions)
-        penalty = t * pull + 0.5 * t * t * bend
-        return loss - rest + penalty, (slope + pull + t * bend) / (2 * predicted), there, full
+        penalty = t * pull + 0.5 * t * t * curvature
+        return loss - rest + penalty, (slope + pull + t * curvature) / (2 * predicted), there, full
 
     low, high, slope_low, slope_high = 0.0, np.inf, -1.0, np.inf
     t = 1.0
@@ -314,7 +314,7 @@ def _conjugate_at(
     view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float
 ) -> tuple[Evaluation, Solver]:
     """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
-    product = view.products(etas)
+    product = view.hessian_product(etas)
 
     def solve(g: Float) -> Float:
         return conjugate_gradients(

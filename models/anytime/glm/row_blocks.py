@@ -289,7 +289,7 @@ class BlockView(View):
         curvature = None if products is None else hessian_of(products / n, Q, self.design.dtype)
         return Evaluation(loss / n, score / n, curvature)
 
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+    def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
         curvatures = [
             family.hessian_product(eta.astype(block.Z.dtype, copy=False), block.Y)

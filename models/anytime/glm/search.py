@@ -13,7 +13,7 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,7 +26,7 @@ from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import NOISE, Candidates, Sequence, greedy
+from anytime.selection.greedy import NOISE, Candidates, GroupOrder, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index, Method
 
@@ -132,7 +132,7 @@ BOUND = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodSequence(Sequence):
+class LikelihoodOrder(GroupOrder):
     """A sequence of a generalised linear model, with the optimum of each prefix at the penalty that ordered the groups.
 
     theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
@@ -156,18 +156,18 @@ def likelihood_sequence(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
-    first: Many[int] = (),
+    first: Sequence[int] = (),
     stop: Stop = EXACT,
-) -> LikelihoodSequence:
+) -> LikelihoodOrder:
     """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
 
     F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     with single_blas_thread():
-        search = _Fitted(design, groups, method, alpha, cost_blind, stop)
+        search = LikelihoodSearch(design, groups, method, alpha, cost_blind, stop)
         found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
-    return LikelihoodSequence(
+    return LikelihoodOrder(
         found.steps,
         found.doubling_until,
         found.columns,
@@ -195,7 +195,7 @@ def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
     )
 
 
-class _Fitted:
+class LikelihoodSearch:
     """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
     def __init__(

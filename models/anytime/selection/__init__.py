@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from anytime.selection.greedy import Candidates, Sequence, Step, greedy, oracle_order
-from anytime.selection.least_squares import FactoredSequence, factored, given_sequence, sequence, sequencer
+from anytime.selection.greedy import Candidates, GroupOrder, Step, greedy, oracle_order
+from anytime.selection.least_squares import FactoredOrder, factored, given_sequence, sequence, sequencer
 from anytime.selection.sparse import Entries, check_sparse, shrunken_curve, sparse_entries
 
 __all__ = [
     "Candidates",
     "Entries",
-    "FactoredSequence",
-    "Sequence",
+    "FactoredOrder",
+    "GroupOrder",
     "Step",
     "check_sparse",
     "factored",

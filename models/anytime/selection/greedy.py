@@ -6,7 +6,7 @@ With doubling, no step costs more than all steps before it together, which gives
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -29,7 +29,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Sequence:
+class GroupOrder:
     """Steps of one sequence.
 
     Attributes
@@ -49,12 +49,12 @@ class Sequence:
 
     @staticmethod
     def of(
-        steps: Many[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
-    ) -> Sequence:
+        steps: Sequence[Step], groups: FeatureGroups, *, doubling_until: int | None = None, longest: float | None = None
+    ) -> GroupOrder:
         slices = [groups.slices[group] for step in steps for group in step.adds]
         columns = np.concatenate([np.empty(0, dtype=np.intp), *(np.arange(s.start, s.stop) for s in slices)])
         sizes = [sum(len(groups.groups[group].features) for group in step.adds) for step in steps]
-        return Sequence(tuple(steps), doubling_until, columns, np.cumsum([0, *sizes]), longest=longest)
+        return GroupOrder(tuple(steps), doubling_until, columns, np.cumsum([0, *sizes]), longest=longest)
 
     @cached_property
     def costs(self) -> Float:
@@ -237,8 +237,8 @@ def greedy(
     *,
     doubling: bool = False,
     epsilon: float | None = None,
-    first: Many[int] = (),
-) -> Sequence:
+    first: Sequence[int] = (),
+) -> GroupOrder:
     """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
     Parameters
@@ -280,4 +280,4 @@ def greedy(
         steps.append(Step(adds, cost, explained))
     if doubling and doubling_until is None:
         doubling_until = len(steps)
-    return Sequence.of(steps, groups, doubling_until=doubling_until, longest=longest)
+    return GroupOrder.of(steps, groups, doubling_until=doubling_until, longest=longest)

@@ -10,8 +10,7 @@ A factorisation takes r^3/3 operations, however many columns the groups have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +20,7 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, Sequence, greedy
+from anytime.selection.greedy import Candidates, GroupOrder, greedy
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
@@ -128,12 +127,12 @@ def kernel_sequencer(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
-    first: Many[int] = (),
-) -> Callable[[float], Sequence]:
+    first: Sequence[int] = (),
+) -> Callable[[float], GroupOrder]:
     """Return the order by forward regression as a function of the penalty, which is at least 1e-9."""
     kernels = Kernels.of(gram)
 
-    def order(alpha: float) -> Sequence:
+    def order(alpha: float) -> GroupOrder:
         with single_blas_thread():
             search = _KernelSearch(kernels, groups, alpha, cost_blind)
             return greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -14,7 +13,7 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, Sequence, Step, cost_of, greedy
+from anytime.selection.greedy import Candidates, GroupOrder, Step, cost_of, greedy
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
@@ -22,15 +21,15 @@ from anytime.types import Float, Method
 
 
 @dataclass(frozen=True, eq=False)
-class FactoredSequence(Sequence):
+class FactoredOrder(GroupOrder):
     """A sequence for least squares, with the Cholesky factor of C in its order, and z = L^-1 q (columns, P)."""
 
     factor: Factor
     z: Float
 
     @staticmethod
-    def with_factor(found: Sequence, factor: Factor, z: Float) -> FactoredSequence:
-        return FactoredSequence(
+    def with_factor(found: GroupOrder, factor: Factor, z: Float) -> FactoredOrder:
+        return FactoredOrder(
             found.steps, found.doubling_until, found.columns, found.ends, factor, z, longest=found.longest
         )
 
@@ -50,8 +49,8 @@ def sequence(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
-    first: Many[int] = (),
-) -> FactoredSequence:
+    first: Sequence[int] = (),
+) -> FactoredOrder:
     """Order the groups so that each prefix explains as much as its cost allows. Steps that cost nothing go first.
 
     About D^3 operations for D columns, for "fr" as for "omp". "sparse" does not support doubling or epsilon, and raises
@@ -72,24 +71,24 @@ def sequencer(
     cost_blind: bool = False,
     doubling: bool = False,
     epsilon: float | None = None,
-    first: Many[int] = (),
-) -> Callable[[float], FactoredSequence]:
+    first: Sequence[int] = (),
+) -> Callable[[float], FactoredOrder]:
     """Return `sequence` as a function of the penalty; the order of "sparse", which has no penalty, is learned once."""
     check_sparse(method, doubling, epsilon=epsilon)
     if method == "sparse":
         steps = _put_first(first, sparse_entries(gram, groups, cost_blind).steps, groups)
         return partial(given_sequence, gram, groups, steps)
 
-    def order(alpha: float) -> FactoredSequence:
+    def order(alpha: float) -> FactoredOrder:
         with single_blas_thread():
             if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
-                return FactoredSequence.with_factor(*single_columns(gram, groups, alpha, cost_blind=cost_blind))
+                return FactoredOrder.with_factor(*single_columns(gram, groups, alpha, cost_blind=cost_blind))
             criterion = CRITERIA[method](gram)
             sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
             search = _SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))
             found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
             _, factor, z = sweep.factor()
-            return FactoredSequence.with_factor(found, factor, z)
+            return FactoredOrder.with_factor(found, factor, z)
 
     return order
 
@@ -106,7 +105,7 @@ class _SweepSearch:
         return self._explained
 
 
-def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...]], alpha: float) -> FactoredSequence:
+def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int, ...]], alpha: float) -> FactoredOrder:
     """Sweep the groups in the order of some steps, which add every group at most once. About D^3/3 operations."""
     steps: list[Step] = []
     explained = 0.0
@@ -116,16 +115,16 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Many[tuple[int, ...
             explained += sum(sweep.select(group) for group in adds)
             steps.append(Step(adds, cost_of(groups, adds), explained))
         _, factor, z = sweep.factor()
-    return FactoredSequence.with_factor(Sequence.of(steps, groups), factor, z)
+    return FactoredOrder.with_factor(GroupOrder.of(steps, groups), factor, z)
 
 
-def factored(gram: Gram, groups: FeatureGroups, found: Sequence, alpha: float) -> FactoredSequence:
+def factored(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:
     """Return a sequence with the factor of its order, as `given_sequence`."""
     given = given_sequence(gram, groups, [step.adds for step in found.steps], alpha)
     return replace(given, doubling_until=found.doubling_until, longest=found.longest)
 
 
-def _put_first(first: Many[int], order: Many[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
+def _put_first(first: Sequence[int], order: Sequence[tuple[int, ...]], groups: FeatureGroups) -> list[tuple[int, ...]]:
     """Return the steps of an order with some groups before all others, each after its unpaid prerequisites."""
     steps: list[tuple[int, ...]] = []
     selected = np.zeros(len(groups), dtype=np.bool_)

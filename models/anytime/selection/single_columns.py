@@ -23,7 +23,7 @@ from scipy.linalg.blas import dger
 from anytime._linalg import RANK_TOLERANCE, Factor
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, TIE, Sequence, Step
+from anytime.selection.greedy import NOISE, TIE, GroupOrder, Step
 from anytime.selection.sweep import PANEL
 from anytime.types import Float, Index
 
@@ -34,7 +34,7 @@ def are_single_columns(groups: FeatureGroups) -> bool:
 
 def single_columns(
     gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool
-) -> tuple[Sequence, Factor, Float]:
+) -> tuple[GroupOrder, Factor, Float]:
     """Return the sequence of all groups by forward regression, the factor of C in its order, and z = L^-1 q (D, P).
 
     The caller limits BLAS to one thread. The groups satisfy `are_single_columns`, so that group g is column g.
@@ -48,7 +48,7 @@ def single_columns(
         order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
     gained = np.cumsum(0.5 * np.square(columns.z).sum(axis=1))
     steps = tuple(map(Step, ((group,) for group in order), costs[order].tolist(), gained.tolist()))
-    found = Sequence(steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1))
+    found = GroupOrder(steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1))
     return found, columns.factor(order), columns.z
 
 

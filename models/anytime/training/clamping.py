@@ -10,8 +10,7 @@ The ends of the clamps come from a uniform sample of the rows, as knots and leve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -39,13 +38,13 @@ class Clamped(NamedTuple):
 
     clamp: Clamp
     groups: FeatureGroups
-    parts: Many[Moments]
-    held: Many[Moments]
+    parts: Sequence[Moments]
+    held: Sequence[Moments]
 
 
 def clamped_moments(
     dataset: Dataset,
-    columns: Many[str],
+    columns: Sequence[str],
     blocks: Callable[[Dataset], Iterator[Block]],
     folds: int,
     *,
@@ -91,7 +90,7 @@ class _Ends:
         return not np.isfinite(self.every).any()
 
 
-def _with_ranges(groups: FeatureGroups, columns: Many[str], ends: Float) -> FeatureGroups:
+def _with_ranges(groups: FeatureGroups, columns: Sequence[str], ends: Float) -> FeatureGroups:
     bases = dict(groups.bases)
     for name, low, high in zip(columns, *ends.tolist(), strict=True):
         if np.isfinite(low):

@@ -278,7 +278,7 @@ class ClusterView(View):
                 curvature = each.hessian.copy() if curvature is None else np.add(curvature, each.hessian, out=curvature)
         return Evaluation(sum(each.loss for each in found), score, curvature)
 
-    def products(self, etas: Predictors) -> Callable[[Float], Float]:
+    def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         return partial(self._sum, _product, etas)
 
     def weighted_gram(self, etas: Predictors) -> Float:
@@ -307,7 +307,7 @@ def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], ar
 
 
 def _product(view: BlockView, etas: Predictors, direction: Float) -> Float:
-    return view.products(etas)(direction)
+    return view.hessian_product(etas)(direction)
 
 
 def _in_view(design: BlockDesign, columns: Index, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

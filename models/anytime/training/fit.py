@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,14 +23,14 @@ from anytime.families import family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.glm.search import LikelihoodSequence
+from anytime.glm.search import LikelihoodOrder
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Candidate, Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredSequence, Sequence, Step, factored, given_sequence, sequencer
+from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_sequence, sequencer
 from anytime.selection.greedy import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
@@ -86,7 +85,7 @@ class Fit:
     expansion: Expansion
     moments: Moments
     gram: Gram
-    sequence: Sequence
+    sequence: GroupOrder
     alpha: float
     alphas: Float
     errors: Float | None
@@ -149,7 +148,7 @@ class Fit:
     def collinear(self) -> Bool:
         """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
         gram, sequence = self.gram, self.sequence
-        if not (isinstance(sequence, FactoredSequence) and self.alpha == 0):
+        if not (isinstance(sequence, FactoredOrder) and self.alpha == 0):
             sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
         found = np.zeros(len(gram.constant), dtype=np.bool_)
         found[sequence.columns] = sequence.factor.dropped
@@ -268,7 +267,7 @@ class Fit:
 
 
 def fit(
-    parts: Many[Moments],
+    parts: Sequence[Moments],
     groups: FeatureGroups,
     options: Options,
     observed: Observations | None = None,
@@ -293,7 +292,7 @@ def fit(
 
 
 def fit_clamped(
-    clamped: Many[Clamped],
+    clamped: Sequence[Clamped],
     options: Options,
     observed: Observations | None = None,
     *,
@@ -312,7 +311,7 @@ def fit_clamped(
     whole = Expansion.of(groups) if expansion is None else expansion
     candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(clamped)
     likelihood: LikelihoodFit | None = None
-    choice: Choice[FactoredSequence] | Choice[LikelihoodSequence]
+    choice: Choice[FactoredOrder] | Choice[LikelihoodOrder]
     with single_blas_thread():
         if family_of(options.family).least_squares:
             terms, squares, selected = _least_error(candidates, options)
@@ -381,9 +380,9 @@ class _Terms:
     """Terms of the raw columns, and their moments in each fold and in all."""
 
     expansion: Expansion
-    parts: Many[Moments]
+    parts: Sequence[Moments]
     moments: Moments
-    held: Many[Moments] | None = None
+    held: Sequence[Moments] | None = None
     """The parts as new rows have them, where that differs."""
     size: int | None = None
     clamp: Clamp = None
@@ -409,12 +408,12 @@ class _Terms:
         return split(self.parts, KernelFold, self.held)
 
 
-def terms_of(groups: FeatureGroups, parts: Many[Moments]) -> _Terms:
+def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
     return next(_candidates([Clamped(None, groups, parts, parts)]))
 
 
-def _candidates(clamped: Many[Clamped]) -> Iterator[_Terms]:
+def _candidates(clamped: Sequence[Clamped]) -> Iterator[_Terms]:
     """Yield the terms that the groups state; those of each clamp and each size that a basis selects from, ascending."""
     several = len(clamped[0].parts) > 1
     wholes = [(each, Expansion.of(each.groups), Moments.merged(each.parts)) for each in clamped]
@@ -434,13 +433,13 @@ def _terms(each: Clamped, whole: Expansion, moments: Moments, least: int | None,
     joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
     _, columns = joined.plain.with_size(size)
 
-    def reduced(parts: Many[Moments]) -> list[Moments]:
+    def reduced(parts: Sequence[Moments]) -> list[Moments]:
         return [part.summed(starts).restricted(columns) for part in parts]
 
     (all_rows,) = reduced([moments])
     expansion = with_indicators(joined.with_size(size)[0], all_rows)
 
-    def indicated(parts: Many[Moments]) -> list[Moments]:
+    def indicated(parts: Sequence[Moments]) -> list[Moments]:
         return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
 
     return _Terms(
@@ -493,11 +492,11 @@ class _Best(NamedTuple):
     """Selected terms with their sequence, and the record of the selection, if there was one."""
 
     terms: _Terms
-    choice: Choice[FactoredSequence]
+    choice: Choice[FactoredOrder]
     selected: Selected | None
 
 
-def _best(tried: Many[_Tried]) -> _Tried:
+def _best(tried: Sequence[_Tried]) -> _Tried:
     best, *others = tried
     for other in others:
         if _is_less(other.errors, best.errors):
@@ -515,7 +514,7 @@ class _Tried(NamedTuple):
     areas: Float
     weights: Float
     terms: _Terms
-    choice: Choice[FactoredSequence]
+    choice: Choice[FactoredOrder]
 
     @property
     def record(self) -> Candidate:
@@ -555,7 +554,7 @@ def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = Tru
     return tried
 
 
-def _is_less(errors: Many[float], than: Many[float]) -> bool:
+def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
     """Return whether the first of two errors that differs by more than rounding is less."""
     for error, other in zip(errors, than, strict=True):
         if not math.isclose(error, other, rel_tol=TIE):
@@ -563,7 +562,7 @@ def _is_less(errors: Many[float], than: Many[float]) -> bool:
     return False
 
 
-def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredSequence]:
+def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredOrder]:
     groups, gram = terms.expansion.terms, terms.gram
     rules: Any = {
         "cost_blind": options.cost_blind,
@@ -587,13 +586,13 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
         sequence = factored(gram, groups, choice.sequence, choice.alpha)
         return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
 
-    def orders(gram: Gram) -> Callable[[float], FactoredSequence]:
+    def orders(gram: Gram) -> Callable[[float], FactoredOrder]:
         return sequencer(gram, groups, options.method, **rules)
 
     return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 
 
-def _prefixes(gram: Gram, choice: Choice[FactoredSequence]) -> PrefixModels:
+def _prefixes(gram: Gram, choice: Choice[FactoredOrder]) -> PrefixModels:
     """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
     order = choice.sequence
     W = staircase(order.factor, order.z, order.ends)

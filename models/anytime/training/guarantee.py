@@ -60,7 +60,7 @@ def guarantee(
     cost_blind: bool = False,
     doubling_until: int | None = None,
 ) -> Guarantee:
-    """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in its `Sequence`."""
+    """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in `GroupOrder`."""
     if groups.products:
         why = "pairs of columns join groups that gain more together, which the theorems do not cover"
         return Guarantee(why=why, doubling_until=doubling_until)

@@ -8,8 +8,7 @@ from that of the penalty before, or of the prefix before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,7 +33,7 @@ from anytime.glm.newton import (
 )
 from anytime.glm.row_blocks import BlockDesign, hessian_of, row_blocks_of
 from anytime.glm.search import (
-    LikelihoodSequence,
+    LikelihoodOrder,
     QuadraticModel,
     QuadraticModels,
     base_rate,
@@ -47,7 +46,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import Sequence, sequencer
+from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
 from anytime.training.options import Options
@@ -101,7 +100,7 @@ class LikelihoodFit:
         there are too many coefficients.
     """
 
-    choice: Choice[LikelihoodSequence]
+    choice: Choice[LikelihoodOrder]
     prefixes: PrefixModels
     deviance: Float
     curvatures: QuadraticModels | None
@@ -119,8 +118,8 @@ class _HeldOut:
         self,
         columns: Index,
         ends: Index,
-        alphas: Many[float],
-        longest: Many[int] | None = None,  # noqa: ARG002
+        alphas: Sequence[float],
+        longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
         errors: Float = _fold_errors(self.train, [self], columns, ends, alphas).folds[0]
@@ -137,7 +136,7 @@ class _FoldFits:
     """
 
     def __init__(
-        self, design: Design, folds: Many[_HeldOut], columns: Index, scale: float, differences: Float, alike: bool
+        self, design: Design, folds: Sequence[_HeldOut], columns: Index, scale: float, differences: Float, alike: bool
     ) -> None:
         self._folds, self._scale, self.alike = folds, scale, alike
         self._view = design.view(columns)
@@ -185,7 +184,7 @@ class _FoldFits:
         self,
         view: View,
         alpha: float,
-        solvers: Many[Solver | None],
+        solvers: Sequence[Solver | None],
         active: list[int],
         thetas: Float,
         starts: Float,
@@ -234,11 +233,11 @@ class _FoldFits:
 
 def _fold_errors(
     design: Design,
-    folds: Many[_HeldOut],
+    folds: Sequence[_HeldOut],
     columns: Index,
     ends: Index,
-    alphas: Many[float],
-    optima: Many[Optimum] | None = None,
+    alphas: Sequence[float],
+    optima: Sequence[Optimum] | None = None,
     *,
     one_se: bool = True,
 ) -> Errors:
@@ -307,7 +306,7 @@ def _rises(design: Design, folds: int) -> int:
 
 
 def fit_likelihood(
-    parts: Many[Moments],
+    parts: Sequence[Moments],
     gram: Gram,
     expansion: Expansion,
     options: Options,
@@ -326,7 +325,7 @@ def fit_likelihood(
     folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
     compared = len(folds) > 0 and len(options.grid) > 1
 
-    def orders(design: Design) -> Callable[[float], LikelihoodSequence]:
+    def orders(design: Design) -> Callable[[float], LikelihoodOrder]:
         return lambda alpha: likelihood_sequence(
             design,
             groups,
@@ -339,11 +338,11 @@ def fit_likelihood(
             stop=ROUGH if compared else EXACT,
         )
 
-    def errors(sequence: Sequence, alphas: Many[float]) -> Errors:
-        optima = sequence.optima if isinstance(sequence, LikelihoodSequence) else None
+    def errors(sequence: GroupOrder, alphas: Sequence[float]) -> Errors:
+        optima = sequence.optima if isinstance(sequence, LikelihoodOrder) else None
         return _fold_errors(design, folds, sequence.columns, sequence.ends, alphas, optima, one_se=options.one_se)
 
-    def rough(alpha: float) -> Sequence:
+    def rough(alpha: float) -> GroupOrder:
         """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
         return squares(alpha / float(np.mean(gram.y_scale**2)))
 
@@ -394,7 +393,7 @@ def _check(design: Design, target: Target) -> None:
             )
 
 
-def _folds(design: Design, parts: Many[Moments], target: Target) -> list[_HeldOut]:
+def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_HeldOut]:
     """Hold out each fold in turn; skip folds without weight.
 
     Rows of a class that no other fold has are not held out: without them the class would have no probability. Nor is a
@@ -435,7 +434,7 @@ def _scale(design: Design, base: Optimum) -> float:
     return float(np.abs(view.evaluate(etas).score).max())
 
 
-def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: FeatureGroups) -> list[Optimum]:
+def _refitted(design: Design, choice: Choice[LikelihoodOrder], groups: FeatureGroups) -> list[Optimum]:
     sequence = choice.sequence
     optima = list(sequence.optima)
     scale = _scale(design, optima[0])
@@ -449,7 +448,7 @@ def _refitted(design: Design, choice: Choice[LikelihoodSequence], groups: Featur
     return optima
 
 
-def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> PrefixModels:
+def _prefixes(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> PrefixModels:
     gram, family = design.gram, design.family
     scores = [family.scores(o.theta) for o in optima]
     coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
@@ -466,7 +465,7 @@ def _prefixes(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum
     )
 
 
-def _curvatures(design: Design, sequence: LikelihoodSequence, optima: Many[Optimum]) -> QuadraticModels | None:
+def _curvatures(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> QuadraticModels | None:
     if design.predictors > 1:
         return None
     selected = np.sort(sequence.columns)

@@ -12,8 +12,7 @@ NIPS 2009, section 4).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -27,7 +26,7 @@ from anytime.glm.row_blocks import in_threads
 from anytime.groups import COST_TOLERANCE
 from anytime.model.prefixes import PrefixModels, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
-from anytime.selection import Sequence
+from anytime.selection import GroupOrder
 from anytime.selection.kernels import Kernels, rotated_rows
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
@@ -38,7 +37,7 @@ EVERY = 4
 MIN_PARALLEL_COLUMNS = 400
 """Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
-S = TypeVar("S", bound=Sequence)
+S = TypeVar("S", bound=GroupOrder)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -53,7 +52,9 @@ class HeldOut(Protocol[T_co]):
     @property
     def weight(self) -> float: ...
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
+    def errors(
+        self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
+    ) -> Float:
         """Return the mean error of every prefix of an order on the fold, at each penalty: (alphas, steps + 1).
 
         `longest` (alphas,) are the numbers of steps to measure at each penalty, all by default; others are undefined.
@@ -71,7 +72,9 @@ class Fold:
     def weight(self) -> float:
         return self.held.weight
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
+    def errors(
+        self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
+    ) -> Float:
         """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
         C, q = self.train.penalised(0.0, columns)
         S = self.held.S.take(columns, axis=0).take(columns, axis=1)
@@ -99,7 +102,9 @@ class KernelFold(Fold):
     def _rows(self) -> tuple[Kernels, Float]:
         return Kernels.of(self.train), rotated_rows(self.held.S)[0]
 
-    def errors(self, columns: Index, ends: Index, alphas: Many[float], longest: Many[int] | None = None) -> Float:
+    def errors(
+        self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
+    ) -> Float:
         """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9."""
         kernels, held = self._rows
         A, B, q = kernels.A[:, columns], held[:, columns], self.held.q[columns]
@@ -152,7 +157,7 @@ class Errors:
         return np.sqrt(spread / (len(self.weights) - 1))
 
 
-def with_rows(parts: Many[Moments]) -> list[int]:
+def with_rows(parts: Sequence[Moments]) -> list[int]:
     """Return the folds that have rows of positive weight; raise TrainingError if there are fewer than two."""
     full = [f for f, part in enumerate(parts) if part.weight > 0]
     if len(full) < 2:
@@ -162,7 +167,7 @@ def with_rows(parts: Many[Moments]) -> list[int]:
     return full
 
 
-def split(parts: Many[Moments], kind: type[Fold] = Fold, held: Many[Moments] | None = None) -> list[Fold]:
+def split(parts: Sequence[Moments], kind: type[Fold] = Fold, held: Sequence[Moments] | None = None) -> list[Fold]:
     """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
     full = with_rows(parts)
     folds = []
@@ -172,7 +177,7 @@ def split(parts: Many[Moments], kind: type[Fold] = Fold, held: Many[Moments] | N
     return folds
 
 
-def prefix_errors(folds: Many[HeldOut[object]], columns: Index, ends: Index, alphas: Many[float]) -> Errors:
+def prefix_errors(folds: Sequence[HeldOut[object]], columns: Index, ends: Index, alphas: Sequence[float]) -> Errors:
     """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1), fold by fold."""
     errors = [fold.errors(columns, ends, alphas) for fold in folds]
     return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
@@ -204,12 +209,12 @@ class Choice(Generic[S]):
 
 def cross_validated(
     problem: T,
-    folds: Many[HeldOut[T]],
+    folds: Sequence[HeldOut[T]],
     orders: Callable[[T], Callable[[float], S]],
     options: Options,
     *,
-    errors: Callable[[Sequence, Many[float]], Errors] | None = None,
-    rough: Callable[[float], Sequence] | None = None,
+    errors: Callable[[GroupOrder, Sequence[float]], Errors] | None = None,
+    rough: Callable[[float], GroupOrder] | None = None,
     horizon: float | None = None,
     n_jobs: int | None = 1,
     refine: bool = True,
@@ -249,13 +254,13 @@ def cross_validated(
 
 
 def choose(
-    folds: Many[HeldOut[object]],
-    grid: Many[float],
+    folds: Sequence[HeldOut[object]],
+    grid: Sequence[float],
     order: Callable[[float], S],
     *,
     one_se: bool,
-    errors: Callable[[Sequence, Many[float]], Errors] | None = None,
-    rough: Callable[[float], Sequence] | None = None,
+    errors: Callable[[GroupOrder, Sequence[float]], Errors] | None = None,
+    rough: Callable[[float], GroupOrder] | None = None,
     every: int = 1,
     horizon: float | None = None,
     n_jobs: int | None = 1,
@@ -280,7 +285,7 @@ def choose(
     """
     distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
     curves = _Curves(folds, grid, errors, n_jobs)
-    sequences: dict[int, Sequence] = {}
+    sequences: dict[int, GroupOrder] = {}
     exact: dict[int, S] = {}
     areas: dict[int, Float] = {}
 
@@ -325,23 +330,23 @@ class _Curves:
 
     def __init__(
         self,
-        folds: Many[HeldOut[object]],
-        grid: Many[float],
-        errors: Callable[[Sequence, Many[float]], Errors] | None,
+        folds: Sequence[HeldOut[object]],
+        grid: Sequence[float],
+        errors: Callable[[GroupOrder, Sequence[float]], Errors] | None,
         n_jobs: int | None,
     ) -> None:
         self._folds, self._grid, self._errors, self._n_jobs = folds, grid, errors, n_jobs
         self.weights = np.array([fold.weight for fold in folds])
         self._known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
 
-    def of(self, sequence: Sequence) -> dict[int, Float]:
+    def of(self, sequence: GroupOrder) -> dict[int, Float]:
         """Return the errors (K, steps + 1) at each penalty measured, or those of the first steps only."""
         # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
         return self._known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
 
-    def measure(self, wanted: Many[tuple[Sequence, dict[int, int]]]) -> None:
+    def measure(self, wanted: Sequence[tuple[GroupOrder, dict[int, int]]]) -> None:
         """Measure each order at some penalties, each with its number of steps."""
-        pooled: dict[int, tuple[Sequence, dict[int, int]]] = {}
+        pooled: dict[int, tuple[GroupOrder, dict[int, int]]] = {}
         for sequence, steps in wanted:
             known = self.of(sequence)
             new = {i: last for i, last in steps.items() if i not in known or known[i].shape[1] <= last}
@@ -356,7 +361,7 @@ class _Curves:
                 errors = self._errors(sequence, [self._grid[i] for i in steps]).folds
             self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
 
-    def _of_fold(self, task: tuple[HeldOut[object], Sequence, dict[int, int]]) -> Float:
+    def _of_fold(self, task: tuple[HeldOut[object], GroupOrder, dict[int, int]]) -> Float:
         fold, sequence, steps = task
         alphas = [self._grid[i] for i in steps]
         return fold.errors(sequence.columns, sequence.ends, alphas, list(steps.values()))
@@ -389,7 +394,7 @@ def _stacked(areas: dict[int, Float], weights: Float) -> Errors:
     return Errors(np.stack([areas[i] for i in sorted(areas)], axis=1), weights)
 
 
-def area(sequence: Sequence, errors: Float, horizon: float | None) -> Float:
+def area(sequence: GroupOrder, errors: Float, horizon: float | None) -> Float:
     """Return the mean over the cost axis of the error that an interrupted client observes, (K,)."""
     widths = np.append(np.diff(sequence.costs), 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0))
     seen = widths > 0  # errors of zero width do not count, even infinite ones
@@ -413,7 +418,9 @@ def _within(errors: Errors, one_se: bool) -> Bool:
     return np.asarray(mean <= np.take_along_axis(limits, np.expand_dims(mean.argmin(axis=0), 0), axis=0))
 
 
-def nested_errors(folds: Many[HeldOut[T]], order: Callable[[T], Sequence], sequence: Sequence, alphas: Float) -> Float:
+def nested_errors(
+    folds: Sequence[HeldOut[T]], order: Callable[[T], GroupOrder], sequence: GroupOrder, alphas: Float
+) -> Float:
     """Return errors (steps + 1,) where each fold learns its own order on its training part.
 
     The prefixes of a fold's order end at other costs. The error at a prefix of `sequence` is therefore that of the

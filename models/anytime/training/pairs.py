@@ -8,8 +8,7 @@ error is that of all groups by least squares, for a likelihood too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +45,7 @@ class PairedRows(Protocol):
 
     def blocks(self) -> Iterable[Block]: ...
 
-    def moments(self, groups: FeatureGroups) -> Many[Moments]:
+    def moments(self, groups: FeatureGroups) -> Sequence[Moments]:
         """Return the moments of each fold, of the terms that other bases and pairs state."""
 
     def observed(self) -> Observations | None:
@@ -119,7 +118,11 @@ def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sampl
 
 
 def _chosen_count(
-    groups: FeatureGroups, parts: Many[Moments], by_gain: Many[tuple[str, ...]], screening: int, options: Options
+    groups: FeatureGroups,
+    parts: Sequence[Moments],
+    by_gain: Sequence[tuple[str, ...]],
+    screening: int,
+    options: Options,
 ) -> int:
     """Return the smallest number of pairs, in descending order of gain, within a standard error of the least error."""
     terms = terms_of(groups, parts)

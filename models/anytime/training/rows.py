@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from anytime.data.dataset import Dataset, Progress, ignored
@@ -32,7 +31,7 @@ class TrainingRows:
 
     def summed(
         self, groups: FeatureGroups | None = None, progress: Progress = ignored, checkpoint: Checkpoint | None = None
-    ) -> Many[Moments]:
+    ) -> Sequence[Moments]:
         """Return the moments of each fold, of the terms of other groups if there are some."""
         dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         return dataset.moments(
@@ -44,7 +43,7 @@ class TrainingRows:
             checkpoint=checkpoint,
         )
 
-    def moments(self, groups: FeatureGroups | None = None) -> Many[Moments]:
+    def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         return self.summed(groups)
 
     def clamped(self, progress: Progress = ignored) -> list[Clamped]:

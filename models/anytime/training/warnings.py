@@ -12,7 +12,7 @@ import numpy as np
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
 from anytime.moments.moments import Moments
-from anytime.selection import Sequence
+from anytime.selection import GroupOrder
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Errors
 from anytime.training.options import Options
@@ -29,7 +29,7 @@ class Fitted(Protocol):
     def moments(self) -> Moments: ...
 
     @property
-    def sequence(self) -> Sequence: ...
+    def sequence(self) -> GroupOrder: ...
 
     @property
     def measured(self) -> Errors | None: ...

@@ -11,7 +11,7 @@ import numpy as np
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Sequence, sequence
+from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import bound, doubling_bound, spectral_gamma, submodularity_ratio, subset_values
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
@@ -108,7 +108,7 @@ def best_of_sets(values: Float, costs: Float) -> Staircase:
     return Staircase(totals[order][better], best[better])
 
 
-def check_prefixes(found: Sequence, best: Staircase, gamma: float) -> Result:
+def check_prefixes(found: GroupOrder, best: Staircase, gamma: float) -> Result:
     """Check Theorem 3.2 for every prefix and every budget K: F(G_B) >= (1 - exp(-gamma B/K)) OPT(K).
 
     Between the costs at which the optimum rises the bound only falls in K, so only these costs need checking. The
@@ -125,7 +125,7 @@ def check_prefixes(found: Sequence, best: Staircase, gamma: float) -> Result:
     return _checked(margins) | {"reached": float(reached.min(initial=1.0))}
 
 
-def check_doubling(found: Sequence, best: Staircase, ratio: float) -> Result:
+def check_doubling(found: GroupOrder, best: Staircase, ratio: float) -> Result:
     """Check Theorem 4.3 at every budget B > c_min: F(G_<B>) > (1 - exp(-gamma^2/(1 + gamma))) OPT(B/4).
 
     Only budgets where OPT(B/4) rises need checking, because between them F(G_<B>) only grows. The budgets end with the
@@ -177,12 +177,12 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     return result
 
 
-def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, Sequence]:
-    found: dict[str, Sequence] = {name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()}
+def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:
+    found: dict[str, GroupOrder] = {name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()}
     return found | {"Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True)}
 
 
-def _curves(found: dict[str, Sequence], unit: str, best: Staircase, gamma: float, ratio: float) -> Result:
+def _curves(found: dict[str, GroupOrder], unit: str, best: Staircase, gamma: float, ratio: float) -> Result:
     """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
     budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
     some = best.costs > 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection import Sequence, sequence
+from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
@@ -39,7 +39,7 @@ def independent(values: Float, costs: Index) -> tuple[Gram, FeatureGroups]:
     return gram, consecutive_groups([1] * D, costs)
 
 
-def learned(values: Float, costs: Index, *, doubling: bool) -> Sequence:
+def learned(values: Float, costs: Index, *, doubling: bool) -> GroupOrder:
     """Return the sequence that our trainer learns from `independent`, by forward regression."""
     return sequence(*independent(values, costs), "fr", 1e-5, doubling=doubling)
 

@@ -24,7 +24,7 @@ metrics = APIRouter(tags=["health"], responses=problem_responses(500), dependenc
 
 async def _service(request: Request) -> PredictionService:
     # A coroutine: a plain function would run in a thread, and the request would wait for that thread.
-    return cast(PredictionService, request.app.state.handler)
+    return cast(PredictionService, request.app.state.service)
 
 
 Service = Annotated[PredictionService, Depends(_service)]
@@ -113,7 +113,7 @@ async def ready(
 @metrics.get("/metrics", response_class=Response)
 async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
-    content, media_type = await service.signals.write(request.headers.get("accept", ""))
+    content, media_type = await service.metrics.write(request.headers.get("accept", ""))
     return Response(content, headers={"content-type": media_type})
 
 

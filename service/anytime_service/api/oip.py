@@ -62,7 +62,7 @@ class InferBody:
 
     Parameters
     ----------
-    opened : receives the predictions that are opened for the request.
+    predictions : receives the predictions that are predictions for the request.
     head : the request options in the head of the request, which the server read at `begun`.
     lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
     received : the part of the body that was read before.
@@ -71,9 +71,9 @@ class InferBody:
 
     def __init__(
         self,
-        handler: PredictionService,
+        service: PredictionService,
         exchange: Exchange,
-        opened: list[ActivePrediction],
+        predictions: list[ActivePrediction],
         head: PredictionOptions,
         begun: float,
         lengths: tuple[int | None, int | None],
@@ -82,9 +82,9 @@ class InferBody:
         *,
         admitted: bool,
     ) -> None:
-        self._handler = handler
+        self._service = service
         self._exchange = exchange
-        self._opened = opened
+        self._predictions = predictions
         self._head = head
         self._begun = begun
         self._account = account
@@ -96,7 +96,7 @@ class InferBody:
         self._received: Counter[str] = Counter()  # columns of `_parts`
         self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
-        self._model = handler.registry.get(head.model)
+        self._model = service.registry.get(head.model)
         self._admitted = admitted
         self._active = self._open(head, admitted=admitted or head.overload != "prior")
 
@@ -132,9 +132,9 @@ class InferBody:
 
     async def _begin(self, content: bytes) -> None:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        await self._handler.turn(len(content))
-        request = read_infer(content, self._handler.list_limits)
-        tensors = tensors_of(self._model, request, self._handler.settings.max_rows)
+        await self._service.turn(len(content))
+        request = read_infer(content, self._service.list_limits)
+        tensors = tensors_of(self._model, request, self._service.settings.max_rows)
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
@@ -145,7 +145,7 @@ class InferBody:
             self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
         # All remaining errors of a group are about its numbers.
-        self._places = {t.group: t.place for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
+        self._places = {t.group: t.json_path for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
@@ -194,14 +194,14 @@ class InferBody:
     def _open(self, options: PredictionOptions, *, admitted: bool) -> ActivePrediction:
         # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
         shared = Prediction(self._model, options.rows)
-        active = self._handler.open(
+        active = self._service.open(
             *(options, self._begun, self._exchange.reply, self._fail),
             shared=shared,
             admitted=admitted,
             account=self._account,
             encode=self._encode,
         )
-        self._opened.append(active)
+        self._predictions.append(active)
         return active
 
     def _encode(self, _: str, answer: Answer) -> Reply:
@@ -248,9 +248,9 @@ class Infer(_InferenceEndpoint):
 
     parameters = _PARAMETERS
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         begun = now_ms()
-        handler, settings = self.handler, self.handler.settings
+        service, settings = self.service, self.service.settings
         headers = headers_of(scope)
         lengths = _lengths(headers)
         media_type = headers.get("content-type", "")
@@ -264,12 +264,12 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        admitted = handler.admits(begun, admission_of(scope)[0])
-        request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), handler.accounts.of(scope)
+        admitted = service.admits(begun, admission_of(scope)[0])
+        request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), service.accounts.of(scope)
         chunks, received = exchange.body(), b""
         if not admitted and request.overload != "prior":
             received = await self._read_unadmitted(exchange, chunks, lengths[0])
-        body = InferBody(handler, exchange, opened, request, begun, lengths, account, received, admitted=admitted)
+        body = InferBody(service, exchange, predictions, request, begun, lengths, account, received, admitted=admitted)
         await body.read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
@@ -290,8 +290,8 @@ class Infer(_InferenceEndpoint):
         complete = complete and len(content) <= MAX_UNADMITTED
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         if not (complete and b'"overload"' in content and overload_of(content) == "prior"):
-            self.handler.shed("refused")
-            raise self.handler.overloaded()
+            self.service.shed("refused")
+            raise self.service.overloaded()
         return bytes(received)
 
 
@@ -299,35 +299,35 @@ class Metadata(_InferenceEndpoint):
     """A `GET` route; `describe` returns its response, of a `page` in the worker thread."""
 
     def __init__(
-        self, handler: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply], *, page: bool = False
+        self, service: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply], *, page: bool = False
     ) -> None:
-        super().__init__(handler)
+        super().__init__(service)
         self._describe = describe
         self._page = page
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        describe = partial(self._describe, self.handler.registry, scope)
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        describe = partial(self._describe, self.service.registry, scope)
         if self._page:
-            exchange.reply(await self.handler.worker.page(describe, self.handler.accounts.of(scope)))
+            exchange.reply(await self.service.worker.page(describe, self.service.accounts.of(scope)))
         else:
             exchange.reply(describe())
 
 
-def oip_routes(handler: PredictionService) -> list[Route]:
+def oip_routes(service: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
     routes = [
-        Route("/v2", Metadata(handler, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
-        Route("/v2/health/live", Metadata(handler, _live), methods=["GET"], name="oip_live"),
-        Route("/v2/health/ready", Metadata(handler, _ready), methods=["GET"], name="oip_ready"),
+        Route("/v2", Metadata(service, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
+        Route("/v2/health/live", Metadata(service, _live), methods=["GET"], name="oip_live"),
+        Route("/v2/health/ready", Metadata(service, _ready), methods=["GET"], name="oip_ready"),
     ]
     for path, (model, ready, infer) in {
         "/v2/models/{name}": ("oip_model", "oip_model_ready", "oip_infer"),
         "/v2/models/{name}/versions/{version}": ("oip_version", "oip_version_ready", "oip_version_infer"),
     }.items():
         routes += [
-            Route(path, Metadata(handler, _model, page=True), methods=["GET"], name=model),
-            Route(f"{path}/ready", Metadata(handler, _model_ready), methods=["GET"], name=ready),
-            Route(f"{path}/infer", Infer(handler), methods=["POST"], name=infer),
+            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=model),
+            Route(f"{path}/ready", Metadata(service, _model_ready), methods=["GET"], name=ready),
+            Route(f"{path}/infer", Infer(service), methods=["POST"], name=infer),
         ]
     return routes
 

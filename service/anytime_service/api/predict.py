@@ -33,10 +33,10 @@ LONG = 256 * 1024  # bytes of a body whose groups are added in several turns of 
 class Lines:
     """Reader of the lines of one request."""
 
-    def __init__(self, exchange: Exchange, active: ActivePrediction, handler: PredictionService) -> None:
+    def __init__(self, exchange: Exchange, active: ActivePrediction, service: PredictionService) -> None:
         self._exchange = exchange
         self._active = active
-        self._handler = handler
+        self._service = service
         self._number = 0
         self._tail = bytearray()
         self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
@@ -50,7 +50,7 @@ class Lines:
             while lines and not active.answered:
                 await self._add_line(lines.popleft())
                 if now_ms() > until:
-                    await self._handler.turn()
+                    await self._service.turn()
                     until = now_ms() + SLICE_MS
             for line in lines:
                 self._record_late(line)
@@ -75,10 +75,10 @@ class Lines:
         self._check_length(content)
         if not content.strip():
             return
-        active, settings = self._active, self._handler.settings
+        active, settings = self._active, self._service.settings
         try:
-            await self._handler.turn(len(content))
-            line = read_line(content, self._number, self._handler.list_limits)
+            await self._service.turn(len(content))
+            line = read_line(content, self._number, self._service.list_limits)
             values = received_values(active.model, line.group, line.values, None, settings.max_rows)
             if active.answered:  # its deadline expired before its turn
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
@@ -88,7 +88,7 @@ class Lines:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
     def _check_length(self, line: bytes | bytearray) -> None:
-        limit = self._handler.settings.max_json_bytes
+        limit = self._service.settings.max_json_bytes
         if len(line) > limit:
             raise too_large(f"a line has more than {limit} bytes", limit)
 
@@ -103,7 +103,7 @@ class Lines:
                 return
             for line in lines:
                 self._record_late(line)
-            if len(self._tail) > self._handler.settings.max_json_bytes:
+            if len(self._tail) > self._service.settings.max_json_bytes:
                 self._late_remaining = 0
                 self._tail.clear()
             if self._exchange.ended:
@@ -117,7 +117,7 @@ class Lines:
                 self._active.record.timings.received_late(line.group, now_ms(), line.took_ms, self._rows_of(line))
 
     def _rows_of(self, line: TookLine) -> Callable[[], int]:
-        return lambda: min(line.rows(), self._handler.settings.max_rows)
+        return lambda: min(line.rows(), self._service.settings.max_rows)
 
 
 class Predict(Endpoint):
@@ -125,17 +125,17 @@ class Predict(Endpoint):
 
     parameters = PARAMETERS
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         begun = now_ms()
-        handler = self.handler
+        service = self.service
         decided, store = admission_of(scope)
-        head = read_head(scope, handler.settings, self.parameters)
-        exchange.limit_to(*body_limit(head.form, handler.settings, lines=head.lines))
+        head = read_head(scope, service.settings, self.parameters)
+        exchange.limit_to(*body_limit(head.form, service.settings, lines=head.lines))
         send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form, store)
-        account, admitted = handler.accounts.of(scope), handler.admits(begun, decided)
+        account, admitted = service.accounts.of(scope), service.admits(begun, decided)
 
         def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
-            active = handler.open(
+            active = service.open(
                 options,
                 begun,
                 send_answer,
@@ -145,12 +145,12 @@ class Predict(Endpoint):
                 account=account,
                 encode=encode,
             )
-            opened.append(active)
+            predictions.append(active)
             return active
 
         active = begin(head.options)
         if head.lines:  # even if answered: late lines contribute to the group timings
-            await Lines(exchange, active, handler).read()
+            await Lines(exchange, active, service).read()
         elif not active.answered:
             await self._read_body(exchange, active, head, begin)
 
@@ -161,15 +161,15 @@ class Predict(Endpoint):
         if active.answered or not exchange.ended:
             return
         if len(content) > AT_ONCE:
-            await self.handler.turn(len(content))
+            await self.service.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
         if len(content) > LONG:
             exchange.retain(2 * len(content))  # the decoder copies packed values
-        request = read_request(head.form, content, self.handler.list_limits)
+        request = read_request(head.form, content, self.service.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)
-        self.handler.check_rows(options.rows)
-        groups = received(active.model, request.groups, self.handler.settings.max_rows)
+        self.service.check_rows(options.rows)
+        groups = received(active.model, request.groups, self.service.settings.max_rows)
         if options is not head.options:
             active.drop()
             active = begin(options, Prediction(active.model, options.rows))
@@ -192,8 +192,8 @@ class Predict(Endpoint):
                 if adds:
                     active.groups({name: values}, ended_ms)
                 else:
-                    rows[name] = len(checked_groups(active.opened.prediction, {name: values})[name])
+                    rows[name] = len(checked_groups(active.machine.prediction, {name: values})[name])
                 if now_ms() > until:
-                    await self.handler.turn()
+                    await self.service.turn()
                     until = now_ms() + SLICE_MS
             check_same_rows(rows)

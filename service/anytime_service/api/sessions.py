@@ -33,14 +33,14 @@ _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows")
 class _SessionEndpoint(Endpoint):
     """Base class of the endpoints of sessions; they wait a limited time for a body."""
 
-    def __init__(self, handler: PredictionService, sessions: SessionStore) -> None:
-        super().__init__(handler)
+    def __init__(self, service: PredictionService, sessions: SessionStore) -> None:
+        super().__init__(service)
         self.sessions = sessions
-        self.bodies = TimeoutQueue(handler.settings.body_timeout_s, Exchange.body_timed_out)
+        self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
         form, _ = body_form(headers)
-        limit, advice = body_limit(form, self.handler.settings)
+        limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
         return form, await exchange.read_all()
@@ -49,42 +49,42 @@ class _SessionEndpoint(Endpoint):
 class CreateSession(_SessionEndpoint):
     """`POST /sessions`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
-        self.handler.check_rows(request.rows)
-        account = self.handler.accounts.of(scope)
-        self.handler.check_capacity(account)
-        model = self.handler.registry.get(request.model)
-        name = await self.sessions.create(model, request.rows, account)
-        created = SessionCreated(name, model.name, model.version, self.sessions.ttl_s)
+        self.service.check_rows(request.rows)
+        account = self.service.accounts.of(scope)
+        self.service.check_capacity(account)
+        model = self.service.registry.get(request.model)
+        session_id = await self.sessions.create(model, request.rows, account)
+        created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
         reply = reply_form(headers, form)
-        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{name}".encode()),)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
-        self.handler.session_timings.begin(name, self.handler.signals.of(model), now_ms())
+        self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
 
 
 class SessionGroups(_SessionEndpoint):
     """`POST /sessions/{id}/groups`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         headers = headers_of(scope)
         form, content = await self.read_body(headers, exchange)
         if not exchange.ended:
             return
-        name = scope["path_params"]["id"]
-        session = await self.sessions.get(name)
+        session_id = scope["path_params"]["id"]
+        session = await self.sessions.get(session_id)
         if len(content) > AT_ONCE:
-            await self.handler.turn(len(content))
-        decoded = read_groups(form, content, self.handler.list_limits)
-        groups = received(session.model, decoded, self.handler.settings.max_rows)
+            await self.service.turn(len(content))
+        decoded = read_groups(form, content, self.service.list_limits)
+        groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
-        signals, repeated = self.handler.signals.of(session.model), bool(stored.replaced)
-        self.handler.session_timings.received(name, signals, groups, rows, exchange.ended_ms, again=repeated)
+        metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
+        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)
 
 
 class PredictSession(_SessionEndpoint):
@@ -92,33 +92,33 @@ class PredictSession(_SessionEndpoint):
 
     parameters = (*_PARAMETERS, "session")
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         """Answer at once, or at the deadline if the request has one."""
         begun = now_ms()
-        handler = self.handler
+        service = self.service
         named: str | None = scope["path_params"].get("id")
-        head = read_head(scope, handler.settings, _PARAMETERS if named else self.parameters)
-        name = named or head.session
-        if name is None:
+        head = read_head(scope, service.settings, _PARAMETERS if named else self.parameters)
+        session_id = named or head.session
+        if session_id is None:
             raise FieldError(
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
         deadline_ms = head.options.deadline_ms
-        due = None if deadline_ms is None else begun + min(deadline_ms, handler.settings.max_deadline_ms)
-        account = handler.accounts.of(scope)
-        async with self.sessions.read(name, due, account) as session:
+        due = None if deadline_ms is None else begun + min(deadline_ms, service.settings.max_deadline_ms)
+        account = service.accounts.of(scope)
+        async with self.sessions.read(session_id, due, account) as session:
             send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form)
-            active = handler.open(
+            active = service.open(
                 head.options,
                 begun,
                 send_answer,
                 send_error,
                 encode=lambda kind, answer: encode(kind, session.noted(answer)),
                 shared=session.prediction,
-                admitted=handler.admits(begun, admission_of(scope)[0]),
+                admitted=service.admits(begun, admission_of(scope)[0]),
                 account=account,
             )
-            opened.append(active)
+            predictions.append(active)
             if not active.answered:
                 if deadline_ms is None:
                     active.end()
@@ -131,8 +131,8 @@ class PredictSession(_SessionEndpoint):
 class DeleteSession(_SessionEndpoint):
     """`DELETE /sessions/{id}`."""
 
-    async def answer(self, scope: Scope, exchange: Exchange, _opened: list[ActivePrediction]) -> None:
-        name = scope["path_params"]["id"]
-        await self.sessions.delete(name)
-        self.handler.session_timings.end(name)
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        session_id = scope["path_params"]["id"]
+        await self.sessions.delete(session_id)
+        self.service.session_timings.end(session_id)
         exchange.reply(Reply(204, JSON.media_type, b""))

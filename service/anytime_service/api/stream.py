@@ -52,12 +52,13 @@ _Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
 class Stream:
     """ASGI application of the WebSocket route."""
 
-    def __init__(self, handler: PredictionService) -> None:
-        self.handler = handler
+    def __init__(self, service: PredictionService) -> None:
+        self.service = service
         self.connections: set[_Connection] = set()
-        problem, name = problem_of(handler.overloaded()), "\x00"
+        problem, prediction_id = problem_of(service.overloaded()), "\x00"
         self._refusals: _Refusals = {
-            form.name: form.encode(ErrorFrame(name, problem)).split(form.encode(name)) for form in (JSON, MSGPACK)
+            form.name: form.encode(ErrorFrame(prediction_id, problem)).split(form.encode(prediction_id))
+            for form in (JSON, MSGPACK)
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,14 +69,14 @@ class Stream:
             error = SubprotocolError(f"the client offers the subprotocols {offered[:5]}; expected {SUBPROTOCOL!r}")
         elif scope["query_string"]:
             error = FieldError("query", "the stream has no query parameters; send the options in each begin message")
-        elif self.handler.draining:
+        elif self.service.draining:
             error = OverloadedError("the service is stopping; send the request to another replica")
         if error is not None:
             await refuse_handshake(send, problem_reply(error))
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         direct: DirectConnection | None = scope.get("extensions", {}).get(DIRECT)
-        connection = _Connection(self.handler, send, self._refusals, scope.get(KEY), direct)
+        connection = _Connection(self.service, send, self._refusals, scope.get(KEY), direct)
         if direct is not None:
             direct.charge(connection.account)
             direct.deliver(connection.receive)
@@ -114,20 +115,20 @@ class _Connection:
 
     def __init__(
         self,
-        handler: PredictionService,
+        service: PredictionService,
         send: Send,
         refusals: _Refusals,
         key: Key | None,
         direct: DirectConnection | None,
     ) -> None:
-        self.handler = handler
+        self.service = service
         self._direct = direct
         self._refusals = refusals
         self.key = key
         self.dismissed = False
-        self.account = handler.accounts.of_key(key)
+        self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
-        self.open: dict[str | int, ActivePrediction] = {}
+        self.active: dict[str | int, ActivePrediction] = {}
         self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
         self.refused: TTLCache[bool] = TTLCache(int(IDS), REMEMBERED_MS)
         self.used_ms = now_ms()
@@ -137,8 +138,8 @@ class _Connection:
 
     def watch(self) -> None:
         """Close the connection when it has been idle for the idle timeout."""
-        idle_s = 0.0 if self.open else (now_ms() - self.used_ms) / 1000.0
-        remaining_s = self.handler.settings.idle_timeout_s - idle_s
+        idle_s = 0.0 if self.active else (now_ms() - self.used_ms) / 1000.0
+        remaining_s = self.service.settings.idle_timeout_s - idle_s
         if remaining_s > 0:
             self._idle = asyncio.get_running_loop().call_later(remaining_s, self.watch)
         else:
@@ -160,7 +161,7 @@ class _Connection:
             self.handle(JSON if isinstance(content, str) else MSGPACK, content)
 
     def dismiss(self) -> None:
-        for active in tuple(self.open.values()):
+        for active in tuple(self.active.values()):
             active.drain()
         self.dismissed = True
         self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
@@ -168,13 +169,13 @@ class _Connection:
     def close(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        for active in self.open.values():
+        for active in self.active.values():
             active.drop()
         self.outbox.close()
         self._direct = None
         # The protocol of a closed connection is cyclic garbage. What it still refers to would add to a collection:
         # after a thousand predictions 18,000 objects, for which the event loop stands still for 12 ms.
-        self.open.clear()
+        self.active.clear()
         self.answered.clear()
         self.refused.clear()
 
@@ -183,7 +184,7 @@ class _Connection:
         begun = self.used_ms = now_ms()
         frame: Frame | None = None
         try:
-            frame = read_frame(form, content, self.handler.list_limits)
+            frame = read_frame(form, content, self.service.list_limits)
             self._handle(form, frame, begun)
         except Exception as error:
             self._refuse(form, content, frame, error)
@@ -206,45 +207,47 @@ class _Connection:
             self._remember_refused(frame.id)
         if frame is None:
             peeked = peek(form, content)
-            name = peeked.id
-            if name in self.refused and peeked.type != "begin":
+            prediction_id = peeked.id
+            if prediction_id in self.refused and peeked.type != "begin":
                 return
         else:
-            name = frame.id
-        self._send_error(form, name, error)
+            prediction_id = frame.id
+        self._send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
-        name = frame.id
-        if name in self.open or name in self.answered:
-            state = "open" if name in self.open else "answered"
-            raise UnexpectedEventError(f"prediction {name!r} is already {state}; use a new id for every prediction")
-        self.refused.forget(name)
-        admitted = self.handler.admits(begun)
+        prediction_id = frame.id
+        if prediction_id in self.active or prediction_id in self.answered:
+            state = "open" if prediction_id in self.active else "answered"
+            raise UnexpectedEventError(
+                f"prediction {prediction_id!r} is already {state}; use a new id for every prediction"
+            )
+        self.refused.forget(prediction_id)
+        admitted = self.service.admits(begun)
         if not admitted and frame.overload != "prior":
-            self.handler.shed("refused")
-            self.handler.signals.overloaded.inc()
-            self._remember_refused(name)
-            self._put(form, form.encode(name).join(self._refusals[form.name]))
+            self.service.shed("refused")
+            self.service.metrics.overloaded.inc()
+            self._remember_refused(prediction_id)
+            self._put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
-        if len(self.open) >= int(OPEN_OF_CONNECTION):
+        if len(self.active) >= int(OPEN_OF_CONNECTION):
             limit = int(OPEN_OF_CONNECTION)
             raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
         update = partial(self._update, form) if frame.updates else None
-        answer, fail = partial(self._answer, form, name), partial(self._fail, form, name)
-        active = self.handler.open(
+        answer, fail = partial(self._answer, form, prediction_id), partial(self._fail, form, prediction_id)
+        active = self.service.open(
             *(frame, begun, answer, fail),
             update=update,
             admitted=admitted,
             account=self.account,
-            encode=partial(encode_reply, form, name),
+            encode=partial(encode_reply, form, prediction_id),
         )
         if active.done:
-            self._remember(name, active)
+            self._remember(prediction_id, active)
         else:
-            self.open[name] = active
+            self.active[prediction_id] = active
 
     def _group(self, frame: Any) -> None:
-        active = self.open.get(frame.id)
+        active = self.active.get(frame.id)
         if active is None or active.answered:
             timings = self._known(frame.id, "group") if active is None else active.record.timings
             if timings is None:
@@ -255,48 +258,52 @@ class _Connection:
                 timings.received(frame.group, now_ms(), frame.took_ms)
             return
         dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-        values = received_values(active.model, frame.group, frame.values, dtype, self.handler.settings.max_rows)
+        values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
         active.group(frame.group, values, frame.took_ms)
 
     def _end(self, frame: EndFrame) -> None:
-        active = self.open.get(frame.id)
+        active = self.active.get(frame.id)
         if active is None:
             self._known(frame.id, "end")
         elif not active.answered:
             active.end()
 
-    def _known(self, name: str | int, event: str) -> GroupTimings | None:
+    def _known(self, prediction_id: str | int, event: str) -> GroupTimings | None:
         """Return the timings of an answered prediction; None if the client had not received its refusal yet."""
-        timings = self.answered.get(name)
-        if timings is None and name not in self.refused:
-            raise FieldError("id", f"{event} for prediction {name!r}, which was never begun on this connection")
+        timings = self.answered.get(prediction_id)
+        if timings is None and prediction_id not in self.refused:
+            raise FieldError(
+                "id", f"{event} for prediction {prediction_id!r}, which was never begun on this connection"
+            )
         return timings
 
-    def _answer(self, form: Form, name: str | int, content: bytes) -> None:
-        self._ended(name)
+    def _answer(self, form: Form, prediction_id: str | int, content: bytes) -> None:
+        self._ended(prediction_id)
         self._put(form, content)
 
-    def _fail(self, form: Form, name: str | int, error: Exception) -> None:
-        self._ended(name)
-        self._send_error(form, name, error)
+    def _fail(self, form: Form, prediction_id: str | int, error: Exception) -> None:
+        self._ended(prediction_id)
+        self._send_error(form, prediction_id, error)
 
-    def _ended(self, name: str | int) -> None:
-        active = self.open.pop(name, None)
+    def _ended(self, prediction_id: str | int) -> None:
+        active = self.active.pop(prediction_id, None)
         if active is not None:
-            self._remember(name, active)
+            self._remember(prediction_id, active)
 
-    def _remember(self, name: str | int, active: ActivePrediction) -> None:
-        self.answered.add(name, active.record.timings, now_ms())  # not the prediction itself: its values may be large
+    def _remember(self, prediction_id: str | int, active: ActivePrediction) -> None:
+        self.answered.add(
+            prediction_id, active.record.timings, now_ms()
+        )  # not the prediction itself: its values may be large
 
-    def _remember_refused(self, name: str | int) -> None:
-        self.refused.add(name, True, now_ms())
+    def _remember_refused(self, prediction_id: str | int) -> None:
+        self.refused.add(prediction_id, True, now_ms())
 
     def _update(self, form: Form, content: bytes) -> None:
         if not self.outbox.slow:
             self._put(form, content)
 
-    def _send_error(self, form: Form, name: str | int | None, error: Exception) -> None:
-        self._put(form, form.encode(ErrorFrame(name, problem_of(error))))
+    def _send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
+        self._put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))
 
     def _put(self, form: Form, content: bytes) -> None:
         text = form is JSON

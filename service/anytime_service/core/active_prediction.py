@@ -106,8 +106,8 @@ class Context:
     own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups.
     """
 
-    live: set[ActivePrediction]
-    signals: Metrics
+    active: set[ActivePrediction]
+    metrics: Metrics
     tracing: Tracing | None
     solver: Solver
     worker: Worker
@@ -122,7 +122,7 @@ class Context:
         record = self._lateness.get(model.name)
         if record is None:
             record = self._lateness[model.name] = LatenessRecord()
-            self.signals.of(model).show_margin(lambda: record.margin_ms)
+            self.metrics.of(model).show_margin(lambda: record.margin_ms)
         return record
 
 
@@ -141,11 +141,11 @@ class ActivePrediction:
         encode: Encode,
     ) -> None:
         self.model = model
-        self.opened = OpenPrediction(model, shared, int(INLINE))
+        self.machine = OpenPrediction(model, shared, int(INLINE))
         self.answered = False
         self._context = context
         self._account = account
-        self.signals = context.signals.of(model)
+        self.metrics = context.metrics.of(model)
         self._lateness = context.lateness(model)
         self._on_answer = on_answer
         self._on_error = on_error
@@ -165,12 +165,12 @@ class ActivePrediction:
 
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.signals, self._context.tracing, begun_ms, options.traceparent, options.rows)
+        self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
         context = self._context
-        answer = self.opened.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
+        answer = self.machine.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
         if answer is None:
-            context.live.add(self)
-            self._account.live.add(self)
+            context.active.add(self)
+            self._account.active.add(self)
             if options.deadline_ms is None and context.max_deadline_ms > LEAD_MS:
                 context.unhurried.begin(self)
             else:
@@ -178,9 +178,9 @@ class ActivePrediction:
         self._after(answer)
 
     def start_timer(self) -> None:
-        context, due_ms = self._context, self.opened.deadline_at
+        context, due_ms = self._context, self.machine.deadline_at
         # The timer may fire a little early; that is part of the margin.
-        early = max(early_ms(self._lateness.margin_ms, due_ms - self.opened.begun_ms) - SLACK_MS, 0.0)
+        early = max(early_ms(self._lateness.margin_ms, due_ms - self.machine.begun_ms) - SLACK_MS, 0.0)
         self._timer = DeadlineTimer(asyncio.get_running_loop(), due_ms - early, self.expire, context.unread)
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
@@ -189,8 +189,8 @@ class ActivePrediction:
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
         does not change then.
         """
-        now, repeated = now_ms(), took_ms is None and self.opened.prediction.has(name)
-        answer = self.opened.groups(now, {name: values}, self._allow)
+        now, repeated = now_ms(), took_ms is None and self.machine.prediction.has(name)
+        answer = self.machine.groups(now, {name: values}, self._allow)
         self._count_stored()
         self.record.timings.received(name, now, took_ms, repeated)
         self._after(answer)
@@ -198,7 +198,7 @@ class ActivePrediction:
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
-        answer = self.opened.groups(now, values, self._allow)
+        answer = self.machine.groups(now, values, self._allow)
         self._count_stored()
         self._after(answer)
 
@@ -209,14 +209,14 @@ class ActivePrediction:
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
-        self._safely(lambda: self.opened.took(now_ms(), names))
+        self._safely(lambda: self.machine.took(now_ms(), names))
 
     def end(self) -> None:
-        self._after(self.opened.end(now_ms()))
+        self._after(self.machine.end(now_ms()))
 
     def ended(self) -> None:
         """Answer because the shared prediction has ended. Never raises."""
-        self._safely(lambda: self.opened.end(now_ms()))
+        self._safely(lambda: self.machine.end(now_ms()))
 
     def drain(self) -> None:
         """Answer because the service is stopping. Never raises."""
@@ -239,8 +239,8 @@ class ActivePrediction:
 
     def _release(self) -> None:
         self.answered = True
-        self._context.live.discard(self)
-        self._account.live.discard(self)
+        self._context.active.discard(self)
+        self._account.active.discard(self)
         if self._timer is None:
             self._context.unhurried.end(self)
         else:
@@ -260,21 +260,21 @@ class ActivePrediction:
 
     def expire(self) -> None:
         """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
-        self._safely(lambda: self._solved_at_once() or self.opened.deadline(now_ms()))
+        self._safely(lambda: self._solved_at_once() or self.machine.deadline(now_ms()))
 
     def _after(self, answer: Reached | None) -> None:
         """Send the answer that an event returned, or else start solving, precompute scores and send an update."""
         if answer is not None:
             self._finish(answer)
             return
-        if self.opened.unsolved is not None:
+        if self.machine.unsolved is not None:
             if not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
                 self._solve_due = True
                 asyncio.get_running_loop().call_soon(self._solve)
         else:
-            self.opened.prepare()
+            self.machine.prepare()
         if self._on_update is not None and self._making is None:
-            better = self.opened.update(now_ms())
+            better = self.machine.update(now_ms())
             if isinstance(better, Settled):
                 self._make(better, "update", self._updated)
             elif better is not None:
@@ -282,7 +282,7 @@ class ActivePrediction:
 
     def _count_stored(self) -> None:
         """Count the bytes and rows of the values that the prediction stores."""
-        prediction, timings = self.opened.prediction, self.record.timings
+        prediction, timings = self.machine.prediction, self.record.timings
         if timings.rows is None:
             timings.rows = prediction.rows
         if prediction.nbytes != self._stored:
@@ -291,27 +291,27 @@ class ActivePrediction:
 
     def _solve(self) -> None:
         self._solve_due = False
-        groups = self.opened.unsolved
+        groups = self.machine.unsolved
         if groups is not None and not self.answered:
             self._context.solver.find(self.model, groups, lambda found: self._solved(groups, found))
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
-            self._safely(lambda: self.opened.solved(now_ms(), groups, found))
+            self._safely(lambda: self.machine.solved(now_ms(), groups, found))
 
     def _drained(self) -> Reached:
         solved = self._solved_at_once()
         if solved is None:
-            return self.opened.drain(now_ms())
+            return self.machine.drain(now_ms())
         if isinstance(solved, Settled):
             return replace(solved, fields=solved.fields | {"reason": "draining"})
         return replace(solved, reason="draining")
 
     def _solved_at_once(self) -> Reached | None:
         """Use the optimum of the received groups if it is available at once; return the answer if it completes one."""
-        groups = self.opened.unsolved
+        groups = self.machine.unsolved
         found = None if groups is None else self._context.solver.at_once(self.model, groups)
-        return None if groups is None or found is None else self.opened.solved(now_ms(), groups, found)
+        return None if groups is None or found is None else self.machine.solved(now_ms(), groups, found)
 
     def _safely(self, event: Callable[[], Reached | None]) -> None:
         """Apply an event that the client did not send; report a failure only to the client of this prediction."""
@@ -377,7 +377,7 @@ class ActivePrediction:
             self._context.admission.ended(answer.elapsed_ms)
         late_ms = None
         if answer.reason == "deadline" and self._timer is not None:
-            late_ms = at_ms - self.opened.deadline_at
+            late_ms = at_ms - self.machine.deadline_at
             self._lateness.add(late_ms)
         self.record.answered(answer, late_ms)
 

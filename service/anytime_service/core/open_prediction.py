@@ -252,12 +252,13 @@ class OpenPrediction:
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
         return targets
 
-    def _is_late(self, now_ms: float) -> bool:
+    def is_late(self, now_ms: float) -> bool:
+        """Return whether the deadline has expired."""
         return now_ms > self.deadline_at
 
     def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Reached | None:
         self._awaited.difference_update(names)
-        if self._is_late(now_ms):
+        if self.is_late(now_ms):
             self._late.update(dict.fromkeys(names))
         if self.state is State.SOLVING:
             return self._finish(targets, now_ms, self._pending)
@@ -275,7 +276,7 @@ class OpenPrediction:
         return self._answer(targets, now_ms, reason)
 
     def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached:
-        answer = self._made(now_ms, "deadline" if self._is_late(now_ms) else reason)
+        answer = self._made(now_ms, "deadline" if self.is_late(now_ms) else reason)
         self.state = targets[Outcome.ANSWER]
         return answer
 

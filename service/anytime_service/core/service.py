@@ -48,25 +48,25 @@ class PredictionService:
         self.registry = registry
         self.settings = settings
         self.tracing = tracing
-        self.signals = Metrics()
-        self.signals.set_served(registry.every())
+        self.metrics = Metrics()
+        self.metrics.set_served(registry.every())
         self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms)
-        self.worker = Worker(self.signals.shed.labels("refused", "pages").inc)
-        self.live: set[ActivePrediction] = set()
+        self.worker = Worker(self.metrics.shed.labels("refused", "pages").inc)
+        self.active: set[ActivePrediction] = set()
         self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
         self._long = asyncio.Lock()
         self.draining = False
-        self.admission = Admission(settings.max_lateness_ms, lambda: len(self.live), self._wake)
-        self.held = MemoryBudget(settings.max_held_bytes, self.signals.shed.labels("refused", "memory").inc)
-        self.accounts = Accounts(self.held, settings.max_share_per_key, keys)
+        self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), self._wake)
+        self.memory = MemoryBudget(settings.max_held_bytes, self.metrics.shed.labels("refused", "memory").inc)
+        self.accounts = Accounts(self.memory, settings.max_share_per_key, keys)
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
-        self._shed = {how: self.signals.shed.labels(how, "lateness") for how in ("refused", "prior")}
+        self._shed = {how: self.metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
         self.fair_queue = FairQueue()
         self._context = Context(
-            self.live,
-            self.signals,
+            self.active,
+            self.metrics,
             tracing,
             self.solver,
             self.worker,
@@ -75,10 +75,10 @@ class PredictionService:
             lambda: bool(self.fair_queue) or self._long.locked(),
             TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
         )
-        self.signals.open.set_function(lambda: len(self.live))
-        self.signals.held_bytes.set_function(lambda: self.held.bytes)
-        self.signals.memory_limit.set(memory_limit() or 0)
-        self.signals.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
+        self.metrics.open.set_function(lambda: len(self.active))
+        self.metrics.held_bytes.set_function(lambda: self.memory.bytes)
+        self.metrics.memory_limit.set(memory_limit() or 0)
+        self.metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
     def open(
         self,
@@ -117,9 +117,9 @@ class PredictionService:
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
         self.check_rows(options.rows)
-        live = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account, encode)
-        live.begin(options, begun_ms, overloaded=not admitted)
-        return live
+        active = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account, encode)
+        active.begin(options, begun_ms, overloaded=not admitted)
+        return active
 
     def admits(self, now_ms: float, decided: bool | None = None) -> bool:
         """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
@@ -139,12 +139,12 @@ class PredictionService:
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""
-        if account.share_exhausted(len(account.live), self.settings.max_open):
-            self.signals.shed.labels("refused", "open").inc()
-            raise account.share_error(len(account.live), self.settings.max_open, "open predictions")
-        if self.draining or len(self.live) >= self.settings.max_open:
-            self.signals.shed.labels("refused", "stopping" if self.draining else "open").inc()
-            why = "the service is stopping" if self.draining else f"{len(self.live)} predictions are open already"
+        if account.share_exhausted(len(account.active), self.settings.max_open):
+            self.metrics.shed.labels("refused", "open").inc()
+            raise account.share_error(len(account.active), self.settings.max_open, "open predictions")
+        if self.draining or len(self.active) >= self.settings.max_open:
+            self.metrics.shed.labels("refused", "stopping" if self.draining else "open").inc()
+            why = "the service is stopping" if self.draining else f"{len(self.active)} predictions are open already"
             raise OverloadedError(f"{why}; retry in a second, or use another replica")
 
     def shed(self, how: Literal["refused", "prior"]) -> None:
@@ -164,14 +164,14 @@ class PredictionService:
     async def reload(self, name: str | None = None) -> None:
         """Reload models in a thread; open predictions continue with their models. Raises as `registry.reloaded`."""
         async with self._reloading:
-            with self.signals.reloading():
+            with self.metrics.reloading():
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name)
-            self.signals.set_served(self.registry.every())
+            self.metrics.set_served(self.registry.every())
 
     def drain(self) -> None:
         self.draining = True
-        for live in tuple(self.live):
-            live.drain()
+        for active in tuple(self.active):
+            active.drain()
 
     def _wake(self) -> None:
         self._loop_monitor.start()

@@ -44,11 +44,11 @@ class DirectConnection(Protocol):
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""
 
-    def charge(self, held: MemoryBudget) -> None:
+    def charge(self, budget: MemoryBudget) -> None:
         """Count the bytes of the connection on another memory budget."""
 
-    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
-        """Pass every message to `handler` when it is read, in the context of this task; `receive` skips them."""
+    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+        """Pass every message to `on_message` when it is read, in the context of this task; `receive` skips them."""
 
     def write(self, content: bytes, *, text: bool) -> bool:
         """Send a message; return False, and do nothing, if the client does not read or the connection is closed."""
@@ -121,7 +121,7 @@ class Exchange:
     Parameters
     ----------
     limit : maximum number of bytes of the body; the server discards as many again after the response.
-    held : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
+    account : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
     bodies : timeout of `read_all`; None without one.
 
     Attributes
@@ -136,7 +136,7 @@ class Exchange:
         receive: Receive,
         send: Send,
         limit: int,
-        held: MemoryBudget | None = None,
+        account: MemoryBudget | None = None,
         bodies: TimeoutQueue[Exchange] | None = None,
     ) -> None:
         self.replied = False
@@ -148,8 +148,8 @@ class Exchange:
         self._send = send
         self._limit = self._body_limit = limit
         self._advice = "send fewer rows or groups at once"
-        self._held = held or MemoryBudget()
-        self._held_bytes = 0
+        self._account = account or MemoryBudget()
+        self._retained = 0
         self._bodies = bodies
         self._bytes = 0
         self._close = False
@@ -213,10 +213,10 @@ class Exchange:
 
     def retain(self, size: int) -> None:
         """Set the number of stored bytes of the body, or raise OverloadedError; `finish` sets it to 0."""
-        if size > self._held_bytes:
-            self._held.check(size - self._held_bytes)
-        self._held.add(size - self._held_bytes)
-        self._held_bytes = size
+        if size > self._retained:
+            self._account.check(size - self._retained)
+        self._account.add(size - self._retained)
+        self._retained = size
 
     async def finish(self) -> None:
         """Wait for the response, read the rest of the body after it, and complete the response."""
@@ -275,17 +275,17 @@ class Exchange:
 
 
 class SendQueue:
-    """Queue that sends messages in order, and without delay as long as the client reads; `held` counts its bytes.
+    """Queue that sends messages in order, and without delay as long as the client reads; `account` counts its bytes.
 
     It calls `give_up` once if the client is unreachable or reads too slowly.
     """
 
-    def __init__(self, send: Send, give_up: Callable[[], None], held: MemoryBudget) -> None:
+    def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
         self._send = send
         self._give_up = give_up
         self._queue: deque[tuple[dict[str, Any], int]] = deque()
         self._bytes = 0
-        self._held = held
+        self._account = account
         self._flushing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -299,8 +299,8 @@ class SendQueue:
             return
         if self._flushing is not None:
             self._queue.append((message, size))
-            self._hold(size)
-            if self._bytes > MAX_BYTES or not self._held.fits(0):
+            self._count(size)
+            if self._bytes > MAX_BYTES or not self._account.fits(0):
                 self._fail()
             return
         try:
@@ -317,7 +317,7 @@ class SendQueue:
         self._closed = True
         self._give_up = lambda: None
         self._queue.clear()
-        self._hold(-self._bytes)
+        self._count(-self._bytes)
         if self._flushing is not None:
             self._flushing.cancel()
 
@@ -332,7 +332,7 @@ class SendQueue:
             sent = 0
             while self._queue:
                 message, size = self._queue.popleft()
-                self._hold(-size)
+                self._count(-size)
                 await self._send(message)
                 sent += 1
                 if sent % AT_A_TIME == 0:
@@ -342,9 +342,9 @@ class SendQueue:
         else:
             self._flushing = None
 
-    def _hold(self, more: int) -> None:
+    def _count(self, more: int) -> None:
         self._bytes += more
-        self._held.add(more)
+        self._account.add(more)
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""

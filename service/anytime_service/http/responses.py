@@ -99,7 +99,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            service: PredictionService = request.app.state.handler
+            service: PredictionService = request.app.state.service
             return await service.worker.page(lambda: _finished(handle(request)), service.accounts.of(request.scope))
 
         return answer
@@ -249,35 +249,35 @@ class Endpoint:
     bodies: TimeoutQueue[Exchange] | None = None
     """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
-    def __init__(self, handler: PredictionService) -> None:
-        self.handler = handler
+    def __init__(self, service: PredictionService) -> None:
+        self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self.handler
-        account = handler.accounts.of(scope)
-        exchange = Exchange(receive, send, handler.settings.max_body_bytes, account, self.bodies)
-        opened: list[ActivePrediction] = []
+        service = self.service
+        account = service.accounts.of(scope)
+        exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
+        predictions: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:
                 read_query(scope["query_string"], ())
-            await self.answer(scope, exchange, opened)
+            await self.answer(scope, exchange, predictions)
         except Exception as error:
-            _drop(opened)  # now: the client may go on sending its body for a while
+            _drop(predictions)  # now: the client may go on sending its body for a while
             exchange.reply(self.problem(error))
         finally:
             try:
                 await exchange.finish()
             finally:
                 exchange.rest = None  # it refers to the exchange
-                _drop(opened)
+                _drop(predictions)
 
-    async def answer(self, scope: Scope, exchange: Exchange, opened: list[ActivePrediction]) -> None:
-        """Send the response, or open the prediction that sends it and add it to `opened`."""
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
+        """Send the response, or open the prediction that sends it and add it to `predictions`."""
         raise NotImplementedError
 
 
-def _drop(opened: list[ActivePrediction]) -> None:
-    for active in opened:
+def _drop(predictions: list[ActivePrediction]) -> None:
+    for active in predictions:
         active.drop()
 
 

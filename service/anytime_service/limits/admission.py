@@ -56,18 +56,18 @@ REST_MS = 1000.0  # the monitor stops after this time without requests and open 
 class Admission:
     """Admission controller that decides for each prediction whether it begins.
 
-    `max_lateness_ms` is the largest predicted lateness of an admitted prediction. `opened` returns the number of open
-    predictions. `wake` is called when a request arrives while the loop monitor does not run. `waiting` counts admitted
-    requests that still wait for their turn.
+    `max_lateness_ms` is the largest predicted lateness of an admitted prediction. `count_active` returns the number of
+    open predictions. `wake` is called when a request arrives while the loop monitor does not run. `waiting` counts
+    admitted requests that still wait for their turn.
     """
 
     def __init__(
-        self, max_lateness_ms: float, opened: Callable[[], int], wake: Callable[[], None] = lambda: None
+        self, max_lateness_ms: float, count_active: Callable[[], int], wake: Callable[[], None] = lambda: None
     ) -> None:
         self.waiting = 0
         self._max_lateness_ms = max_lateness_ms
         self._aim_ms = max_lateness_ms * AIM
-        self._opened = opened
+        self._count_active = count_active
         self._wake = wake
         self._awake = False
         self._requested_ms = -math.inf
@@ -81,7 +81,7 @@ class Admission:
         self._load = 0.0
         self._long = 0.0
         self._requests = self._refusals = 0.0
-        self._open = 0.0
+        self._mean_active = 0.0
         self._lifetime_ms = 0.0
         self._capacity: float | None = None
         self._steady = 0.0
@@ -113,7 +113,7 @@ class Admission:
         fits = self.predicted_ms(now_ms) <= self._max_lateness_ms and (
             self._capacity is None or self._sustains(now_ms, self._capacity)
         )
-        if not fits and self.waiting == 0 and self._opened() <= ALONE:
+        if not fits and self.waiting == 0 and self._count_active() <= ALONE:
             fits = True  # without other requests a long cycle is a pause of the machine
         self._requests += 1.0
         self._refusals += not fits
@@ -139,14 +139,14 @@ class Admission:
         self._log_cycle = max(
             self._log_cycle + weight * (math.log(took_ms) - self._log_cycle), math.log(self._floor_ms)
         )
-        opened = self._opened()
-        self._open += weight * (opened - self._open)
+        active = self._count_active()
+        self._mean_active += weight * (active - self._mean_active)
         worked = min(worked_ms / gap_ms, 1.0)
         self._worked += weight * (worked - self._worked)
         if self._overloaded(gap_ms, took_ms, worked):
             self._overloaded_ms = now_ms
         self._update_capacity(now_ms, gap_ms)
-        self._awake = opened > 0 or now_ms - self._requested_ms < REST_MS
+        self._awake = active > 0 or now_ms - self._requested_ms < REST_MS
         return self._awake
 
     def ended(self, lifetime_ms: float) -> None:
@@ -178,7 +178,7 @@ class Admission:
             return
         aim = 1.0 - min(self._floor_ms / self._aim_ms, 0.5)
         slower = min(max(1.0 + 0.1 * (1.0 - self._cycle_ms / self._aim_ms), 0.5), 1.0)
-        capacity = self._open * aim * slower / max(self.busy, 0.05)
+        capacity = self._mean_active * aim * slower / max(self.busy, 0.05)
         # Slowly, over the lifetime of a prediction: predictions that begin in waves end in waves.
         part = min(gap_ms / max(self._lifetime_ms, 20.0), 1.0)
         self._steady = capacity if self._capacity is None else self._steady + part * (capacity - self._steady)
@@ -186,10 +186,10 @@ class Admission:
 
     def _sustains(self, now_ms: float, capacity: float) -> bool:
         """Return whether the loop sustains another prediction for its lifetime."""
-        opened = self._opened()
-        if opened <= FEW:
+        active = self._count_active()
+        if active <= FEW:
             return True
-        if opened >= SLACK * capacity:
+        if active >= SLACK * capacity:
             return False
         if not self._lifetime_ms:
             return True

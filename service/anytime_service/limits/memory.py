@@ -50,11 +50,11 @@ class MemoryBudget:
 class Account(MemoryBudget):
     """The resources in use by one API key (None: by requests without a key); `total` also counts its bytes.
 
-    `share` returns how much of a limit the key may use. `live` are its open predictions, `sessions` is the number of
+    `share` returns how much of a limit the key may use. `active` are its open predictions, `sessions` is the number of
     sessions in this process that it has begun.
     """
 
-    __slots__ = ("__weakref__", "_key", "_total", "live", "sessions", "share")
+    __slots__ = ("__weakref__", "_key", "_total", "active", "sessions", "share")
 
     def __init__(
         self, total: MemoryBudget, key: Key | None = None, share: Callable[[int], int] = lambda most: most
@@ -63,7 +63,7 @@ class Account(MemoryBudget):
         self._total = total
         self._key = key
         self.share = share
-        self.live: set[object] = set()
+        self.active: set[object] = set()
         self.sessions = 0
 
     @property
@@ -108,9 +108,9 @@ class Account(MemoryBudget):
 class Accounts:
     """The accounts of all keys, each with the share `share` of every limit; a single key may use the full limits."""
 
-    def __init__(self, held: MemoryBudget, share: float, keys: KeyRing | None = None) -> None:
-        self.anonymous = Account(held)
-        self._held = held
+    def __init__(self, memory: MemoryBudget, share: float, keys: KeyRing | None = None) -> None:
+        self.anonymous = Account(memory)
+        self._memory = memory
         self._part = share
         self._keys = keys
         self._all: WeakValueDictionary[bytes, Account] = WeakValueDictionary()
@@ -125,7 +125,7 @@ class Accounts:
             return self.anonymous
         account = self._all.get(key.digest)
         if account is None:
-            account = self._all[key.digest] = Account(self._held, key, self._share)
+            account = self._all[key.digest] = Account(self._memory, key, self._share)
         return account
 
     def _share(self, most: int) -> int:

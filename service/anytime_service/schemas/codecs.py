@@ -179,10 +179,10 @@ def encode_answer(form: Form, answer: Answer) -> bytes:
     return form.encode(_fields(form, answer))
 
 
-def encode_reply(form: Form, name: str | int, kind: Literal["answer", "update"], answer: Answer) -> bytes:
+def encode_reply(form: Form, prediction_id: str | int, kind: Literal["answer", "update"], answer: Answer) -> bytes:
     """Return an answer encoded as a message with type and id; raise errors as `encode_answer`."""
     check_finite(answer, "groups")
-    return form.encode({"type": kind, "id": name} | _fields(form, answer))
+    return form.encode({"type": kind, "id": prediction_id} | _fields(form, answer))
 
 
 def in_pieces(form: Form, items: Any) -> Any:

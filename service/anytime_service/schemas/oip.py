@@ -169,13 +169,13 @@ def overload_of(content: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input, checked against the model; `place` is its place in the request, for error messages.
+    """An input, checked against the model; `json_path` is its place in the request, for error messages.
 
     `columns` are the indices of its columns in the group. `size` is the number of its bytes after the JSON; None if its
     values are in the JSON. The values of categories are the indices of their levels.
     """
 
-    place: str
+    json_path: str
     name: str
     group: str
     position: GroupPosition
@@ -208,7 +208,7 @@ class Tensor:
         its column, the number of values does not match the shape, or a value is out of the datatype's range.
         """
         kind = "texts" if self.datatype == TEXT else "numbers"
-        where, expected = f"{self.place}.data", f"expected {self.rows} x {len(self.columns)} {kind}, nested or flat"
+        where, expected = f"{self.json_path}.data", f"expected {self.rows} x {len(self.columns)} {kind}, nested or flat"
         try:
             values: list[Any] = _DATA.decode(self.data)
             features = [self.position.features[j] for j in self.columns]
@@ -242,7 +242,7 @@ class Tensor:
             for i, j in coded:
                 codes[:, i] = coded_column(self.group, self.position.features[j], readers[j], values[:, i].tolist())
         except ValuesError as error:
-            raise FieldError(f"{self.place}.data", str(error)) from error
+            raise FieldError(f"{self.json_path}.data", str(error)) from error
         return codes
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
@@ -257,10 +257,12 @@ class Tensor:
             try:
                 yield text.decode() or empty
             except UnicodeDecodeError as error:
-                raise FieldError(f"{self.place}.data", f"text {number} of input {self.name!r} is not UTF-8") from error
+                raise FieldError(
+                    f"{self.json_path}.data", f"text {number} of input {self.name!r} is not UTF-8"
+                ) from error
         if at != len(content):
             raise FieldError(
-                f"{self.place}.parameters.binary_data_size",
+                f"{self.json_path}.parameters.binary_data_size",
                 f"the {len(content)} bytes of input {self.name!r} are not {self.rows} texts; expected each text after "
                 "its length in 4 bytes, little-endian",
             )
@@ -271,8 +273,8 @@ class Tensor:
         wrong = array[(array < low) | (array > high) | (array != np.trunc(array))]
         if wrong.size:
             raise FieldError(
-                f"{self.place}.data",
-                f"{self.place}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
+                f"{self.json_path}.data",
+                f"{self.json_path}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
                 f"{high}",
             )
 
@@ -287,12 +289,12 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tens
     first: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.name in first:
-            raise FieldError(f"{tensor.place}.name", f"input {tensor.name!r} is given more than once; send it once")
+            raise FieldError(f"{tensor.json_path}.name", f"input {tensor.name!r} is given more than once; send it once")
         first[tensor.name] = tensor
         if tensor.rows != tensors[0].rows:
             raise FieldError(
-                f"{tensor.place}.shape",
-                f"{tensor.place}.shape has {tensor.rows} rows, inputs[0].shape has {tensors[0].rows}; "
+                f"{tensor.json_path}.shape",
+                f"{tensor.json_path}.shape has {tensor.rows} rows, inputs[0].shape has {tensors[0].rows}; "
                 "expected the same number of rows in every input",
             )
     return tensors
@@ -307,42 +309,48 @@ def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
     return found | {f"{group}:{position.features[j]}": (j,) for j in texts}
 
 
-def _tensor(model: Model, place: str, source: InferInput, max_rows: int) -> Tensor:
+def _tensor(model: Model, json_path: str, source: InferInput, max_rows: int) -> Tensor:
     name = source.name
     group = name if name in model.places else name.partition(":")[0]
     inputs = inputs_of(group, model.places[group]) if group in model.places else {}
     if name not in inputs:
-        raise _unknown_input(model, place, name)
+        raise _unknown_input(model, json_path, name)
     columns = inputs[name]
     if source.datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
-        raise FieldError(f"{place}.datatype", f"{place}.datatype is {source.datatype[:50]!r}; expected {one_of}")
-    rows = _rows(place, source.shape, len(columns), max_rows)
-    size = _size(place, source, None if name != group else rows * len(columns) * DATATYPES[source.datatype].itemsize)
-    return Tensor(place, name, group, model.places[group], columns, source.datatype, rows, size, source.data)
+        raise FieldError(
+            f"{json_path}.datatype", f"{json_path}.datatype is {source.datatype[:50]!r}; expected {one_of}"
+        )
+    rows = _rows(json_path, source.shape, len(columns), max_rows)
+    size = _size(
+        json_path, source, None if name != group else rows * len(columns) * DATATYPES[source.datatype].itemsize
+    )
+    return Tensor(json_path, name, group, model.places[group], columns, source.datatype, rows, size, source.data)
 
 
-def _size(place: str, source: InferInput, expected: int | None) -> int | None:
+def _size(json_path: str, source: InferInput, expected: int | None) -> int | None:
     size = None if source.parameters is None else source.parameters.binary_data_size
     if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
         present = "no data" if size is None else "both data and a binary_data_size"
         raise FieldError(
-            f"{place}.data", f"{place} has {present}; expected data, or a binary_data_size and bytes after the JSON"
+            f"{json_path}.data",
+            f"{json_path} has {present}; expected data, or a binary_data_size and bytes after the JSON",
         )
     if expected is not None and size not in (None, expected):
         raise FieldError(
-            f"{place}.parameters.binary_data_size",
-            f"{place} has a binary_data_size of {size}; its shape and datatype make it {expected}",
+            f"{json_path}.parameters.binary_data_size",
+            f"{json_path} has a binary_data_size of {size}; its shape and datatype make it {expected}",
         )
     return size
 
 
-def _unknown_input(model: Model, place: str, name: str) -> FieldError:
+def _unknown_input(model: Model, json_path: str, name: str) -> FieldError:
     if name in model.groups.positions and name not in model.places:
-        return FieldError(f"{place}.name", f"group {name!r} has no features and is not an input; do not send it")
+        return FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")
     known = [each for group, position in model.places.items() for each in inputs_of(group, position)]
     return FieldError(
-        f"{place}.name", f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}"
+        f"{json_path}.name",
+        f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}",
     )
 
 

@@ -74,7 +74,7 @@ class _Backlog:
 
 
 class Connection(asyncio.Protocol):
-    """Common part of the two protocols; `held` counts its received bytes.
+    """Common part of the two protocols; `budget` counts its received bytes.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self.shared = shared
         self.host = host
         self.loop = host.loop
-        self.held = shared.held
+        self.budget = shared.memory
         self.upgraded = False
         self.write_paused = False
         self.transport: asyncio.Transport = cast(Any, None)
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self.client: tuple[str, int] | None = None
         self.scheme = "http"
         self._writable = asyncio.Event()
-        self._unsent = shared.held, 0  # the budget that counts the unsent bytes of a client that does not read
+        self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
         self._backlog = _Backlog()
         self._bucket = TokenBucket(shared.settings.max_message_rate)
         self._slow = False
@@ -141,16 +141,16 @@ class Connection(asyncio.Protocol):
 
     async def drain(self, size: int = 0) -> None:
         """Wait until the client reads, or disconnects; meanwhile `size` bytes to send count as stored."""
-        self.held.add(size)
+        self.budget.add(size)
         try:
             await self._writable.wait()
         finally:
-            self.held.add(-size)
+            self.budget.add(-size)
 
     def store(self, data: bytes | memoryview) -> None:
         """Add received bytes to those that are not parsed yet."""
         # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
-        self.held.add(len(data))
+        self.budget.add(len(data))
         self._backlog.add(data)
         self.update_reading()
 
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         self.shared.writes.end(self)
         budget, size = self._unsent
         budget.add(-size)
-        self._unsent = self.shared.held, 0
+        self._unsent = self.shared.memory, 0
 
     def cut(self) -> None:
         self.transport.abort()
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
 
     def budget_of_unsent(self) -> MemoryBudget:
         """Return the memory budget that counts the bytes that the client does not read."""
-        return self.held
+        return self.budget
 
     def timed_out(self) -> None:
         """Close: something that the client owes did not arrive in time."""
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def _clear_backlog(self) -> None:
-        self.held.add(-self._backlog.bytes)
+        self.budget.add(-self._backlog.bytes)
         self._backlog = _Backlog()
 
     def _queue_turn(self) -> None:
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             return
         if self._backlog and not self._rate_limited and self.is_free():
             piece = self._backlog.next()
-            self.held.add(-len(piece))
+            self.budget.add(-len(piece))
             self._parse_slice(piece)
             self._backlog.learn(quick=not self._slow)
         self.update_reading()
@@ -237,12 +237,17 @@ class Connections:
     """
 
     def __init__(
-        self, settings: Settings, held: MemoryBudget, shedding: LoadShedding | None = None, *, websockets: bool = False
+        self,
+        settings: Settings,
+        memory: MemoryBudget,
+        shedding: LoadShedding | None = None,
+        *,
+        websockets: bool = False,
     ) -> None:
         self.settings = settings
-        self.held = held
+        self.memory = memory
         self.shedding = shedding
-        self.fair_queue = FairQueue() if shedding is None else shedding.handler.fair_queue
+        self.fair_queue = FairQueue() if shedding is None else shedding.service.fair_queue
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
@@ -253,7 +258,7 @@ class Connections:
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
-        self._context = None if shedding is None else RequestContext("", (), shedding.handler.signals.errors)
+        self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
 
     def opened(self, connection: Connection, every: Collection[object]) -> bool:
         """Register a new connection, one of `every`, and return whether it may send any request."""
@@ -293,7 +298,7 @@ class Connections:
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""
         if self.shedding is not None:
-            self.shedding.handler.signals.shed.labels("refused", "connections").inc()
+            self.shedding.service.metrics.shed.labels("refused", "connections").inc()
         limit = self.settings.max_connections
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 

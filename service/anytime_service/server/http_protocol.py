@@ -318,7 +318,9 @@ class HttpProtocol(Connection):
 
     def budget_of_unsent(self) -> MemoryBudget:
         shedding = self.shared.shedding
-        return self.held if shedding is None or self._cycle is None else shedding.account(self._cycle.scope["headers"])
+        return (
+            self.budget if shedding is None or self._cycle is None else shedding.account(self._cycle.scope["headers"])
+        )
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is closing."""
@@ -332,8 +334,8 @@ class HttpProtocol(Connection):
         return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
 
     def _count_heads(self, size: int) -> None:
-        fits = size <= self._heads or self.held.fits(size - self._heads)
-        self.held.add(size - self._heads)
+        fits = size <= self._heads or self.budget.fits(size - self._heads)
+        self.budget.add(size - self._heads)
         self._heads = size
         if not fits:
             self.refuse(OverloadedError("the server stores too many bytes for clients; retry in a second"))
@@ -525,7 +527,7 @@ class HttpProtocol(Connection):
         admission = None
         if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
             admission = shedding.admission
-            scope["state"][ADMITTED] = admitted = shedding.handler.admits(now_ms())
+            scope["state"][ADMITTED] = admitted = shedding.service.admits(now_ms())
             if not admitted:
                 if not must_continue and self._shed(shedding, scope, row):
                     return

@@ -162,12 +162,12 @@ class MetricsServer:
     `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, held: MemoryBudget) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, memory: MemoryBudget) -> None:
         most = min(SIDE_CONNECTIONS, settings.max_connections)
         limits = settings.model_copy(update={"max_connections": most})
         self._config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, Connections(limits, held))),
+            http=cast(Any, partial(HttpProtocol, Connections(limits, memory))),
             ws="none",
             access_log=False,
             lifespan="off",
@@ -230,14 +230,14 @@ class Server(uvicorn.Server):
         self.context = context
         state = cast(Any, config.app).state
         self._settings = settings
-        self._handler: PredictionService = state.handler
+        self._service: PredictionService = state.service
         self._stream = state.stream
         self._sessions = state.sessions
         self._key_watcher = KeyFileWatcher(state.keys, lambda: state.stream.dismiss(state.keys.contains))
         self._side: MetricsServer | None = None
         if side is not None:
-            side_app = create_side_app(self._handler, self._sessions)
-            self._side = MetricsServer(side_app, side, settings, self._handler.held)
+            side_app = create_side_app(self._service, self._sessions)
+            self._side = MetricsServer(side_app, side, settings, self._service.memory)
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -268,17 +268,17 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
         self._key_watcher.stop()
-        self._handler.drain()
+        self._service.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                await self._handler.worker.idle()
+                await self._service.worker.idle()
         await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=LINGER_S)
         await super().shutdown(sockets)
         if self._side is not None:
             await self._side.close()
         await self._sessions.close()
-        self._handler.solver.close()
-        self._handler.worker.close()
+        self._service.solver.close()
+        self._service.worker.close()
         RATE_LIMIT.report()
 
     async def on_tick(self, counter: int) -> bool:
@@ -286,7 +286,7 @@ class Server(uvicorn.Server):
         now, last = now_ms(), self._ticked_ms
         self._ticked_ms = now
         if last is not None:
-            self._handler.signals.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
+            self._service.metrics.lag.observe(max(now - last - TICK_MS, 0.0) / 1000.0)
         RATE_LIMIT.report(WINDOW_S)
         collect_when_due(idle=not self.server_state.connections)
         stop = await super().on_tick(counter)
@@ -305,11 +305,11 @@ class Server(uvicorn.Server):
 
     async def _reload_models(self) -> None:
         try:
-            await self._handler.reload()
+            await self._service.reload()
         except (AnytimeError, OSError) as error:
             _log.error("could not reload the models; the previous ones stay in use: %s", error)
         else:
-            _log.info("models reloaded: %s", listed(self._handler.registry.models))
+            _log.info("models reloaded: %s", listed(self._service.registry.models))
 
 
 async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:
@@ -325,8 +325,8 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     """
     context = tls_context(settings)
     state = cast(Any, app).state
-    handler: PredictionService = state.handler
-    shared = Connections(settings, handler.held, LoadShedding(handler, state.keys), websockets=True)
+    service: PredictionService = state.service
+    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), websockets=True)
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -339,7 +339,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
     )
     server = Server(config, settings, context, side)
-    handler.signals.connections.set_function(lambda: len(server.server_state.connections))
+    service.metrics.connections.set_function(lambda: len(server.server_state.connections))
     return server
 
 

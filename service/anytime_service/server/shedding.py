@@ -36,10 +36,10 @@ _RELEVANT_HEADERS = frozenset(
 class LoadShedding:
     """Decisions and responses for predictions that the server does not begin."""
 
-    def __init__(self, handler: PredictionService, keys: KeyRing) -> None:
-        self.handler = handler
+    def __init__(self, service: PredictionService, keys: KeyRing) -> None:
+        self.service = service
         self.keys = keys
-        self.admission = handler.admission
+        self.admission = service.admission
         self._priors: TTLCache[Reply] = TTLCache(int(BASE_RATES), BASE_RATES_MS)
         self._priors_for: tuple[ModelRegistry, tuple[object, ...]] | None = None
         self._refusals: dict[int, bytes] = {}
@@ -50,12 +50,12 @@ class LoadShedding:
         return not self.keys.needed or key_in(self.keys, headers) is not None
 
     def account(self, headers: Headers) -> Account:
-        return self.handler.accounts.of_key(key_in(self.keys, headers))
+        return self.service.accounts.of_key(key_in(self.keys, headers))
 
     def refusal(self, default: DefaultHeaders) -> bytes:
         """Return the response to a refused request; the same list `default` as before contains the same headers."""
-        self.handler.shed("refused")
-        self.handler.signals.overloaded.inc()
+        self.service.shed("refused")
+        self.service.metrics.overloaded.inc()
         if default is not self._default:
             self._default = default
             self._refusals.clear()
@@ -63,19 +63,19 @@ class LoadShedding:
         content = self._refusals.get(seconds)
         if content is None:
             with on_behalf_of(None):  # it is counted above
-                content = response(problem_reply(self.handler.overloaded(seconds)), default)
+                content = response(problem_reply(self.service.overloaded(seconds)), default)
             self._refusals[seconds] = content
         return content
 
     def prior(self, request: RequestKey, default: DefaultHeaders) -> bytes | None:
-        registry, keys = self.handler.registry, self.keys.current
+        registry, keys = self.service.registry, self.keys.current
         if self._priors_for is None or self._priors_for[0] is not registry or self._priors_for[1] is not keys:
             self._priors_for = registry, keys
             self._priors.clear()
         reply = self._priors.get(request)
         if reply is None:
             return None
-        self.handler.shed("prior")
+        self.service.shed("prior")
         return response(reply, default)
 
     def store_prior(self, request: RequestKey, reply: Reply) -> None:

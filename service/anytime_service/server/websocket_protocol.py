@@ -54,7 +54,7 @@ class WebSocketProtocol(Connection):
         self._refusal: Reply | None = None
         self._scope: dict[str, Any] = {}
         self._messages: deque[Message | str | bytes] = deque()  # the contents of messages, and other events of ASGI
-        self._handler: Callable[[str | bytes], None] | None = None
+        self._on_message: Callable[[str | bytes], None] | None = None
         self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
         self._frames = 0
@@ -120,7 +120,7 @@ class WebSocketProtocol(Connection):
         if self._closing is not None:
             self._closing.cancel()
         self._scope.get("extensions", {}).clear()  # they refer to this object
-        self._handler = None
+        self._on_message = None
         for name, value in tuple(vars(self._conn).items()):
             if isinstance(value, GeneratorType | BaseException):  # they refer to their object, by frames
                 delattr(self._conn, name)
@@ -232,14 +232,14 @@ class WebSocketProtocol(Connection):
     def abort(self) -> None:
         self.transport.abort()
 
-    def charge(self, held: MemoryBudget) -> None:
+    def charge(self, budget: MemoryBudget) -> None:
         counted = self._partial + self._backlog.bytes
-        self.held.add(-counted)
-        held.add(counted)
-        self.held = held
+        self.budget.add(-counted)
+        budget.add(counted)
+        self.budget = budget
 
-    def deliver(self, handler: Callable[[str | bytes], None]) -> None:
-        self._handler, self._context = handler, copy_context()
+    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+        self._on_message, self._context = on_message, copy_context()
         self._pass_on()
 
     def write(self, content: bytes, *, text: bool) -> bool:
@@ -259,8 +259,8 @@ class WebSocketProtocol(Connection):
             self._flush()
 
     def _waiting(self) -> bool:
-        """Return whether a message waits for its turn to be passed to the handler."""
-        return self._handler is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
+        """Return whether a message waits for its turn to be passed to the application."""
+        return self._on_message is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
 
     def _turn(self) -> None:
         if self._messages:
@@ -268,13 +268,13 @@ class WebSocketProtocol(Connection):
         super()._turn()
 
     def _pass_on(self, *, queued: bool = False) -> None:
-        """Pass messages to the handler for a share of the loop's turn; a long one only from the fair queue."""
-        if self._handler is None:
+        """Pass messages to the application for a share of the loop's turn; a long one only from the fair queue."""
+        if self._on_message is None:
             self._wake()
-        elif self._context.run(self._pass_messages, self._handler, queued):
+        elif self._context.run(self._pass_messages, self._on_message, queued):
             self.update_reading()
 
-    def _pass_messages(self, handler: Callable[[str | bytes], None], queued: bool) -> bool:
+    def _pass_messages(self, on_message: Callable[[str | bytes], None], queued: bool) -> bool:
         """Return whether some messages must wait."""
         messages, until = self._messages, now_ms() + SHARE_MS
         try:
@@ -285,7 +285,7 @@ class WebSocketProtocol(Connection):
                     return False
                 if len(content) > AT_ONCE and not queued:
                     return True
-                handler(cast(str | bytes, messages.popleft()))
+                on_message(cast(str | bytes, messages.popleft()))
                 if now_ms() > until:
                     break
         except Exception as error:
@@ -417,9 +417,9 @@ class WebSocketProtocol(Connection):
         more = partial - self._partial
         try:
             if more > 0:
-                self.held.check(more)
+                self.budget.check(more)
         except OverloadedError as error:
             self.refuse(error)
             return
-        self.held.add(more)
+        self.budget.add(more)
         self._partial = partial

@@ -12,12 +12,12 @@ from anytime_service.urls import MEMORY
 __all__ = ["session_store"]
 
 
-def session_store(handler: PredictionService) -> SessionStore:
+def session_store(service: PredictionService) -> SessionStore:
     """Return the session store that the settings name, and register its metrics.
 
     Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
     """
-    settings = handler.settings
+    settings = service.settings
     store: SessionStore
     if settings.session_store == MEMORY:
         store = MemorySessions(settings.max_sessions, settings.session_ttl_s)
@@ -38,12 +38,12 @@ def session_store(handler: PredictionService) -> SessionStore:
             settings.max_sessions,
             settings.session_ttl_s,
             ModelVersions(
-                lambda: handler.registry,
+                lambda: service.registry,
                 retain_s,
                 settings.max_rows,
                 settings.session_store_timeout_ms * int(SESSION_BYTES),
             ),
         )
-    handler.signals.sessions.set_function(lambda: len(store))
-    handler.signals.session_store_up.set_function(lambda: float(store.trouble is None))
+    service.metrics.sessions.set_function(lambda: len(store))
+    service.metrics.session_store_up.set_function(lambda: float(store.trouble is None))
     return store

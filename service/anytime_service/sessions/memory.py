@@ -80,27 +80,27 @@ class MemorySessions:
         self._sweep_later()
         return session.id
 
-    async def get(self, name: str) -> MemorySession:
-        return self._get(name)
+    async def get(self, session_id: str) -> MemorySession:
+        return self._get(session_id)
 
     @asynccontextmanager
-    async def read(self, name: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
+    async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
         """Yield a session, which does not expire while a prediction waits for it."""
-        yield self._get(name)
+        yield self._get(session_id)
 
-    async def delete(self, name: str) -> None:
-        self._end(self._get(name))
+    async def delete(self, session_id: str) -> None:
+        self._end(self._get(session_id))
 
-    def _get(self, name: str) -> MemorySession:
+    def _get(self, session_id: str) -> MemorySession:
         now = now_ms()
-        session = self._sessions.get(name)
+        session = self._sessions.get(session_id)
         if session is not None and self._expired(session, now):
             self._end(session)
             session = None
         if session is None:
-            raise gone() if name in self._ended else unknown(name)
+            raise gone() if session_id in self._ended else unknown(session_id)
         session.used_ms = now
-        self._sessions.move_to_end(name)
+        self._sessions.move_to_end(session_id)
         return session
 
     def _expired(self, session: MemorySession, now: float) -> bool:

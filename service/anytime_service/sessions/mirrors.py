@@ -43,8 +43,8 @@ class Mirror:
     `behind` is whether messages may have been lost.
     """
 
-    def __init__(self, name: str, mirrors: Mirrors, account: MemoryBudget) -> None:
-        self.name = name
+    def __init__(self, session_id: str, mirrors: Mirrors, account: MemoryBudget) -> None:
+        self.session_id = session_id
         self.session: Session | None = None
         self.readers = 0
         self.behind = not mirrors.subscribed
@@ -75,9 +75,11 @@ class Mirror:
             raise gone()
         try:
             if self.session is None:
-                prediction = prediction_of(self.name, snapshot, model, self._mirrors.bounds().rows)
+                prediction = prediction_of(self.session_id, snapshot, model, self._mirrors.bounds().rows)
                 self._account.check(prediction.nbytes)
-                self.session = Session(self.name, prediction, on_leave=partial(self._mirrors.drop_idle, self.name))
+                self.session = Session(
+                    self.session_id, prediction, on_leave=partial(self._mirrors.drop_idle, self.session_id)
+                )
                 self._revision = snapshot.revision
                 self.mark(behind=self.behind)
             elif snapshot.revision > self._revision:
@@ -87,7 +89,7 @@ class Mirror:
                 self._put(self.session, contents, snapshot.revision, again)
             for revision in [each for each in self._pending if snapshot.revision < each <= newest]:
                 del self._pending[revision]
-                _log.warning("dropped a false message about session %r: revision %d", self.name[:64], revision)
+                _log.warning("dropped a false message about session %r: revision %d", self.session_id[:64], revision)
             self._apply_pending(self.session)
             return self.session
         finally:
@@ -100,7 +102,7 @@ class Mirror:
             if len(self._pending) >= MAX_PENDING or not self._account.fits(size):
                 self._pending.clear()
                 self._count_bytes()
-                self._mirrors.reread(self.name)
+                self._mirrors.reread(self.session_id)
                 return
         self._pending[message.revision] = message
         try:
@@ -136,11 +138,11 @@ class Mirror:
             self.mark(behind=False)  # the revisions are consecutive, so no message was lost
             self._put(session, message.groups, message.revision)
         if self._pending:
-            self._mirrors.reread(self.name)
+            self._mirrors.reread(self.session_id)
 
     def _put(self, session: Session, contents: Mapping[str, bytes], revision: int, again: Iterable[str] = ()) -> None:
         """Add groups, whose values are packed, to the session; `again` names those that were sent more than once."""
-        arrays = unpack_values(self.name, session.prediction, contents, self._mirrors.bounds().rows)
+        arrays = unpack_values(self.session_id, session.prediction, contents, self._mirrors.bounds().rows)
         self._count_bytes()
         self._account.check(session.prediction.more_bytes(arrays))
         session.prediction.replaced.update(dict.fromkeys(again))
@@ -172,21 +174,21 @@ class Mirrors:
         self._all: dict[str, Mirror] = {}
         self.subscribed = False
 
-    def find(self, name: str) -> Mirror | None:
-        return self._all.get(name)
+    def find(self, session_id: str) -> Mirror | None:
+        return self._all.get(session_id)
 
     @contextmanager
-    def followed(self, name: str, account: MemoryBudget) -> Iterator[Mirror]:
+    def followed(self, session_id: str, account: MemoryBudget) -> Iterator[Mirror]:
         """Yield the mirror of a session, which exists during the block and for as long as a prediction waits."""
-        mirror = self._all.get(name)
+        mirror = self._all.get(session_id)
         if mirror is None:
-            mirror = self._all[name] = Mirror(name, self, account)
+            mirror = self._all[session_id] = Mirror(session_id, self, account)
         mirror.readers += 1
         try:
             yield mirror
         finally:
             mirror.readers -= 1
-            self.drop_idle(name)
+            self.drop_idle(session_id)
 
     def receive(self, content: bytes) -> None:
         """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
@@ -211,12 +213,12 @@ class Mirrors:
         self.subscribed = subscribed
         for mirror in tuple(self._all.values()):
             if subscribed:
-                self.reread(mirror.name)
+                self.reread(mirror.session_id)
             else:
                 mirror.mark(behind=True)
 
-    def drop_idle(self, name: str) -> None:
-        mirror = self._all.get(name)
+    def drop_idle(self, session_id: str) -> None:
+        mirror = self._all.get(session_id)
         if mirror is not None and mirror.idle:
-            del self._all[name]
+            del self._all[session_id]
             mirror.release()

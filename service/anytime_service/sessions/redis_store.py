@@ -179,61 +179,61 @@ class RedisSessions:
         await self._connection.close()
 
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
-        name = secrets.token_urlsafe(16)
+        session_id = secrets.token_urlsafe(16)
         owner, share = account.owner, account.share(self.limit)
         arguments = (self.limit, redis_format.FORMAT, model.name, model.version, rows or 0, owner, share)
         status, count, *owned = await self._connection.call(
-            redis_format.CREATE, redis_format.keys_of(name), (name, self._ttl_ms, *arguments)
+            redis_format.CREATE, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments)
         )
         self._count = int(count)
         if status == b"share":
             raise account.share_error(int(owned[0]), self.limit, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions, the limit; delete unused sessions")
-        self.remember(name, SessionInfo(model.name, model.version, rows))
-        return name
+        self.remember(session_id, SessionInfo(model.name, model.version, rows))
+        return session_id
 
-    async def get(self, name: str) -> OpenSession:
+    async def get(self, session_id: str) -> OpenSession:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
-        info = self._known.get(name)
+        info = self._known.get(session_id)
         if info is None:
             with self.reporting():
-                _, *fields = await self.run(redis_format.DESCRIBE, name, self.bounds.size)
-                info = self.remember(name, redis_format.read_info(name, fields, self.bounds.rows))
-        return RedisSession(self, name, self._models.find(info.name, info.version), info.rows)
+                _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
+                info = self.remember(session_id, redis_format.read_info(session_id, fields, self.bounds.rows))
+        return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
-    async def read(self, name: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
+    async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             with self.reporting():
-                snapshot, model = await self._snapshot(name, 0.0)
-                prediction = redis_format.prediction_of(name, snapshot, model, self.bounds.rows)
-            yield Session(name, prediction)
+                snapshot, model = await self._snapshot(session_id, 0.0)
+                prediction = redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows)
+            yield Session(session_id, prediction)
             return
-        with self._mirrors.followed(name, account) as mirror:
+        with self._mirrors.followed(session_id, account) as mirror:
             with self.reporting():
-                snapshot, model = await self._snapshot(name, remaining_ms)
+                snapshot, model = await self._snapshot(session_id, remaining_ms)
                 session = mirror.apply(snapshot, model)
             yield session
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, session_id: str) -> None:
         with self.reporting():
-            await self.run(redis_format.DELETE, name)
-        self._known.forget(name)
+            await self.run(redis_format.DELETE, session_id)
+        self._known.forget(session_id)
 
-    async def run(self, script: str, name: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
+    async def run(self, script: str, session_id: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
         """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
-        if _ID.fullmatch(name) is None:
-            raise unknown(name)
+        if _ID.fullmatch(session_id) is None:
+            raise unknown(session_id)
         reply: Sequence[Any] = await self._connection.call(
-            script, redis_format.keys_of(name), (name, self._ttl_ms, *arguments), limit_ms
+            script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
-            self._known.forget(name)
-            raise gone() if reply[0] == b"gone" else unknown(name)
+            self._known.forget(session_id)
+            raise gone() if reply[0] == b"gone" else unknown(session_id)
         if reply[0] == b"damaged":
-            raise damaged(name, "its fields are not those of a session")
+            raise damaged(session_id, "its fields are not those of a session")
         return reply
 
     @contextmanager
@@ -245,21 +245,21 @@ class RedisSessions:
             self._report(error)
             raise
 
-    def remember(self, name: str, info: SessionInfo) -> SessionInfo:
-        self._known.add(name, info, 0.0)
+    def remember(self, session_id: str, info: SessionInfo) -> SessionInfo:
+        self._known.add(session_id, info, 0.0)
         return info
 
-    async def _snapshot(self, name: str, wait_ms: float) -> tuple[Snapshot, Model]:
+    async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
         limit_ms = max(wait_ms, MIN_MS) if wait_ms else None
         bounds = self.bounds
         wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
-        status, *content = await self.run(redis_format.READ, name, *wait, limit_ms=limit_ms)
+        status, *content = await self.run(redis_format.READ, session_id, *wait, limit_ms=limit_ms)
         if status == b"large":
-            await self.get(name)  # raises MissingVersionError if its model is larger and not loaded here
-            raise damaged(name, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
-        snapshot = redis_format.read_snapshot(name, content[0], bounds)
-        self.remember(name, snapshot.info)
+            await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
+            raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
+        snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
+        self.remember(session_id, snapshot.info)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
@@ -267,8 +267,8 @@ class RedisSessions:
         keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
         self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
 
-    def _reread(self, name: str) -> None:
-        self._unread[name] = None
+    def _reread(self, session_id: str) -> None:
+        self._unread[session_id] = None
         self._has_unread.set()
 
     async def _read_continuously(self) -> None:
@@ -281,19 +281,19 @@ class RedisSessions:
             while not self._unread:
                 self._has_unread.clear()
                 await self._has_unread.wait()
-            name, _ = self._unread.popitem()
-            await self._catch_up(name)
+            session_id, _ = self._unread.popitem()
+            await self._catch_up(session_id)
 
-    async def _catch_up(self, name: str) -> None:
+    async def _catch_up(self, session_id: str) -> None:
         """Read a session again for the predictions that wait for it."""
-        mirror = self._mirrors.find(name)
+        mirror = self._mirrors.find(session_id)
         if mirror is None:
             return
         waiting = () if mirror.session is None else mirror.session.waiting
-        due_ms = max((live.opened.deadline_at for live in waiting), default=0.0)
+        due_ms = max((active.machine.deadline_at for active in waiting), default=0.0)
         newest = mirror.newest
         try:
-            snapshot, model = await self._snapshot(name, max(due_ms - now_ms(), MIN_MS))
+            snapshot, model = await self._snapshot(session_id, max(due_ms - now_ms(), MIN_MS))
             mirror.mark(behind=False)
             mirror.apply(snapshot, model, newest)
         except (GoneSessionError, UnknownSessionError) as error:

@@ -64,14 +64,14 @@ class SessionStore(Protocol):
         Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
         """
 
-    async def get(self, name: str) -> OpenSession:
+    async def get(self, session_id: str) -> OpenSession:
         """Return a session, which counts as a use of it.
 
         Raise GoneSessionError if it was deleted or has expired, UnknownSessionError if it never existed or ended long
         ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
-    def read(self, name: str, due_ms: float | None, account: Account) -> AbstractAsyncContextManager[Session]:
+    def read(self, session_id: str, due_ms: float | None, account: Account) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
         With `due_ms`, a prediction may wait for more groups until then, by this process's clock. After the block the
@@ -79,7 +79,7 @@ class SessionStore(Protocol):
         for `account`, exceed the memory budget. The session is needed at `due_ms` at the latest.
         """
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, session_id: str) -> None:
         """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
 
 
@@ -101,42 +101,42 @@ class Session:
     def model(self) -> Model:
         return self.prediction.model
 
-    def join(self, live: ActivePrediction) -> None:
+    def join(self, active: ActivePrediction) -> None:
         """Add an open prediction, which receives all further groups until it ends."""
 
         def leave() -> None:
-            self.waiting.discard(live)
+            self.waiting.discard(active)
             self.on_leave()
 
-        self.waiting.add(live)
-        live.on_end = leave
+        self.waiting.add(active)
+        active.on_end = leave
 
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
         self.prediction.add_all(arrays)
         names = tuple(arrays)
-        self._tell(lambda live: live.took(names))
+        self._tell(lambda active: active.took(names))
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
-        self._tell(lambda live: live.ended())
+        self._tell(lambda active: active.ended())
 
     def fail(self, error: Exception) -> None:
-        self._tell(lambda live: live.fail(error))
+        self._tell(lambda active: active.fail(error))
 
     def _tell(self, event: Callable[[ActivePrediction], None]) -> None:
         """Pass an event to all waiting predictions in order, as many in a turn of the loop as fit in its time."""
         idle = not self._events
-        self._events.extend((live, event) for live in self.waiting)
+        self._events.extend((active, event) for active in self.waiting)
         if idle:
             self._pass_on()
 
     def _pass_on(self) -> None:
         until = now_ms() + SLICE_MS
         while self._events and now_ms() < until:
-            live, event = self._events[0]
-            if live in self.waiting:
-                event(live)
+            active, event = self._events[0]
+            if active in self.waiting:
+                event(active)
             self._events.popleft()
         if self._events:
             asyncio.get_running_loop().call_soon(self._pass_on)
@@ -151,5 +151,5 @@ def gone() -> GoneSessionError:
     return GoneSessionError("the session was deleted or has expired; begin a new one by POST /sessions")
 
 
-def unknown(name: str) -> UnknownSessionError:
-    return UnknownSessionError(f"there is no session {name[:64]!r}; begin one by POST /sessions")
+def unknown(session_id: str) -> UnknownSessionError:
+    return UnknownSessionError(f"there is no session {session_id[:64]!r}; begin one by POST /sessions")

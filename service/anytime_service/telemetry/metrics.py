@@ -250,17 +250,17 @@ class Metrics:
 class ModelMetrics:
     """Metrics of one model."""
 
-    def __init__(self, signals: Metrics, name: str) -> None:
+    def __init__(self, metrics: Metrics, name: str) -> None:
         self._name = name
-        self._margin = signals.margin.labels(name)
+        self._margin = metrics.margin.labels(name)
         # Exposed from the start with value 0, so that the first event is an increase too.
-        self._predictions = {reason: signals.predictions.labels(name, reason) for reason in get_args(Reason)}
-        self._lateness = signals.lateness.labels(name)
-        self._prefix = signals.prefix.labels(name)
-        self._groups_late = signals.groups_late.labels(name)
-        self._group_seconds = signals.group_seconds
+        self._predictions = {reason: metrics.predictions.labels(name, reason) for reason in get_args(Reason)}
+        self._lateness = metrics.lateness.labels(name)
+        self._prefix = metrics.prefix.labels(name)
+        self._groups_late = metrics.groups_late.labels(name)
+        self._group_seconds = metrics.group_seconds
         self._known: set[str] = set()
-        self._count_clamped = partial(signals.clamped.labels, name)
+        self._count_clamped = partial(metrics.clamped.labels, name)
         self._clamped: dict[str, Counter] = {}
         self._groups: dict[str | tuple[str, int], Tally] = {}
         """Durations of calls by group, and number of binary digits of their rows unless that is one."""

@@ -28,10 +28,10 @@ _log = logging.getLogger("anytime_service")
 class GroupTimings:
     """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
 
-    __slots__ = ("last_ms", "rows", "signals")
+    __slots__ = ("last_ms", "metrics", "rows")
 
-    def __init__(self, signals: ModelMetrics, begun_ms: float, rows: int | None = None) -> None:
-        self.signals = signals
+    def __init__(self, metrics: ModelMetrics, begun_ms: float, rows: int | None = None) -> None:
+        self.metrics = metrics
         self.last_ms = begun_ms
         self.rows = rows
         """Number of rows of the prediction; None while it is unknown."""
@@ -47,13 +47,13 @@ class GroupTimings:
         self.last_ms = now_ms
         if not again:
             # NaN counts as the longest.
-            self.signals.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS, self.rows or 1)
+            self.metrics.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS, self.rows or 1)
 
     def received_late(
         self, group: str, now_ms: float, took_ms: float | None = None, rows: Callable[[], int] = lambda: 1
     ) -> None:
         """Record a group that arrived after the answer; `rows` counts the rows of its values, if still unknown."""
-        self.signals.dropped(1)
+        self.metrics.dropped(1)
         if self.rows is None:
             self.rows = rows()
         self.received(group, now_ms, took_ms)
@@ -69,52 +69,52 @@ class SessionTimings:
         self._limit = limit
         self._timings: OrderedDict[str, GroupTimings] = OrderedDict()
 
-    def begin(self, name: str, signals: ModelMetrics, now_ms: float) -> None:
+    def begin(self, session_id: str, metrics: ModelMetrics, now_ms: float) -> None:
         """Record that a session began, or that this process received its first request for it."""
-        self._timings[name] = GroupTimings(signals, now_ms)
+        self._timings[session_id] = GroupTimings(metrics, now_ms)
         if len(self._timings) > self._limit:
             self._timings.popitem(last=False)
 
     def received(
-        self, name: str, signals: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
+        self, session_id: str, metrics: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
     ) -> None:
         """Record groups that a session accepted, each of some rows; `again` if they arrived before."""
-        timings = self._timings.get(name)
+        timings = self._timings.get(session_id)
         if timings is None:
-            self.begin(name, signals, now_ms)
+            self.begin(session_id, metrics, now_ms)
             return
-        self._timings.move_to_end(name)
+        self._timings.move_to_end(session_id)
         if len(groups) == 1:
             timings.rows = rows
             timings.received(next(iter(groups)), now_ms, again=again)
         else:
             timings.last_ms = now_ms  # the times of the single groups are unknown
 
-    def end(self, name: str) -> None:
-        self._timings.pop(name, None)
+    def end(self, session_id: str) -> None:
+        self._timings.pop(session_id, None)
 
 
 class PredictionRecord:
     """Record of one prediction, which the current request began; `traceparent` is the caller's span, if it sent one."""
 
-    __slots__ = ("_context", "_make_span", "_signals", "timings")
+    __slots__ = ("_context", "_make_span", "_metrics", "timings")
 
     def __init__(
         self,
-        signals: ModelMetrics,
+        metrics: ModelMetrics,
         tracing: Tracing | None,
         begun_ms: float,
         traceparent: str | None,
         rows: int | None = None,
     ) -> None:
-        self.timings = GroupTimings(signals, begun_ms, rows)
-        self._signals = signals
+        self.timings = GroupTimings(metrics, begun_ms, rows)
+        self._metrics = metrics
         self._context = CURRENT.get()
         self._make_span = None if tracing is None else partial(tracing.answered, tracing.origin(traceparent))
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Record an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
-        self._signals.answered(answer, late_ms)
+        self._metrics.answered(answer, late_ms)
         if self._make_span is not None:
             try:
                 self._make_span(answer, late_ms)

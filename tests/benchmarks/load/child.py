@@ -110,7 +110,7 @@ def main() -> None:
     else:
         app = instrumented(create_app(load_registry((args.model,)), settings))
         if args.name == "admitting":
-            admission = app.state.handler.admission
+            admission = app.state.service.admission
             decide = admission.admits
             partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)
         running = build_server(app, settings)

@@ -64,9 +64,9 @@ class _Instruments:
         elif now - self.gc_started > GC_MS:
             self.stats.gc_ms.append(now - self.gc_started)
 
-    def answered(self, original: Any, signals: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
+    def answered(self, original: Any, metrics: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
         """Record an answer, and pass it on to the service's own metrics."""
-        original(signals, answer, late_ms)
+        original(metrics, answer, late_ms)
         if late_ms is not None:
             self.stats.late_ms.append(late_ms)
 
@@ -107,8 +107,8 @@ def instrumented(app: AnytimeAPI) -> AnytimeAPI:
     original = ModelMetrics.answered
     gc.callbacks.append(instruments.collected)
 
-    def answered(signals: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
-        instruments.answered(original, signals, answer, late_ms)
+    def answered(metrics: ModelMetrics, answer: Answer, late_ms: float | None) -> None:
+        instruments.answered(original, metrics, answer, late_ms)
 
     partial(setattr, ModelMetrics, "answered")(answered)
     app.router.routes += [WebSocketRoute("/timer", instruments.timer), Route("/measured", instruments.report)]

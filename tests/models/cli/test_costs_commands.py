@@ -200,12 +200,12 @@ def test_costs_are_the_means_of_what_the_service_measured_and_few_values_change_
     assert dict(zip(learned.names, learned.costs.tolist(), strict=True)) == costs
     found = drift(load("m.safetensors"), learned)
     sequence = values["sequence"]
-    assert sequence["staying"] == [list(adds) for adds in found.staying.steps]
-    assert sequence["moving"] == [list(adds) for adds in found.moving.steps]
+    assert sequence["staying"] == [list(adds) for adds in found.current.steps]
+    assert sequence["moving"] == [list(adds) for adds in found.relearned.steps]
     assert sequence["timeliness"]["lost"] == found.lost
     assert CostDistributions.load("d.json").groups["b"].count == 40
     assert main(["resequence", "m.safetensors", "--costs", "learned.yaml", "--out", "new.safetensors"]) == 0
-    assert [step.adds for step in load("new.safetensors").manifest.steps] == list(found.moving.steps)
+    assert [step.adds for step in load("new.safetensors").manifest.steps] == list(found.relearned.steps)
 
 
 def test_a_quantile_is_told_with_its_bucket_and_least_can_be_lowered(desk: Path, capsys: Capture) -> None:

@@ -50,7 +50,7 @@ def test_the_same_costs_lose_nothing() -> None:
     assert not found.changes
     assert not found.estimated
     assert found.lost == 0
-    assert found.staying.at(2.0) == found.moving.at(2.0)
+    assert found.current.at(2.0) == found.relearned.at(2.0)
 
 
 def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> None:
@@ -60,7 +60,7 @@ def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> N
     found = drift(chosen, groups())
     assert not found.changes
     assert found.lost == 0
-    assert found.staying.at(100.0) == found.moving.at(100.0) == chosen.expected(chosen.steps).r2
+    assert found.current.at(100.0) == found.relearned.at(100.0) == chosen.expected(chosen.steps).r2
 
 
 def test_equal_sets_lose_nothing_whatever_the_penalties_and_the_order() -> None:
@@ -71,16 +71,16 @@ def test_equal_sets_lose_nothing_whatever_the_penalties_and_the_order() -> None:
     found = drift(chosen, groups(**costs))
     assert found.changes
     compared = 0
-    for prefix, own in enumerate(found.staying.costs):
-        names = {name for adds in found.staying.steps[:prefix] for name in adds}
-        for other, cost in enumerate(found.moving.costs):
-            if names == {name for adds in found.moving.steps[:other] for name in adds}:
+    for prefix, own in enumerate(found.current.costs):
+        names = {name for adds in found.current.steps[:prefix] for name in adds}
+        for other, cost in enumerate(found.relearned.costs):
+            if names == {name for adds in found.relearned.steps[:other] for name in adds}:
                 compared += 1
                 assert cost == pytest.approx(own)
-                assert found.moving.r2 is not None
-                assert found.staying.r2 is not None
-                assert found.moving.r2[other] == found.staying.r2[prefix]
-                assert found.moving.explained[other] == found.staying.explained[prefix]
+                assert found.relearned.r2 is not None
+                assert found.current.r2 is not None
+                assert found.relearned.r2[other] == found.current.r2[prefix]
+                assert found.relearned.explained[other] == found.current.explained[prefix]
     assert compared >= 2, "at least the base rate and all groups"
 
 
@@ -89,21 +89,21 @@ def test_other_costs_are_compared_with_what_resequencing_gives_both_at_the_new_c
     found = drift(trained, new)
     relearned = resequence(trained, new)
     assert found.changes
-    assert list(found.staying.steps) == [step.adds for step in trained.manifest.steps]
-    assert list(found.moving.steps) == [step.adds for step in relearned.manifest.steps]
-    np.testing.assert_allclose(found.moving.costs, relearned.costs)
-    spent = [sum(new.costs[new.position(name)] for name in adds) for adds in found.staying.steps]
-    np.testing.assert_allclose(found.staying.costs, np.cumsum([0.0, *spent]))
-    for order, of in ((found.staying, trained), (found.moving, relearned)):
+    assert list(found.current.steps) == [step.adds for step in trained.manifest.steps]
+    assert list(found.relearned.steps) == [step.adds for step in relearned.manifest.steps]
+    np.testing.assert_allclose(found.relearned.costs, relearned.costs)
+    spent = [sum(new.costs[new.position(name)] for name in adds) for adds in found.current.steps]
+    np.testing.assert_allclose(found.current.costs, np.cumsum([0.0, *spent]))
+    for order, of in ((found.current, trained), (found.relearned, relearned)):
         assert order.r2 is not None
         assert order.r2[1:].tolist() == [step.r2 for step in of.manifest.steps]
         assert order.explained[1:].tolist() == [2 * step.explained_variance for step in of.manifest.steps]
-    for order, share in zip((found.staying, found.moving), found.timeliness, strict=True):
+    for order, share in zip((found.current, found.relearned), found.timeliness, strict=True):
         assert share == timeliness(order.costs, order.explained, found.stop, 1.0, "step")
     assert found.lost == pytest.approx(found.timeliness[1] - found.timeliness[0])
     assert found.lost > 0.1
-    assert found.staying.at(1.0) == 0
-    assert found.moving.at(0.5) == relearned.expected(1).r2
+    assert found.current.at(1.0) == 0
+    assert found.relearned.at(0.5) == relearned.expected(1).r2
 
 
 def literal_order(trained: Model, new: FeatureGroups) -> list[tuple[str, ...]]:
@@ -128,9 +128,9 @@ def test_without_moments_it_is_estimated_from_what_the_steps_gained() -> None:
         new = groups(**costs)
         found = drift(trained, new)
         assert found.estimated
-        assert list(found.moving.steps) == literal_order(trained, new)
-        assert found.moving.at(100.0) == pytest.approx(found.staying.at(100.0))
-        assert found.moving.costs[-1] == pytest.approx(new.costs.sum())
+        assert list(found.relearned.steps) == literal_order(trained, new)
+        assert found.relearned.at(100.0) == pytest.approx(found.current.at(100.0))
+        assert found.relearned.costs[-1] == pytest.approx(new.costs.sum())
     assert not drift(trained, groups()).lost
 
 
@@ -142,7 +142,7 @@ def test_groups_that_the_user_placed_first_are_no_drift(moments: bool) -> None:
     assert [step.adds for step in led.manifest.steps] != [step.adds for step in free.manifest.steps]
     found = drift(led if moments else replace(led, moments=None), groups())
     assert found.estimated is not moments
-    assert found.moving.steps[0] == led.manifest.steps[0].adds
+    assert found.relearned.steps[0] == led.manifest.steps[0].adds
     if moments:
         assert not found.changes
 
@@ -192,5 +192,5 @@ def test_steps_that_come_to_require_each_other_are_estimated_as_they_stand() -> 
     assert [step.adds for step in trained.manifest.steps] == steps
     found = drift(replace(trained, moments=None), rooms((1, 0.1, 9, 0.1, 1), tied=True))
     assert found.estimated
-    assert list(found.moving.steps) == [("age",), ("weight",), ("visit", "scan"), ("lab", "blood")]
-    assert found.moving.at(100.0) == pytest.approx(found.staying.at(100.0))
+    assert list(found.relearned.steps) == [("age",), ("weight",), ("visit", "scan"), ("lab", "blood")]
+    assert found.relearned.at(100.0) == pytest.approx(found.current.at(100.0))

@@ -110,7 +110,7 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
     np.testing.assert_allclose(single.hessian, H, atol=1e-6 * np.diagonal(H).max())
     assert (single.hessian != found.hessian).any()
     direction = np.random.default_rng(3).normal(size=(4, Q))
-    np.testing.assert_allclose(view.products(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
+    np.testing.assert_allclose(view.hessian_product(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
     mean = np.einsum("iaa->i", h) / Q
     np.testing.assert_allclose(view.weighted_gram(etas), Z.T @ ((w * mean)[:, np.newaxis] * Z), atol=1e-13)
     along = view.predictors(direction)

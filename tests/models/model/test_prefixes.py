@@ -14,7 +14,7 @@ from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.model.prefixes import BATCH, PrefixModels, prefix_models, staircase
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredSequence, sequence
+from anytime.selection import FactoredOrder, sequence
 from anytime.types import Float
 from models import literal
 from models.properties import quick
@@ -28,7 +28,7 @@ class Learned:
     Y: Float = field(repr=False)
     weights: Float | None = field(repr=False)
     alpha: float
-    order: FactoredSequence = field(repr=False)
+    order: FactoredOrder = field(repr=False)
     models: PrefixModels = field(repr=False)
 
     def columns(self, prefix: int) -> list[int]:

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Sequence as LearnedSequence
-from anytime.selection import sequence
+from anytime.selection import GroupOrder, sequence
 from anytime.types import Float
 from models import literal
 from models.judge import Judge, check_every_step
@@ -51,7 +50,7 @@ class Case:
     def rows(self) -> Rows:
         return Rows(*literal.standardise(self.X, self.Y, self.weights), self.alpha, self.weights)
 
-    def learned(self, method: Method, *, cost_blind: bool = False, doubling: bool = False) -> LearnedSequence:
+    def learned(self, method: Method, *, cost_blind: bool = False, doubling: bool = False) -> GroupOrder:
         gram = Gram.of(moments_of(self.X, self.Y, self.weights))
         return sequence(gram, self.groups, method=method, alpha=self.alpha, cost_blind=cost_blind, doubling=doubling)
 
@@ -119,7 +118,7 @@ def orthogonal(signal: Sequence[float], groups: FeatureGroups, alpha: float = 1e
     return Case(X, (X @ np.array(signal))[:, np.newaxis], None, groups, alpha)
 
 
-def order_of(learned: LearnedSequence) -> list[tuple[int, ...]]:
+def order_of(learned: GroupOrder) -> list[tuple[int, ...]]:
     return [step.adds for step in learned.steps]
 
 

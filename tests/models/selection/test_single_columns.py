@@ -11,7 +11,7 @@ from anytime._linalg import Factor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredSequence, Sequence, sequence
+from anytime.selection import FactoredOrder, GroupOrder, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.greedy import Candidates, greedy
 from anytime.selection.single_columns import are_single_columns, single_columns
@@ -20,7 +20,7 @@ from anytime.types import Float
 from models.properties import quick
 
 
-def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredSequence:
+def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredOrder:
     """By the sweep over groups of any size."""
     criterion = CRITERIA["fr"](gram)
     sweep = Sweep(gram, groups.slices, alpha, blocks=True)
@@ -35,7 +35,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
 
     found = greedy(Search(), groups)
     _, factor, z = sweep.factor()
-    return FactoredSequence.with_factor(found, factor, z)
+    return FactoredOrder.with_factor(found, factor, z)
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:
@@ -79,7 +79,7 @@ def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     gram, groups = problem(np.random.default_rng(0), 9, 1, "plain")
     taken: list[float] = []
 
-    def spied(*_: object, **__: object) -> tuple[Sequence, Factor, Float]:
+    def spied(*_: object, **__: object) -> tuple[GroupOrder, Factor, Float]:
         taken.append(1.0)
         return single_columns(gram, groups, 0.1, cost_blind=False)
 

@@ -22,15 +22,7 @@ from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import (
-    FactoredSequence,
-    least_squares,
-    sequence,
-    sequencer,
-    shrunken_curve,
-    sparse,
-    sparse_entries,
-)
+from anytime.selection import FactoredOrder, least_squares, sequence, sequencer, shrunken_curve, sparse, sparse_entries
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
@@ -300,5 +292,5 @@ def test_on_real_tables_refitted_is_never_worse_than_shrunken(shared_data: Path)
     compared = compare(Gram.of(moments), groups, 1e-5)
     assert compared.train["Sparse (shrunken)"].timeliness < compared.train["Sparse"].timeliness
     assert compared.train["Sparse"].timeliness < compared.train["CS-G-FR"].timeliness
-    found: FactoredSequence = sequence(Gram.of(moments), groups, "sparse", 1e-5)
+    found: FactoredOrder = sequence(Gram.of(moments), groups, "sparse", 1e-5)
     assert found.costs[-1] == pytest.approx(groups.costs.sum())

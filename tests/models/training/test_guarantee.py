@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Sequence as Learned
-from anytime.selection import sequence
+from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import (
     bound,
     buys_no_group,
@@ -37,7 +36,7 @@ ROUNDING = 1e-9
 class Problem(SmallTable):
     """A table of which the theory promises something."""
 
-    def learned(self, method: Method, *, doubling: bool = False) -> Learned:
+    def learned(self, method: Method, *, doubling: bool = False) -> GroupOrder:
         return sequence(self.gram, self.groups, method, self.alpha, doubling=doubling)
 
     def sets(self) -> dict[frozenset[int], float]:
@@ -169,12 +168,12 @@ def test_constants_promise_no_less() -> None:
 # Theorem 4.3.
 
 
-def within(learned: Learned, budget: float) -> float:
+def within(learned: GroupOrder, budget: float) -> float:
     """F of the longest prefix within a budget."""
     return float(learned.explained_variance[np.flatnonzero(learned.costs <= budget * (1 + ROUNDING))[-1]])
 
 
-def telling_budgets(problem: Problem, learned: Learned) -> list[float]:
+def telling_budgets(problem: Problem, learned: GroupOrder) -> list[float]:
     """Budgets at which a bound can fail first: where a set of a quarter becomes possible, and before each step."""
     sets = {4 * problem.cost(members) for members in problem.sets()}
     before = {float(cost) * (1 - 1e-6) for cost in learned.costs}

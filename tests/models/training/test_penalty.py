@@ -17,7 +17,7 @@ from anytime.folds import FoldStream
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import Block, accumulate, fold_moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import Sequence, sequence
+from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
 from anytime.training.model_selection import EVERY, Errors, choose, nested_errors, prefix_errors, split
 from anytime.training.options import GRID, Options
@@ -44,7 +44,7 @@ class Problem:
     def parts(self, chunk: int | None = None, jobs: int = 1) -> list[Moments]:
         return fold_moments_of(self.X, self.Y, self.weights, self.folds, self.count, chunk_rows=chunk, n_jobs=jobs)
 
-    def order(self, alpha: float, gram: Gram | None = None) -> Sequence:
+    def order(self, alpha: float, gram: Gram | None = None) -> GroupOrder:
         return sequence(gram or Gram.of(Moments.merged(self.parts())), self.groups, "fr", alpha)
 
     def fitted(self, **options: Any) -> Fit:
@@ -61,7 +61,7 @@ class Problem:
         fitted = ((self.X[out] - mean) / scale)[:, columns] @ rows.coefficients(columns.tolist()) * y_scale + y_mean
         return float(np.average((self.Y[out] - fitted) ** 2, axis=0, weights=self.w[out]).mean())
 
-    def errors(self, order: Sequence, alpha: float) -> Errors:
+    def errors(self, order: GroupOrder, alpha: float) -> Errors:
         """Errors (folds, steps + 1) of the prefixes of an order, row by row."""
         prefixes = [order.columns[:end] for end in order.ends]
         rows = [[self.rowwise(fold, columns, alpha) for columns in prefixes] for fold in range(self.count)]
@@ -90,7 +90,7 @@ def problems(draw: st.DrawFn, groups: FeatureGroups = GROUPS) -> Problem:
     return Problem(X, Y, weights, FoldStream(count, rng).take(n), count, groups)
 
 
-def area(order: Sequence, errors: Float) -> Float:
+def area(order: GroupOrder, errors: Float) -> Float:
     """Mean error over the cost axis; while a step is paid for, the prefix before it counts."""
     widths = np.diff(order.costs)
     mean: Float = errors[..., :-1] @ widths / widths.sum()
@@ -155,7 +155,7 @@ def test_the_bracket_is_within_a_fiftieth_of_a_standard_error_of_the_whole_grid(
     folds = split(problem.parts())
     asked: list[float] = []
 
-    def order(alpha: float) -> Sequence:
+    def order(alpha: float) -> GroupOrder:
         asked.append(alpha)
         return problem.order(alpha)
 
@@ -273,7 +273,7 @@ def test_choosing_without_folds_is_refused() -> None:
 # Nested.
 
 
-def explicitly_nested(problem: Problem, alpha: float, outer: Sequence, alphas: Float) -> Float:
+def explicitly_nested(problem: Problem, alpha: float, outer: GroupOrder, alphas: Float) -> Float:
     """Each fold learns its own order on the other rows; a prefix is scored by the fold's longest one at its cost."""
     total = np.zeros(len(alphas))
     for fold in range(problem.count):
@@ -396,11 +396,11 @@ def test_expensive_orders_are_learned_from_the_middle_of_the_grid_towards_the_be
     between = 20.0 * np.sqrt(3.0) * np.array([[-1.0], [0.0], [1.0]])  # the standard error is 20
     learned: list[float] = []
 
-    def order(alpha: float) -> Sequence:
+    def order(alpha: float) -> GroupOrder:
         learned.append(alpha)
         return sequence
 
-    def errors(known: Sequence, alphas: Iterable[float]) -> Errors:
+    def errors(known: GroupOrder, alphas: Iterable[float]) -> Errors:
         by_alpha = between + np.square(np.array(list(alphas)) - least)
         return Errors(np.repeat(by_alpha[:, :, np.newaxis], len(known.steps) + 1, axis=2), np.ones(3))
 

@@ -46,9 +46,9 @@ def app() -> AnytimeAPI:
 
 
 @pytest.fixture
-def handler(app: AnytimeAPI) -> PredictionService:
-    handler: PredictionService = app.state.handler
-    return handler
+def core(app: AnytimeAPI) -> PredictionService:
+    core: PredictionService = app.state.service
+    return core
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +241,9 @@ def test_a_refused_group_does_not_keep_the_play_from_its_end(visit: Visit) -> No
 
 
 def test_a_play_that_is_refused_for_want_of_time_ends(
-    visit: Visit, handler: PredictionService, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, core: PredictionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler.admission, "admits", lambda _: False)
+    monkeypatch.setattr(core.admission, "admits", lambda _: False)
     visit.play.click()
     expect(visit.page.locator("#problem")).to_contain_text("more requests than it can answer in time")
     expect(visit.play).to_have_text("Play")
@@ -252,10 +252,10 @@ def test_a_play_that_is_refused_for_want_of_time_ends(
 
 
 def test_a_play_whose_base_rate_alone_is_refused_goes_on(
-    visit: Visit, handler: PredictionService, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, core: PredictionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decisions = iter([False])
-    monkeypatch.setattr(handler.admission, "admits", lambda _: next(decisions, True))
+    monkeypatch.setattr(core.admission, "admits", lambda _: next(decisions, True))
     visit.play.click()
     expect(visit.page.locator("#problem")).to_contain_text("more requests than it can answer in time")
     expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")

@@ -91,12 +91,12 @@ def test_a_service_without_anything_open_stops_at_once(tmp_path: Path) -> None:
 def test_a_draining_service_begins_nothing_more(model: Model) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), limits)
-    handler: PredictionService = app.state.handler
+    core: PredictionService = app.state.service
     with running(app, limits) as service, service.stream() as stream, logged() as records:
         session = service.post_to("/sessions").json()["id"]
         stream.say("begin", "open", deadline_ms=0)
         stream.answer("open")
-        handler.drain()
+        core.drain()
         stream.say("begin", "more")
         problem = stream.problem()
         assert (problem["status"], problem["id"]) == (503, "more")

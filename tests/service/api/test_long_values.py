@@ -65,12 +65,12 @@ def test_lists_in_messagepack_fit_if_as_many_numbers_do() -> None:
 
 def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
     async def main() -> None:
-        handler = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
+        core = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
         turns, done = 0, 0
 
         async def long() -> None:
             nonlocal done
-            await handler.turn(AT_ONCE + 1)
+            await core.turn(AT_ONCE + 1)
             done += 1
 
         waiting = [asyncio.create_task(long()) for _ in range(5)]

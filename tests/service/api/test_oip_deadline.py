@@ -113,8 +113,8 @@ def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> Non
     app = create_app(ModelRegistry.of([small_model()]), settings)
     content = json.dumps({"inputs": tensors(VALUES)}).encode()
     with running(app, settings) as service, half_sent(service, content, 10) as connection:
-        until(lambda: app.state.handler.live)
-        app.state.handler.registry = ModelRegistry.of([trained_model("brake", width=3)])
+        until(lambda: app.state.service.active)
+        app.state.service.registry = ModelRegistry.of([trained_model("brake", width=3)])
         connection.send(content[10:])
         assert_told(connection.response()[2], expected(small_model(), VALUES))
 
@@ -126,7 +126,7 @@ def test_a_request_takes_one_place_and_one_above_the_limit_is_503(settings: Sett
     with running(app, limits) as service:
         assert_told(post(service, content).json(), expected(small_model(), VALUES))
         with half_sent(service, content, 10) as connection:
-            until(lambda: app.state.handler.live)
+            until(lambda: app.state.service.active)
             refused = post(service, content)
             assert_refused(refused, 503, None, "open already")
             assert refused.headers["retry-after"] == "1"
@@ -139,5 +139,5 @@ def test_a_client_that_leaves_harms_nobody(service: Running, app: AnytimeAPI) ->
     for sent in (10, len(content) - 1):
         half_sent(service, content, sent, **{JSON_BYTES: headers[JSON_BYTES]}).__exit__()
         sleep(0.05)
-    until(lambda: not app.state.handler.live)
+    until(lambda: not app.state.service.active)
     assert infer(service, [])["parameters"]["prefix"] == 0

@@ -380,7 +380,7 @@ def test_a_restarted_run_that_is_refused_falls_back_to_the_last_update(
 
         def lose() -> None:
             wait_until(updated)
-            monkeypatch.setattr(app.state.handler.admission, "admits", lambda _: False)
+            monkeypatch.setattr(app.state.service.admission, "admits", lambda _: False)
             if not breaks:
                 raise RuntimeError("out of order")
             network.cut()
@@ -469,7 +469,7 @@ def test_a_reloaded_model_is_requested_again(model: Model) -> None:
         client.run(EXTRACTORS, VALUES, LONG_MS)
         manifest = model.manifest.model_copy(update={"version": "v2", "steps": model.manifest.steps[:1]})
         shorter = Model(manifest, model.prefixes)
-        app.state.handler.registry = ModelRegistry.of([shorter])
+        app.state.service.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=Pause("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
         wait_until(lambda: client._async._known.cached(None).description.version == "v2")  # type: ignore[union-attr]

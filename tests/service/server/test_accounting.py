@@ -128,8 +128,8 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
     limits = Settings(port=0, idle_timeout_s=1.0)
     app = create_app(ModelRegistry.of([small_model()]), limits)
-    handler: PredictionService = app.state.handler
-    monkeypatch.setattr(handler.admission, "admits", lambda _: False)
+    core: PredictionService = app.state.service
+    monkeypatch.setattr(core.admission, "admits", lambda _: False)
     query = b"?overload=prior&rows=100" if target_ == b"/predict" else b""
     body = b'{"inputs": []}'
     head = b"POST %b%b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -145,10 +145,10 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
         # once, and the connection closes.
         with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
-        held = handler.held.bytes
+        held = core.memory.bytes
         if query:
             assert held > 65_536, "unread replies count as held"
-        until(lambda: handler.held.bytes == 0, within_s=10)  # its connection has been closed
+        until(lambda: core.memory.bytes == 0, within_s=10)  # its connection has been closed
 
 
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,11 @@ class Steps:
 
     def __init__(self) -> None:
         self.keys = KeyRing(read_keys(BOTH))
-        self.handler = PredictionService(
+        self.service = PredictionService(
             ModelRegistry.of([MODEL]), Settings(max_open=6, max_held_bytes=400, max_sessions=4), keys=self.keys
         )
         self.sessions = MemorySessions(4, 60.0)
-        self.accounts = [*map(self.handler.accounts.of_key, self.keys.current), self.handler.accounts.anonymous]
+        self.accounts = [*map(self.service.accounts.of_key, self.keys.current), self.service.accounts.anonymous]
         self.lives: list[Any] = []
         self.names: list[str] = []
 
@@ -118,14 +118,14 @@ class Steps:
         with suppress(AnytimeError):  # refused: out of turn, over a limit, gone
             if kind == "open":
                 self.lives.append(
-                    self.handler.open(
+                    self.service.open(
                         PredictionOptions(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account
                     )
                 )
             elif kind == "create":
                 self.names.append(await self.sessions.create(MODEL, None, account))
             elif kind in ("group", "end", "drop", "drain", "fail") and live is not None:
-                if kind != "group" or live.opened._shared is None:  # a session receives its groups itself
+                if kind != "group" or live.machine._shared is None:  # a session receives its groups itself
                     await self.event(kind, live, which)
             elif kind == "take" and name is not None:
                 group = sorted(VALUES)[which % 3]
@@ -134,7 +134,7 @@ class Steps:
                 async with self.sessions.read(name, None, account) as session:
                     callbacks: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
                     shared = session.prediction
-                    joined = self.handler.open(
+                    joined = self.service.open(
                         PredictionOptions(deadline_ms=5_000), now_ms(), *callbacks, shared=shared, account=account
                     )
                     if not joined.answered:
@@ -148,19 +148,19 @@ class Steps:
     async def event(self, kind: str, live: Any, which: int) -> None:
         if kind == "group":
             group = sorted(VALUES)[which % 3]
-            live.group(group, checked_groups(live.opened.prediction, {group: VALUES[group]}))
+            live.group(group, checked_groups(live.machine.prediction, {group: VALUES[group]}))
         elif kind == "fail":
             live.fail(ValueError())
         else:
             getattr(live, kind)()
 
     def check(self) -> None:
-        handler = self.handler
-        assert sum(account.bytes for account in self.accounts) == handler.held.bytes
-        assert set().union(*(account.live for account in self.accounts)) == handler.live
-        assert sum(len(account.live) for account in self.accounts) == len(handler.live) <= 6
+        core = self.service
+        assert sum(account.bytes for account in self.accounts) == core.memory.bytes
+        assert set().union(*(account.active for account in self.accounts)) == core.active
+        assert sum(len(account.active) for account in self.accounts) == len(core.active) <= 6
         assert sum(account.sessions for account in self.accounts) == len(self.sessions) <= 4
-        assert 0 <= handler.held.bytes <= 400
+        assert 0 <= core.memory.bytes <= 400
 
 
 KINDS = ("open", "group", "end", "drop", "drain", "fail", "create", "take", "wait", "delete", "rotate")
@@ -181,8 +181,8 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
             with suppress(AnytimeError):
                 await these.sessions.delete(name)
         these.check()
-        assert (these.handler.held.bytes, len(these.handler.live), len(these.sessions)) == (0, 0, 0)
-        assert all((each.bytes, len(each.live), each.sessions) == (0, 0, 0) for each in these.accounts)
+        assert (these.service.memory.bytes, len(these.service.active), len(these.sessions)) == (0, 0, 0)
+        assert all((each.bytes, len(each.active), each.sessions) == (0, 0, 0) for each in these.accounts)
         await these.sessions.close()
 
     run(main())
@@ -190,17 +190,17 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
 
 @contextmanager
 def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, PredictionService]]:
-    """A service with these keys, and its handler."""
+    """A service with these keys, and its core."""
     settings = Settings(port=0, api_keys=keys, **limits)
     app = create_app(ModelRegistry.of([MODEL]), settings)
     with running(app, settings) as service:
-        yield service, app.state.handler
+        yield service, app.state.service
 
 
-def used(handler: PredictionService) -> tuple[int, int, int]:
-    """What the handler counts: bytes, open predictions, accounts."""
+def used(core: PredictionService) -> tuple[int, int, int]:
+    """What the core counts: bytes, open predictions, accounts."""
     gc.collect()
-    return handler.held.bytes, len(handler.live), len(handler.accounts._all)
+    return core.memory.bytes, len(core.active), len(core.accounts._all)
 
 
 Opener = Callable[[Running, PredictionService, str, ExitStack], Any]
@@ -216,30 +216,30 @@ def by_stream(service: Running, _: PredictionService, key: str, stack: ExitStack
 
 
 def by_request(path: str, **headers: str) -> Opener:
-    def open_request(service: Running, handler: PredictionService, key: str, stack: ExitStack) -> Any:
+    def open_request(service: Running, core: PredictionService, key: str, stack: ExitStack) -> Any:
         connection = stack.enter_context(service.connect())
         fields = {"Host": "test", **bearer(key), "Content-Length": "10000", **headers}
         lines = [f"POST {path}?deadline_ms=9000 HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-        return refusal(connection, handler, "\r\n".join([*lines, "", ""]))
+        return refusal(connection, core, "\r\n".join([*lines, "", ""]))
 
     return open_request
 
 
-def by_session(service: Running, handler: PredictionService, key: str, stack: ExitStack) -> Any:
+def by_session(service: Running, core: PredictionService, key: str, stack: ExitStack) -> Any:
     begun = httpx.post(f"{service.url}/sessions", headers=bearer(key)).json()
     if "status" in begun:
         return begun
     connection = stack.enter_context(service.connect())
     head = f"GET /sessions/{begun['id']}/predict?deadline_ms=9000 HTTP/1.1\r\nHost: test\r\n"
-    return refusal(connection, handler, f"{head}Authorization: Bearer {key}\r\n\r\n")
+    return refusal(connection, core, f"{head}Authorization: Bearer {key}\r\n\r\n")
 
 
-def refusal(connection: Connection, handler: PredictionService, head: str) -> Any:
+def refusal(connection: Connection, core: PredictionService, head: str) -> Any:
     """Send a request, and wait until its prediction is open or a problem arrives."""
-    before = len(handler.live)
+    before = len(core.active)
     connection.send(head.encode())
-    until(lambda: len(handler.live) > before or bool(select([connection.sock], [], [], 0)[0]))
-    return None if len(handler.live) > before else connection.response()[2]
+    until(lambda: len(core.active) > before or bool(select([connection.sock], [], [], 0)[0]))
+    return None if len(core.active) > before else connection.response()[2]
 
 
 BINDINGS: dict[str, Opener] = {
@@ -253,27 +253,27 @@ BINDINGS: dict[str, Opener] = {
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
     open_one = BINDINGS[binding]
-    with served(max_open=4) as (service, handler):
+    with served(max_open=4) as (service, core):
         with ExitStack() as stack:
-            assert [open_one(service, handler, ANN, stack) for _ in range(2)] == [None, None]
-            until(lambda: len(handler.live) == 2)
-            problem = open_one(service, handler, ANN, stack)
+            assert [open_one(service, core, ANN, stack) for _ in range(2)] == [None, None]
+            until(lambda: len(core.active) == 2)
+            problem = open_one(service, core, ANN, stack)
             assert (problem["status"], problem["type"]) == (503, "urn:anytime:problem:overloaded")
             assert "this API key has 2 open predictions, and its share is 2 of 4" in problem["detail"]
-            assert open_one(service, handler, BOB, stack) is None, "the other key is served"
-            until(lambda: len(handler.live) == 3)
-        until(lambda: not handler.live)
+            assert open_one(service, core, BOB, stack) is None, "the other key is served"
+            until(lambda: len(core.active) == 3)
+        until(lambda: not core.active)
         with ExitStack() as stack:
-            assert open_one(service, handler, ANN, stack) is None, "what has ended is not counted"
+            assert open_one(service, core, ANN, stack) is None, "what has ended is not counted"
         sessions = 1 if binding == "session" else 0  # of ANN and of BOB, which have not expired
-        until(lambda: used(handler) == (0, 0, 2 * sessions))
+        until(lambda: used(core) == (0, 0, 2 * sessions))
 
 
 def test_a_single_key_opens_up_to_the_full_limit() -> None:
-    with served(ANN, max_open=3) as (service, handler), ExitStack() as stack:
-        assert [by_stream(service, handler, ANN, stack) for _ in range(3)] == [None] * 3
-        assert "3 predictions are open already" in by_stream(service, handler, ANN, stack)["detail"]
-        assert len(handler.live) == 3
+    with served(ANN, max_open=3) as (service, core), ExitStack() as stack:
+        assert [by_stream(service, core, ANN, stack) for _ in range(3)] == [None] * 3
+        assert "3 predictions are open already" in by_stream(service, core, ANN, stack)["detail"]
+        assert len(core.active) == 3
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -337,8 +337,8 @@ def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: 
         "session_store": shared_redis.url(6),
         "session_store_timeout_ms": 5_000,
     }
-    with served(**limits) as (service, handler):
-        owner = handler.accounts.of_key(read_keys(ANN)[0]).owner
+    with served(**limits) as (service, core):
+        owner = core.accounts.of_key(read_keys(ANN)[0]).owner
         shared_redis.execute("SET", f"anytime:sessions:{owner}", "something", database=6)
         for status in (201, 201, 503):
             assert service.post_to("/sessions", headers=bearer(ANN)).status_code == status
@@ -346,14 +346,14 @@ def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: 
 
 
 def test_one_key_stores_at_most_its_share_of_bytes() -> None:
-    with served(max_held_bytes=4_000, max_rows=100) as (service, handler):
+    with served(max_held_bytes=4_000, max_rows=100) as (service, core):
         refused = service.metric("anytime_shed_total")
         assert refused == 0
         with ExitStack() as stack:
             half = text({"type": "begin", "id": 1, "model": "x" * 1_900})[:1_800]
             message = stack.enter_context(raw(service, key=ANN))
             message.send(half)
-            until(lambda: 1_700 < handler.held.bytes <= 1_800)
+            until(lambda: 1_700 < core.memory.bytes <= 1_800)
             other = stack.enter_context(raw(service, key=ANN))
             other.send(half)
             opcode, content = read_frame(other)
@@ -368,7 +368,7 @@ def test_one_key_stores_at_most_its_share_of_bytes() -> None:
                 f"{service.url}/predict", headers=bearer(BOB), json={"groups": {"speed": [[1.0]] * 50}}
             )
             assert answered.status_code == 200, "the other key has its own share"
-        until(lambda: used(handler) == (0, 0, 0))
+        until(lambda: used(core) == (0, 0, 0))
 
 
 def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
@@ -401,7 +401,7 @@ def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
     file.write_text(f"{ANN}\n{BOB}\n")
     settings = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
     app = create_app(ModelRegistry.of([MODEL]), settings)
-    handler: PredictionService = app.state.handler
+    core: PredictionService = app.state.service
     with running(app, settings) as service, ThreadPoolExecutor(1) as threads:
         with service.stream(additional_headers=bearer(ANN)) as stream:
             stream.say("begin", 1, deadline_ms=9_000)
@@ -416,11 +416,11 @@ def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
                 "verify": PLAIN,
             }
             waiting = threads.submit(httpx.get, f"{service.url}{path}/predict", **options)
-            until(lambda: len(handler.live) == 2)
+            until(lambda: len(core.active) == 2)
             file.write_text(BOB)
             assert stream.answer(1)["reason"] == "draining"
             assert waiting.result(20).json()["reason"] == "deadline", "a request that was let in is answered"
         until(lambda: len(app.state.sessions) == 0)
-        until(lambda: used(handler) == (0, 0, 0))
+        until(lambda: used(core) == (0, 0, 0))
         with ExitStack() as stack:  # the only remaining key may use everything
-            assert [by_stream(service, handler, BOB, stack) for _ in range(4)] == [None] * 4
+            assert [by_stream(service, core, BOB, stack) for _ in range(4)] == [None] * 4

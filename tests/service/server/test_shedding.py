@@ -81,8 +81,8 @@ class KeptAlive(Running):
 @pytest.fixture
 def switch(app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch) -> Switch:
     switch = Switch()
-    handler: PredictionService = app.state.handler
-    monkeypatch.setattr(handler.admission, "admits", switch)
+    core: PredictionService = app.state.service
+    monkeypatch.setattr(core.admission, "admits", switch)
     return switch
 
 
@@ -144,7 +144,7 @@ def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runni
     for module in ("server.connections", "http.exchange", "api.oip"):
         monkeypatch.setattr(f"anytime_service.{module}.LINGER_S", 0.2)
     app = create_app(ModelRegistry.of([small_model()]), settings)
-    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
+    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     with running(app, settings) as service:
         yield service
 
@@ -207,14 +207,14 @@ def test_a_stored_base_rate_depends_on_everything_in_the_head(overloaded: KeptAl
 def test_a_stored_base_rate_is_dropped_when_the_models_change(
     app: AnytimeAPI, overloaded: KeptAlive, switch: Switch
 ) -> None:
-    handler: PredictionService = app.state.handler
-    before, model = handler.registry, small_model()
+    core: PredictionService = app.state.service
+    before, model = core.registry, small_model()
     assert [overloaded.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v1", "v1"]
-    handler.registry = ModelRegistry.of([replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))])
+    core.registry = ModelRegistry.of([replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))])
     try:
         assert [overloaded.post({}, **PRIOR).json()["version"] for _ in range(2)] == ["v2", "v2"]
     finally:
-        handler.registry = before
+        core.registry = before
 
 
 def test_requests_that_the_application_refuses_receive_the_same_reply(overloaded: KeptAlive, switch: Switch) -> None:
@@ -376,7 +376,7 @@ def test_an_admitted_request_waits_until_it_has_had_its_turn(
     app: AnytimeAPI, overloaded: KeptAlive, switch: Switch
 ) -> None:
     switch.admits = True
-    handler: PredictionService = app.state.handler
+    core: PredictionService = app.state.service
     body = json.dumps({"groups": VALUES}).encode()
     for query in ("", "?model=break", "?deadline_ms=5"):
         for _ in range(5):
@@ -388,7 +388,7 @@ def test_an_admitted_request_waits_until_it_has_had_its_turn(
     overloaded.get("/sessions/none/predict")
     overloaded.get("/predict")
     overloaded.post_to("/v2/models/none/infer", {})
-    until(lambda: handler.admission.waiting == 0)
+    until(lambda: core.admission.waiting == 0)
 
 
 def test_overload_is_refuse_or_prior(overloaded: KeptAlive, switch: Switch) -> None:
@@ -462,7 +462,7 @@ def test_the_first_call_of_a_client_raises_if_the_server_refuses_even_the_base_r
     switch.admits = True
     with Client(overloaded.url) as client:
         client.predict(VALUES)  # connects
-        monkeypatch.setattr(app.state.handler, "draining", True)
+        monkeypatch.setattr(app.state.service, "draining", True)
         with pytest.raises(ProblemError, match="the service is stopping"):
             client.run(EXTRACTORS, None, 5_000)
 
@@ -502,7 +502,7 @@ def test_a_removed_key_receives_no_stored_base_rate(
     file.write_text(old, encoding="utf-8")
     limits = settings.model_copy(update={"api_keys_file": file})
     app = create_app(ModelRegistry.of([small_model()]), limits)
-    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
+    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
 
         def status(key: str) -> int:
@@ -520,7 +520,7 @@ def test_a_request_without_a_valid_key_is_401_and_does_not_reach_admission_contr
 ) -> None:
     app, limits = keyed_app()
     switch = Switch()
-    monkeypatch.setattr(app.state.handler.admission, "admits", switch)
+    monkeypatch.setattr(app.state.service.admission, "admits", switch)
     twice = [("Authorization", f"Bearer {PREDICTING}")] * 2
     with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
         for method, path in (
@@ -546,7 +546,7 @@ def test_a_request_that_was_refused_before_is_401_once_its_key_is_removed(
     file.write_bytes(old)
     limits = settings.model_copy(update={"api_keys_file": file})
     app = create_app(ModelRegistry.of([small_model()]), limits)
-    monkeypatch.setattr(app.state.handler.admission, "admits", Switch())
+    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     with running(app, limits) as service, service.connect() as connection:
 
         def status(key: bytes) -> int:

@@ -330,7 +330,7 @@ def test_nothing_that_follows_a_handshake_without_a_key_is_a_request() -> None:
 def test_a_handshake_is_refused_once_when_predictions_are_shed(
     runner: asyncio.Runner, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.config.app.state.handler.admission, "admits", lambda _now_ms: False)  # type: ignore[union-attr]
+    monkeypatch.setattr(server.config.app.state.service.admission, "admits", lambda _now_ms: False)  # type: ignore[union-attr]
     for path in (b"/predict?session=1", b"/sessions/1/predict"):
         found = responses(runner.run(_sent(server, [HANDSHAKE.replace(b"/stream", path)])))
         assert [status for status, _ in found] == [404]

@@ -111,4 +111,4 @@ def test_sessions_live_in_memory_unless_told() -> None:
     app = create_app(ModelRegistry.of([]), Settings())
     assert app.state.sessions.kind == "memory"
     assert app.state.sessions.trouble is None
-    assert app.state.handler.signals.registry.get_sample_value("anytime_session_store_up") == 1.0
+    assert app.state.service.metrics.registry.get_sample_value("anytime_session_store_up") == 1.0

@@ -158,7 +158,7 @@ def test_idle_sessions_release_their_memory_without_a_request() -> None:
 @pytest.mark.parametrize("broken", ["the answer", "the error too"])
 def test_every_waiting_prediction_is_answered_when_its_session_ends_though_another_fails(broken: str) -> None:
     async def main() -> None:
-        handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
+        core = PredictionService(ModelRegistry.of([MODEL]), Settings())
         sessions = MemorySessions(10, ttl_s=60)
         session = await begun(sessions)
         answers: list[Answer] = []
@@ -171,9 +171,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
             failing = number % 3 == 0
             fail = explode if failing and broken == "the error too" else failures.append
             on_answer = explode if failing else answers.append
-            live = handler.open(
-                PredictionOptions(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction
-            )
+            live = core.open(PredictionOptions(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction)
             session.join(live)
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
@@ -182,7 +180,7 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
         assert [answer.reason for answer in answers] == ["end"] * 6
         assert len(failures) == (3 if broken == "the answer" else 0)
         assert len(records) == (3 if broken == "the answer" else 6)
-        assert (len(handler.live), len(session.waiting), len(sessions)) == (0, 0, 0)
+        assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
         await sessions.close()
 
     run(main())

@@ -50,17 +50,17 @@ class Replica:
     """A store, and the predictions that wait at it."""
 
     def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
-        self.handler = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        self.models = ModelVersions(lambda: self.handler.registry, retain_s=60, max_rows=MAX_ROWS)
+        self.service = PredictionService(ModelRegistry.of([MODEL]), Settings())
+        self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=MAX_ROWS)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
 
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
-        async with self.store.read(name, begun + deadline_ms, self.handler.accounts.anonymous) as session:
+        async with self.store.read(name, begun + deadline_ms, self.service.accounts.anonymous) as session:
             request = PredictionOptions(deadline_ms=deadline_ms)
-            live = self.handler.open(
+            live = self.service.open(
                 request, begun, self.answers.append, self.failures.append, shared=session.prediction
             )
             if not live.answered:
@@ -445,13 +445,13 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
             name = await a.store.create(MODEL, None, ANYONE)
             await b.wait(name)
             await post_groups(a.store, name, {"speed": [1.0]})
-            await until(lambda: bool(next(iter(b.handler.live)).opened.prediction.received))
+            await until(lambda: bool(next(iter(b.service.active)).machine.prediction.received))
             # A post that no replica would have made.
             shared_redis.execute("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
             await post_groups(a.store, name, {"lab": [1.0]})
             await until(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors._all), len(b.handler.live)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors._all), len(b.service.active)) == ([], 0, 0)
 
     run(main())
 
@@ -516,7 +516,7 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
 ) -> None:
     async def main() -> None:
         async with replicas() as (a, b):
-            held = a.handler.accounts.anonymous
+            held = a.service.accounts.anonymous
             name, other = [await b.store.create(MODEL, 1, ANYONE) for _ in range(2)]
             for each in (name, other):
                 await post_groups(b.store, each, {"speed": [2.0]})
@@ -524,16 +524,16 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             assert held.bytes == 8
             await post_groups(b.store, name, {"hog": [1.0, -1.0]})
             await until(lambda: held.bytes == 24)
-            held.most = a.handler.held.most = 24
+            held.most = a.service.memory.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
             assert (held.bytes, len(a.store._mirrors._all)) == (24, 1), "the first prediction still waits"
             await post_groups(b.store, name, {"lab": [0.5]})
             await until(lambda: bool(a.failures))
             assert isinstance(a.failures[0], OverloadedError)
-            assert (held.bytes, len(a.store._mirrors._all), b.handler.held.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors._all), b.service.memory.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
-            held.most = a.handler.held.most = 32
+            held.most = a.service.memory.most = 32
             await a.wait(name)
             assert (a.answers[0].prefix, held.bytes) == (3, 0)
 
@@ -546,12 +546,12 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
     async def main() -> None:
         async with replicas() as (a, b):
             name = await a.store.create(MODEL, None, ANYONE)
-            b.handler.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = ModelVersions(lambda: b.handler.registry, retain_s=60, max_rows=MAX_ROWS)
+            b.service.registry = ModelRegistry.of([newer])
+            b.models = b.store._models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
             for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
                 with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
                     await request
-            a.handler.registry = ModelRegistry.of([newer])
+            a.service.registry = ModelRegistry.of([newer])
             assert await post_groups(a.store, name, VALUES) == (3, set()), (
                 "it served that version when the session began"
             )

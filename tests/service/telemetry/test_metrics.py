@@ -32,11 +32,11 @@ LIMITS = Settings(port=0)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def scraped(signals: Metrics) -> str:
+def scraped(metrics: Metrics) -> str:
     """Return the text of a scrape."""
 
     async def write() -> str:
-        content, _ = await signals.write("")
+        content, _ = await metrics.write("")
         return content.decode()
 
     return asyncio.run(write())
@@ -84,22 +84,22 @@ def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Runnin
 
 
 def test_the_margin_that_answers_use_is_exposed() -> None:
-    signals, record = Metrics(), LatenessRecord()
-    signals.of(small_model()).show_margin(lambda: record.margin_ms)
+    metrics, record = Metrics(), LatenessRecord()
+    metrics.of(small_model()).show_margin(lambda: record.margin_ms)
     for _ in range(20_000):
         record.add(-5.0)
-    assert 'anytime_deadline_margin_seconds{model="brake"} 0.0' in scraped(signals)
+    assert 'anytime_deadline_margin_seconds{model="brake"} 0.0' in scraped(metrics)
     for _ in range(200):
         record.add(5.0)
-    assert 'anytime_deadline_margin_seconds{model="brake"} 0.001' in scraped(signals)
+    assert 'anytime_deadline_margin_seconds{model="brake"} 0.001' in scraped(metrics)
 
 
 def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
-    signals = Metrics()
+    metrics = Metrics()
     model = small_model()
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    assert signals.of(model) is signals.of(newer)
-    assert signals.of(model) is not signals.of(trained_model())
+    assert metrics.of(model) is metrics.of(newer)
+    assert metrics.of(model) is not metrics.of(trained_model())
 
 
 def test_each_service_has_its_own_metrics() -> None:
@@ -112,19 +112,19 @@ def test_each_service_has_its_own_metrics() -> None:
 
 def many() -> Metrics:
     """Return the metrics of many models and groups."""
-    signals = Metrics()
+    metrics = Metrics()
     wide = trained_model("wide", width=3)
     for number in range(80):
-        named = signals.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
+        named = metrics.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
         for group in wide.places:
             GroupTimings(named, 0.0).received(group, number + 0.5)
-    return signals
+    return metrics
 
 
 def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
-    signals = many()
-    whole = samples(families(generate_latest(signals.registry).decode()))
-    sliced = scraped(signals)
+    metrics = many()
+    whole = samples(families(generate_latest(metrics.registry).decode()))
+    sliced = scraped(metrics)
     exposed = {
         name: value
         for name, value in whole.items()
@@ -140,7 +140,7 @@ def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
 
 @pytest.mark.alone
 def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
-    async def turns_during_a_scrape(signals: Metrics) -> tuple[int, float, float]:
+    async def turns_during_a_scrape(metrics: Metrics) -> tuple[int, float, float]:
         loop, turns, done = asyncio.get_running_loop(), [now_ms()], False
 
         def turn() -> None:
@@ -149,7 +149,7 @@ def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
                 loop.call_soon(turn)
 
         turn()
-        await signals.write("")
+        await metrics.write("")
         done = True
         return len(turns), max(b - a for a, b in pairwise(turns)), turns[-1] - turns[0]
 
@@ -182,14 +182,14 @@ def test_histograms_expose_what_those_of_the_library_do(bounds: tuple[float, ...
 
 
 def test_an_absurd_time_counts_as_the_longest() -> None:
-    signals = Metrics()
-    GroupTimings(signals.of(small_model()), 0.0).received("speed", 1.0, 1e300)
-    assert f'anytime_group_seconds_sum{{group="speed",model="brake",rows="1"}} {LONGEST_MS / 1000}' in scraped(signals)
+    metrics = Metrics()
+    GroupTimings(metrics.of(small_model()), 0.0).received("speed", 1.0, 1e300)
+    assert f'anytime_group_seconds_sum{{group="speed",model="brake",rows="1"}} {LONGEST_MS / 1000}' in scraped(metrics)
 
 
 def test_the_least_recently_used_session_is_removed() -> None:
-    signals = Metrics()
-    of_model = signals.of(small_model())
+    metrics = Metrics()
+    of_model = metrics.of(small_model())
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
@@ -200,19 +200,19 @@ def test_the_least_recently_used_session_is_removed() -> None:
     timings.end("b")
     timings.received("b", of_model, ["lab"], 1, 9.0, again=False)
     seconds = re.findall(
-        r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(signals), re.MULTILINE
+        r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(metrics), re.MULTILINE
     )
     assert seconds == [("speed", "0.003"), ("hog", "0.004")]
 
 
 def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts() -> None:
-    signals = Metrics()
+    metrics = Metrics()
     model = small_model()
-    signals.set_served([model])
-    signals.of(model).dropped(1)
+    metrics.set_served([model])
+    metrics.of(model).dropped(1)
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    signals.set_served([newer, trained_model()])
-    text = scraped(signals)
+    metrics.set_served([newer, trained_model()])
+    text = scraped(metrics)
     assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
         ("brake", "v2"),
         ("lens", "lens-0"),

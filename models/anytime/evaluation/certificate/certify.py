@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -131,8 +130,8 @@ class CertifiedPrefix:
 def certify_prefixes(
     gram: Gram,
     groups: FeatureGroups,
-    costs_of_prefixes: Many[float] | Float,
-    F_of_prefixes: Many[float] | Float,
+    costs_of_prefixes: Sequence[float] | Float,
+    F_of_prefixes: Sequence[float] | Float,
     alpha: float,
     *,
     nodes: int = NODES,
@@ -200,7 +199,7 @@ def certify_prefixes(
 def _searches(
     problem: SelectionProblem,
     chains: list[list[Search]],
-    weights: Many[float],
+    weights: Sequence[float],
     *,
     nodes: int,
     end: float | None,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -74,7 +73,7 @@ class ColumnSample:
     def deviation(self) -> float:
         return math.sqrt(float(np.average(np.square(self.values - self.mean()), weights=self.weights)))
 
-    def quantiles(self, levels: Many[float] | Float) -> tuple[float, ...]:
+    def quantiles(self, levels: Sequence[float] | Float) -> tuple[float, ...]:
         """Return quantiles, interpolated as by `numpy.quantile` of as many copies of each value as its weight states.
 
         A unit of weight is 1 where all weights are whole numbers, else the smallest weight.
@@ -251,7 +250,7 @@ class Basis(ABC):
         return False
 
     @property
-    def pieces(self) -> tuple[Many[float], Float] | None:
+    def pieces(self) -> tuple[Sequence[float], Float] | None:
         """Return knots, and ends (levels, 2) of the common values, if the terms are x, max(x - knot, 0) and indicators.
 
         Such terms of all columns are computed at once, by `Columns`. None if the terms are others.

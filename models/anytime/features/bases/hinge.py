@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -91,7 +91,7 @@ class Hinge(Basis):
         return not self.knots and not self.levels
 
     @property
-    def pieces(self) -> tuple[Many[float], Float]:
+    def pieces(self) -> tuple[Sequence[float], Float]:
         return self.knots, self.same
 
     def names(self, column: str) -> list[str]:

@@ -12,7 +12,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredSequence, sequence
+from anytime.selection import FactoredOrder, sequence
 from anytime.selection.sparse import group_lasso_path
 from benchmarks.peers.adapters.worker import Call, Problem
 
@@ -43,7 +43,7 @@ def gram_of(problem: Problem) -> Gram:
     return Gram(S, q, single, none, ones, np.zeros(1), single, none.astype(np.bool_), weight)
 
 
-def coefficients(gram: Gram, found: FactoredSequence) -> PrefixModels:
+def coefficients(gram: Gram, found: FactoredOrder) -> PrefixModels:
     """Return the coefficients of all prefixes, in the units of the rows."""
     with single_blas_thread():
         W = staircase(found.factor, found.z, found.ends)
@@ -55,7 +55,7 @@ def from_gram(problem: Problem, options: dict[str, Any]) -> Timed:
     gram, groups = gram_of(problem), groups_of(problem)
     blind = bool(options.get("cost_blind"))
 
-    def run() -> tuple[FactoredSequence, PrefixModels]:
+    def run() -> tuple[FactoredOrder, PrefixModels]:
         found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
 
@@ -67,7 +67,7 @@ def from_rows(problem: Problem, options: dict[str, Any]) -> Timed:
     X, y, groups = problem["X"], problem["y"], groups_of(problem)
     blind = bool(options.get("cost_blind"))
 
-    def run() -> tuple[FactoredSequence, PrefixModels]:
+    def run() -> tuple[FactoredOrder, PrefixModels]:
         gram = Gram.of(moments_of(X, y, n_jobs=options["threads"]))
         found = sequence(gram, groups, "fr", ALPHA, cost_blind=blind)
         return found, coefficients(gram, found)
@@ -95,7 +95,7 @@ def product(problem: Problem, options: dict[str, Any]) -> Timed:
     return (lambda: X.T @ X), lambda _: {}
 
 
-def _read(found: tuple[FactoredSequence, PrefixModels]) -> dict[str, Any]:
+def _read(found: tuple[FactoredOrder, PrefixModels]) -> dict[str, Any]:
     order, models = found
     return {
         "order": np.array([step.adds[-1] for step in order.steps]),
