@@ -117,11 +117,17 @@ def _learned_ends(blocks: Iterable[Block], place: Index, folds: int, seed: int) 
     others = np.stack([_others(ranges[0], np.fmin), _others(ranges[1], np.fmax)])
     every = np.stack([np.fmin.reduce(ranges[0]), np.fmax.reduce(ranges[1])])
     outliers, of_others = np.full_like(every, np.nan), np.full_like(others, np.nan)
-    for j in range(len(place)):
-        outliers[:, j], near = _without_outliers(X[:, j], weighted)
-        for f in range(folds) if near else ():
-            rest = own != f
-            of_others[:, f, j] = _without_outliers(X[rest, j], None if weighted is None else weighted[rest])[0]
+    for j, x in enumerate(X.T):
+        found = None if np.isnan(x).all() else _sampled(x, weighted).without_outliers()
+        if found is None:
+            continue
+        outliers[:, j] = found
+        far = outliers[:, j] != every[:, j]  # all rows say which end is an outlier: it may be in one fold only
+        for f in range(folds):
+            rest = (own != f) & ~np.isnan(x)
+            if rest.any():
+                quantiles = _sampled(x[rest], None if weighted is None else weighted[rest]).quantiles([0.01, 0.99])
+                of_others[:, f, j] = np.where(far, quantiles, others[:, f, j])
     return _Ends(_bounded(every), _bounded(others)), _Ends(_bounded(outliers), _bounded(of_others))
 
 
@@ -139,14 +145,9 @@ def _others(of_folds: Float, least: np.ufunc) -> Float:
     return np.array([least.reduce(np.delete(of_folds, f, axis=0)) for f in range(len(of_folds))])
 
 
-def _without_outliers(x: Float, weights: Float | None) -> tuple[tuple[float, float], bool]:
-    """Return the ends of a column without outliers, NaN if there are none; and whether it is near having some."""
+def _sampled(x: Float, weights: Float | None) -> ColumnSample:
     observed = ~np.isnan(x)
-    if not observed.any():
-        return (np.nan, np.nan), False
-    sample = ColumnSample(x[observed], len(x), None if weights is None else weights[observed])
-    low, q1, q99, high = sample.quantiles([0.0, 0.01, 0.99, 1.0])
-    return sample.without_outliers() or (np.nan, np.nan), max(q1 - low, high - q99) > q99 - q1
+    return ColumnSample(x[observed], len(x), None if weights is None else weights[observed])
 
 
 class _Outside:
