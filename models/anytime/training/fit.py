@@ -322,9 +322,10 @@ def fit_clamped(
         else:
             check_family(options.family, observed.target)
             squares_alone = replace(options, family="gaussian")
-            terms = (
-                _least_error(candidates, squares_alone)[0] if whole.is_open or len(clamped) > 1 else next(candidates)
-            )
+            if whole.is_open or len(clamped) > 1:
+                terms, _, selected = _least_error(candidates, squares_alone)
+            else:
+                terms, selected = next(candidates), None
             likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
@@ -480,11 +481,11 @@ def _least_error(candidates: Iterable[_Terms], options: Options) -> _Best:
         others = [each for each in tried if each.terms.simplicity >= simple]
         if best.terms.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
             best = other
-    known = {id(each.terms): each.record for each in (*rough, *tried)}
+    known = {id(each.terms): each for each in (*rough, *tried)}
     selected = None
     if len(known) > 1 and math.isfinite(best.errors[0]):
-        record = best.record.model_dump()
-        selected = Selected(**record, candidates=tuple(each for each in known.values() if math.isfinite(each.error)))
+        records = tuple(each.record for each in known.values() if math.isfinite(each.errors[0]))
+        selected = Selected(**best.record.model_dump(), candidates=records)
     return _Best(best.terms, best.choice, selected)
 
 
