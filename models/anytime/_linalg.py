@@ -84,6 +84,16 @@ RANK_TOLERANCE = 1e-10
 """A pivot below this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
 
 
+def least_pivots(reference: Float) -> Float:
+    """Return the largest pivots that are rounding of their columns' diagonal: such columns are dropped."""
+    return RANK_TOLERANCE * reference
+
+
+def positive_pivots(pivots: Float, reference: Float) -> Bool:
+    """Return which columns are not dropped."""
+    return np.asarray(pivots > least_pivots(reference))
+
+
 @dataclass(frozen=True)
 class Factor:
     """Lower factor L of a positive semi-definite matrix; `dropped` (d,) marks the dropped columns."""
@@ -142,7 +152,7 @@ def factorise_into(A: Float, reference: Float) -> Factor:
     assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
     d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
     _POTRF(b"L", _integer(d), _address(A), _integer(max(d, 1)), ctypes.byref(info))
-    if info.value == 0 and (np.square(np.diagonal(A)) > RANK_TOLERANCE * reference).all():
+    if info.value == 0 and positive_pivots(np.square(np.diagonal(A)), reference).all():
         return Factor(A, np.zeros(d, dtype=np.bool_))
     upper = np.triu(A, 1)
     return _by_columns(upper + upper.T + np.diag(diagonal), reference)
@@ -161,7 +171,7 @@ def solve_leading(factor: Factor, right: Float) -> None:
 def factorise(A: Float, reference: Float) -> Factor:
     """Return the factor of A (d, d); pivots are compared with `reference` (d,), the columns' original diagonal."""
     L, info = dpotrf(A, lower=1, clean=1)  # for one column 1 us instead of 6 by `np.linalg.cholesky`
-    if info == 0 and (np.square(np.diagonal(L)) > RANK_TOLERANCE * reference).all():
+    if info == 0 and positive_pivots(np.square(np.diagonal(L)), reference).all():
         return Factor(L, np.zeros(len(A), dtype=np.bool_))
     return _by_columns(A, reference)
 
@@ -182,12 +192,12 @@ def _by_columns(A: Float, reference: Float) -> Factor:
     dropped = np.zeros(d, dtype=np.bool_)
     for j in range(d):
         column = A[j:, j] - L[j:, :j] @ L[j, :j]
-        if column[0] <= RANK_TOLERANCE * reference[j]:
+        if positive_pivots(column[0], reference[j]):
+            L[j:, j] = column / np.sqrt(column[0])
+        else:
             dropped[j] = True
             L[j, :j] = 0.0
             L[j, j] = 1.0
-        else:
-            L[j:, j] = column / np.sqrt(column[0])
     return Factor(L, dropped)
 
 

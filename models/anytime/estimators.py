@@ -48,10 +48,12 @@ from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.loaded import LoadedModel, load
+from anytime.inference.subsets import checked_policy
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
+from anytime.selection import SelectionMethod
 from anytime.target import Target, check_family, class_codes
 from anytime.training.clamping import Clamped
 from anytime.training.fit import Fit, fit_clamped, provenance
@@ -59,7 +61,7 @@ from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
 from anytime.training.warnings import warnings_of
-from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Task
+from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Policy, Task
 
 
 class _Part(NamedTuple):
@@ -130,7 +132,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         groups: GivenGroups = None,
         *,
         family: FamilyName = "auto",
-        method: Method = "fr",
+        method: Method | SelectionMethod = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
         alpha: float | Literal["cv"] = "cv",
@@ -246,7 +248,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def alphas_(self) -> Float:
         """The penalty of each prefix, (steps + 1,); element 0 belongs to the base rate, which has no coefficients."""
-        return self._known.alphas
+        return np.append(self.alpha_, self._known.alphas[1:])  # as a model file, which has none for the base rate
 
     @property
     def costs_(self) -> Float:
@@ -598,18 +600,24 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         found[:, used] = checked
         return found
 
-    def _scores(self, X: Any, budget: float | None) -> Float:
-        """Return the scores (n, P) of the longest prefix within a budget."""
+    def _scores(self, X: Any, budget: float | None, policy: Policy) -> Float:
+        """Return the scores (n, P) of the prefix that answers within a budget."""
         check_is_fitted(self)
-        prefix = self._affordable(budget)
+        prefix = self._affordable(budget, policy)
         return self._known.prefixes.predict(self._checked(X, prefix), prefix)
 
-    def _affordable(self, budget: float | None) -> int:
+    def _affordable(self, budget: float | None, policy: Policy) -> int:
+        if checked_policy(policy) == "arrived":
+            raise ValuesError("policy is 'arrived', but X has every group; use `model_.predict` to go without one")
+        if policy == "best" and "best" not in self.model_.policies:
+            raise ValuesError("policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'")
+        if policy == "best":
+            return self.model_.affordable(budget, policy)
         return affordable(self._known.curve.costs, checked_budget(budget, self._groups.cost_unit))
 
-    def _contributions(self, X: Any, budget: float | None) -> Contributions:
-        """Return the contributions of the longest prefix within a budget: arrays (n,) or (n, P) for each name."""
-        prefix = self._affordable(budget)
+    def _contributions(self, X: Any, budget: float | None, policy: Policy) -> Contributions:
+        """Return the contributions of the prefix that answers: arrays (n,) or (n, P) for each name."""
+        prefix = self._affordable(budget, policy)
         checked = self._checked(X, prefix)
         prefixes, single = self._known.prefixes, self._is_single
         intercept, names = prefixes.intercept_of(prefix), self.model_.computed[prefix]
@@ -740,7 +748,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
     family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
         "gamma", for amounts and durations above 0.
-    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "sparse": a Lasso path (5.2).
+    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "cp": the expected gain on new
+        rows; "sparse": a Lasso path (5.2); or an object of a class of your own (`anytime.selection.Criterion`).
     cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
     doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
     alpha : penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
@@ -827,22 +836,25 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
             raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
         return Y
 
-    def predict(self, X: Any, budget: float | None = None, *, explain: bool = False) -> Any:
+    def predict(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix", explain: bool = False) -> Any:
         """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default.
 
+        The policy "best" answers by a shorter prefix where its cross-validated error is less by one standard error.
         With `explain`, return them and their `Contributions`: what each column and each group adds to the score, as
         arrays (n,) or (n, P). The score is the prediction, or its logarithm for counts.
         """
-        predictions = self._shaped(self._scores(X, budget))
-        return (predictions, self._contributions(X, budget)) if explain else predictions
+        predictions = self._shaped(self._scores(X, budget, policy))
+        return (predictions, self._contributions(X, budget, policy)) if explain else predictions
 
     def staged_predict(self, X: Any) -> Iterator[Float]:
         """Yield predictions of every prefix: steps + 1 arrays, the base rate first."""
         yield from map(self._shaped, self._staged_scores(X))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
+    ) -> float:
         """Return the R² of the longest prefix within `budget`, the mean over responses; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
+        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
 
     def _shaped(self, scores: Float) -> Float:
         expected = family_of(self._family()).mean(scores)
@@ -910,9 +922,9 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         one_hot: Float = (codes[:, np.newaxis] == indicated).astype(np.float64)
         return one_hot
 
-    def decision_function(self, X: Any, budget: float | None = None) -> Float:
+    def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
-        scores = self._scores(X, budget)
+        scores = self._scores(X, budget, policy)
         if scores.shape[1] > 1:
             return scores
         return scores[:, 0] - family_of(self._family()).even_score
@@ -925,23 +937,26 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _likely(self, scores: Float) -> Float:
         return family_of(self._family()).probabilities(scores)
 
-    def predict_proba(self, X: Any, budget: float | None = None) -> Float:
+    def predict_proba(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""
-        return self._likely(self._scores(X, budget))
+        return self._likely(self._scores(X, budget, policy))
 
-    def predict(self, X: Any, budget: float | None = None, *, explain: bool = False) -> Any:
+    def predict(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix", explain: bool = False) -> Any:
         """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default.
 
+        The policy "best" answers by a shorter prefix where its cross-validated error is less by one standard error.
         With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
         arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
         """
-        likely = self.predict_proba(X, budget)
+        likely = self.predict_proba(X, budget, policy=policy)
         classes = self.classes_[likely.argmax(axis=1)]
-        return (classes, self._contributions(X, budget)) if explain else classes
+        return (classes, self._contributions(X, budget, policy)) if explain else classes
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
+    ) -> float:
         """Return the accuracy of the longest prefix within `budget`; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget), sample_weight=sample_weight))
+        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
 
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
         """Yield probabilities by every prefix: steps + 1 arrays, the base rates first."""

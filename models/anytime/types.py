@@ -12,7 +12,9 @@ Index: TypeAlias = NDArray[np.intp]
 Bool: TypeAlias = NDArray[np.bool_]
 
 Task = Literal["regression", "binary", "multiclass", "count"]
-Method = Literal["omp", "fr", "single", "no-whiten", "sparse"]
+Method: TypeAlias = str
+"""The name of a selection method (`anytime.selection.rule.METHODS`): "fr"."""
+
 FamilyName: TypeAlias = str
 """The name of a family of `anytime.families`, with its parameter if it has one: "poisson"."""
 
@@ -22,8 +24,9 @@ ColumnType = Literal["number", "integer", "bool", "text", "date"]
 Label = bool | int | float | str
 """The name of a class; JSON preserves the type."""
 
-Policy = Literal["prefix", "arrived"]
-"""What an answer uses: the longest complete prefix, or every group that has arrived."""
+Policy = Literal["prefix", "best", "arrived"]
+"""What an answer uses: the longest complete prefix; that or a shorter one whose cross-validated error is less by one
+standard error; or every group that has arrived."""
 
 Reason = Literal["deadline", "budget", "end", "complete", "draining", "overload"]
 """Why an answer was returned."""

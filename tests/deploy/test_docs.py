@@ -31,6 +31,11 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], Any]] = {
         [model.sequence_[-1] for model in of["models"].values()] == ["good sensor", "cheap sensor"]
         and of["r2"][0.7][-1] > 0.85 > 0.5 > of["r2"][1.0][-1]
     ),
+    "own_criterion": lambda of: (
+        of["noise_first"]["fr"] > 10
+        and of["noise_first"]["cp"] == of["noise_first"]["of your own"] == 0
+        and min(of["curves"][name][3] for name in ("cp", "of your own")) > of["curves"]["fr"][3] + 0.1
+    ),
 }
 """What the text of each script of the gallery says of its results, given the script's variables."""
 

@@ -23,7 +23,7 @@ from websockets.asyncio.client import connect
 from anytime._linalg import single_blas_thread
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
-from anytime_service.server.run import bind, build_server, control_collections
+from anytime_service.server.run import bind, build_server, control_collections, map_large_blocks
 from anytime_service.settings import load_settings
 from benchmarks.load.child import CLIENT_CORE, SERVER_CORE, Child, pin_to_core
 from drills.drill import ENVIRONMENT
@@ -153,6 +153,7 @@ def serve(models: Sequence[str]) -> None:
 
     with bind(settings) as listening, single_blas_thread():
         control_collections()
+        map_large_blocks()
         print(listening.getsockname()[1], flush=True)
         for each in (measure, answer):
             threading.Thread(target=each, daemon=True).start()

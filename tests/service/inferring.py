@@ -13,7 +13,7 @@ import numpy as np
 from anytime.model.model import Model
 from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, small_model, trained_model
+from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, picky_model, small_model, trained_model
 
 JSON_BYTES = "Inference-Header-Content-Length"
 CLASSES = ("car", "cyclist", "wälker")
@@ -38,6 +38,7 @@ MODELS: dict[str, Model] = {
         labelled("grade", (1, 1.5, 2)),
         labelled("mixed", (1, "two", 2**70)),
         trained_model("lens"),
+        picky_model(),
         *map(likelihood_model, LIKELIHOODS),
     )
 }

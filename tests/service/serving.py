@@ -177,14 +177,22 @@ def columns_model(version: str = "c1", *, reverse: bool = False) -> Model:
     return replace(model, manifest=model.manifest.model_copy(update={"version": version}))
 
 
+def picky_model(best: tuple[int, ...] = (1, 1, 3)) -> Model:
+    """A model of the same groups whose policy "best" does not answer by its second prefix."""
+    model = trained_model("picky", seed=1)
+    steps = tuple(s.model_copy(update={"best": k}) for s, k in zip(model.manifest.steps, best, strict=True))
+    return replace(model, manifest=model.manifest.model_copy(update={"steps": steps}))
+
+
 LIKELIHOODS = ("binomial", "multinomial", "poisson")
 
 
 def several_models() -> list[Model]:
-    """`brake`; `lens` and `wide`, which have their moments; `kind`, of classes; one by each likelihood."""
+    """`brake`; `lens`, `wide`, `picky`, which have their moments; `kind`, of classes; one by each likelihood."""
     return [
         small_model(),
         trained_model(),
+        picky_model(),
         trained_model("wide", width=40),
         small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
         *map(likelihood_model, LIKELIHOODS),

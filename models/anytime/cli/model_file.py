@@ -5,10 +5,9 @@ Each imports its own part of the library when it runs, so that `show` starts qui
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -123,10 +122,19 @@ def _check_shapes(shapes: bool, **options: int | None) -> None:
             raise TrainingError(f"--{name} is {value} without --shapes; add --shapes, or omit --{name}")
 
 
+def _export_names(incomplete: str) -> list[str]:
+    from anytime.model.export import EXPORTS  # noqa: PLC0415
+
+    return [name for name in EXPORTS if name.startswith(incomplete)]
+
+
 def export(
     model: ModelFile,
     to: Annotated[
-        Literal["json", "c"], typer.Option(help="Write JSON, or a C11 header that predicts one row at a time.")
+        str,
+        typer.Option(
+            help="Write json, or c: a C11 header that predicts one row at a time.", autocompletion=_export_names
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Write to this file (*.json or *.h); the default is standard output.")
@@ -136,11 +144,12 @@ def export(
 
     Example: anytime export model.safetensors --to c --out model.h
     """
-    from anytime.model.export import c_source, document  # noqa: PLC0415
+    from anytime.model.export import EXPORTS  # noqa: PLC0415
 
-    check_writable(out, (".json",) if to == "json" else (".h",))
-    loaded = load(model)
-    text = c_source(loaded) if to == "c" else json_text.dumps(document(loaded), allow_nan=False) + "\n"
+    if to not in EXPORTS:
+        raise TrainingError(f"--to is {to!r}; expected one of {', '.join(EXPORTS)}")
+    check_writable(out, (EXPORTS[to].suffix,))
+    text = EXPORTS[to].text(load(model))
     if out is None:
         print(text, end="")
         return

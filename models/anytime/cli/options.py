@@ -16,7 +16,8 @@ from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES, default_family, family_of
 from anytime.features.bases import BASES, Clamp, parsed_basis
 from anytime.features.learning import CLAMPS, checked_clamp
-from anytime.types import ColumnType, FamilyName, Task
+from anytime.selection import METHODS
+from anytime.types import ColumnType, FamilyName, Method, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
 
@@ -74,6 +75,13 @@ FamilyOption = Annotated[
         help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
         "--task count.",
         autocompletion=_candidates(*FAMILIES),
+    ),
+]
+MethodName = Annotated[
+    Method,
+    typer.Option(
+        help=f"Select the next group by this method: {', '.join(METHODS)} (the order of the Group Lasso path).",
+        autocompletion=_candidates(*METHODS),
     ),
 ]
 Query = Annotated[
@@ -313,6 +321,12 @@ def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> F
         return family_of(family).label
     except TrainingError as error:
         raise TrainingError(f"--{error}") from None
+
+
+def checked_method(method: Method) -> Method:
+    if method not in METHODS:
+        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(METHODS)}")
+    return method
 
 
 def checked_folds(folds: int, *, needed: bool) -> int:

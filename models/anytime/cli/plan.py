@@ -11,9 +11,9 @@ import typer
 from anytime.cli import options
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.groups import FeatureGroups
+from anytime.selection import Rule
 from anytime.training.options import Options
-from anytime.training.resequencing import Changes, remaining_groups
-from anytime.types import ColumnType, FamilyName, Method
+from anytime.types import ColumnType, FamilyName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class FitPlan(Plan):
     @cached_property
     def training(self) -> Options:
         """How the groups are ordered and the prefixes fitted."""
-        return Options("omp", alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
+        return Options(Rule("omp"), alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +112,11 @@ class TrainPlan(FitPlan):
 
     rows: options.RowsOfCall = None
     family: options.FamilyOption = None
-    method: Annotated[
-        Method, typer.Option(help="Select groups by this criterion; sparse: by entry on the Group Lasso path.")
-    ] = Options.method
-    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = Options.cost_blind
+    method: options.MethodName = Rule().name
+    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.")] = Rule.cost_blind
     doubling: Annotated[
         bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.")
-    ] = Options.doubling
+    ] = Rule.doubling
     class_weight: Annotated[
         Literal["balanced"] | None,
         typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
@@ -137,7 +135,7 @@ class TrainPlan(FitPlan):
         typer.Option(
             help="Stop when no remaining group has a projection of the residual longer than this number >= 0."
         ),
-    ] = Options.epsilon
+    ] = Rule.epsilon
     pairs: options.Pairs = None
 
     @property
@@ -156,17 +154,15 @@ class TrainPlan(FitPlan):
     def training(self) -> Options:
         return Options.of(
             self,
+            method=options.checked_method(self.method),
             alpha=options.parsed_alpha(self.alpha),
             family=self.likelihood,
-            first=self.changes.first or (),
+            first=tuple(self.first or ()),
+            without=tuple(self.without or ()),
             pairs=options.parsed_pairs(self.pairs),
             n_jobs=self.jobs,
         )
 
-    @property
-    def changes(self) -> Changes:
-        return Changes(first=tuple(self.first or ()), without=tuple(self.without or ()))
-
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups that remain, with costs for calls of --rows."""
-        return remaining_groups(groups if self.rows is None else groups.for_rows(self.rows), self.changes)
+        return self.training.rule.remaining(groups if self.rows is None else groups.for_rows(self.rows))

@@ -35,7 +35,11 @@ def predict(
     ] = None,
     prefix: Annotated[int | None, typer.Option(help="Use this many steps, instead of a budget.")] = None,
     policy: Annotated[
-        Policy, typer.Option(help="Use the longest complete prefix, or every group that the table has (arrived).")
+        Policy,
+        typer.Option(
+            help="Use the longest complete prefix; that or a shorter one of less cross-validated error (best); or "
+            "every group that the table has (arrived)."
+        ),
     ] = "prefix",
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     explain: Annotated[
@@ -147,7 +151,9 @@ def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, Rea
 def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]:
     unit = model.groups.cost_unit
     used = f"{listed(answer.groups, 10)} (cost {answer.cost:g} {unit} a row)"
-    of = f"step {answer.prefix} of {answer.steps}" if answer.policy == "prefix" else "the optimum of the table's groups"
+    of = (
+        "the optimum of the table's groups" if answer.policy == "arrived" else f"step {answer.prefix} of {answer.steps}"
+    )
     if not answer.groups:
         first = f"; the first step costs {model.costs[1]:g} {unit}" if not answer.missing else ""
         lines = [f"every row has the base rate: no group is used{first}"]

@@ -9,14 +9,24 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.options import Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
+from anytime.cli.options import (
+    Costs,
+    First,
+    ModelFile,
+    Out,
+    RefitOptions,
+    Without,
+    checked_method,
+    parsed_costs,
+    spread,
+)
 from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
 from anytime.inference.loaded import load
-from anytime.training.resequencing import Changes, left_out, remaining_groups
+from anytime.training.resequencing import Changes, left_out
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method
 
@@ -27,7 +37,7 @@ def resequence(
     out: Out,
     costs: Annotated[Path | None, typer.Option(help="Read the new costs from this groups file (JSON or YAML).")] = None,
     cost: Costs = None,
-    method: Annotated[Method | None, typer.Option(help="Select by this criterion.")] = None,
+    method: Annotated[Method | None, typer.Option(help="Select the next group by this method.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Set the penalty of all prefixes: a number >= 0.")] = None,
     cost_blind: Annotated[
         bool | None, typer.Option("--cost-blind/--no-cost-blind", help="Ignore costs in selection, or use them.")
@@ -57,7 +67,7 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
+    changes = Changes(method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ()))
     stated = parsed_costs(cost)
     if costs is None and not stated and changes == Changes():
         raise TrainingError(
@@ -71,7 +81,7 @@ def resequence(
     if stated:
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
         groups = priced.with_stated_costs(stated)
-    kept = remaining_groups(loaded.groups, changes)
+    kept = changes.options(loaded.manifest).rule.remaining(loaded.groups)
     retrained = open_retrained(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")

@@ -91,7 +91,7 @@ def train(
         origin,
         query=settled.query,
         keep_moments=not no_moments,
-        left_out=(*plan.changes.without, *source.emptied),
+        left_out=source.emptied,
         remarks=source.warnings,
     )
     if calibration is not None:

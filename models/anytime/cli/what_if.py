@@ -16,7 +16,7 @@ from anytime.cli.sources import open_retrained
 from anytime.errors import clipped
 from anytime.inference.loaded import load
 from anytime.model.model import Model
-from anytime.training.resequencing import Changes, remaining_groups
+from anytime.selection import Rule
 from anytime.training.what_if import WhatIf
 from anytime.training.what_if import what_if as compared
 
@@ -43,7 +43,7 @@ def what_if(
     loaded, costs = load(model), parsed_costs(cost)
     retrained = None
     if refit.data is not None:
-        kept = remaining_groups(loaded.groups, Changes(without=tuple(without or ())))
+        kept = Rule(without=tuple(without or ())).remaining(loaded.groups)
         retrained = open_retrained(loaded, kept, refit)
         if retrained is None:
             remark("--data is ignored: the model contains its moments")

@@ -21,7 +21,7 @@ from anytime.data.columns import check_finite, weights_of, without_target
 from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
-from anytime.data.formats.cells import foreign_number, is_number
+from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
@@ -319,7 +319,7 @@ def surveyed(
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table), unusable | reasons
-        remarks = (rare,) if rare else ()
+        remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
 
 
@@ -406,23 +406,40 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     values = sample.column(name).values.tolist()
     if not values:
         return
-    if 2 * sum(map(_is_date, values)) >= len(values):
-        other = next(value for value in values if not _is_date(value))
+    has_levels = _has_levels(sample, name)
+    iso, foreign = sum(map(_is_date, values)), sum(map(DATES.has_other_form, values))
+    if 2 * (iso + foreign) >= len(values) and (iso or not has_levels):
+        other = next(value for value in values if not (_is_date(value) or _is_missing(value)))
         raise TableError(
             f"column {name!r} holds dates, and {clipped(other, 40)!r}, which is no date in ISO form; expected dates "
             f"such as 2024-05-17 or 2024-05-17T09:30:00Z: fix it, or state `types: {{{name}: text}}` in the groups file"
         )
     plain = [is_number(value) for value in values]
-    if 2 * sum(plain) < len(values) or (all(plain) and _has_levels(sample, name)):
+    if 2 * sum(plain) < len(values) or (all(plain) and has_levels):
         return
     other = next(((row, value) for row, value in _cells(table, name) if not is_number(value)), None)
     raise TableError(f"{table.name}: {not_numbers(name, *((values[0], 0) if other is None else other[::-1]))}")
+
+
+def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
+    """Return a remark on columns of text with levels that differ only in the blanks around them; empty if none has."""
+    said = []
+    for name in columns:
+        levels = sorted({str(value) for value in sample.column(name).values.tolist()})
+        same = next((level for level in levels if level != level.strip() and level.strip() in levels), None)
+        if same is not None:
+            said.append(f"{same!r} and {same.strip()!r} of {name!r}")
+    return f"levels that differ in blanks only are different levels: {', '.join(said[:5])}" if said else ""
 
 
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
     _, counts = sample.column(name).counts()
     return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
+
+
+def _is_missing(value: str) -> bool:
+    return value.strip() in missing_words()
 
 
 def _is_date(value: str) -> bool:
@@ -437,8 +454,9 @@ def with_dates(sample: Sample, columns: Iterable[str]) -> tuple[Sample, list[str
 
 
 def _are_dates(values: list[str]) -> bool:
-    """Return whether all of some texts are dates; the first decides of most columns."""
-    return len(values) > 0 and _is_date(values[0]) and all(map(_is_date, set(values)))
+    """Return whether some texts are dates and words for missing values; the first date decides of most columns."""
+    first = next((value for value in values if not _is_missing(value)), "")
+    return _is_date(first) and all(_is_date(value) or _is_missing(value) for value in set(values))
 
 
 def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:

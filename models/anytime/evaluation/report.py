@@ -268,7 +268,7 @@ def _groups(model: Model) -> str:
     left += bar_rows(adds) + "</figure>"
     if not model.supports_arrived or len(model.prefixes.mean) > MAX_SOLVED:
         why = (
-            model.fallback_reason.partition(";")[0]
+            model.fallback_reason("arrived").partition(";")[0]
             if not model.supports_arrived
             else f"the model has over {MAX_SOLVED} terms"
         )

@@ -52,6 +52,8 @@ class Family(ABC):
     """Whether folds have equal shares of the classes."""
     one_column: ClassVar[bool] = True
     """Whether a target has one column only."""
+    known_variance: ClassVar[bool] = True
+    """Whether the mean determines the variance of a response; otherwise the mean deviance estimates its factor."""
     even_score: ClassVar[float] = 0.0
     """The score at which two classes are equally likely."""
 

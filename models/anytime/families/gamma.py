@@ -13,6 +13,7 @@ class Gamma(LogLink):
 
     name = "gamma"
     tasks = ("regression",)
+    known_variance = False
     noun = "amount"
     expected = "amounts above 0"
 

@@ -40,6 +40,7 @@ class Gaussian(Family):
 
     name = "gaussian"
     tasks = ("regression", "binary", "multiclass")
+    known_variance = False
     link = IDENTITY
     least_squares = True
     one_column = False

@@ -13,7 +13,6 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,10 +24,11 @@ from anytime.glm.design import Design, Evaluation
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import NOISE, Candidates, GroupOrder, greedy
+from anytime.selection.greedy import GroupOrder, greedy
+from anytime.selection.requirements import NOISE, Candidates
+from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState, Sweep
-from anytime.types import Float, Index, Method
+from anytime.types import Float, Index
 
 MAX_VALUES = 2**22
 """Maximum number of values in the second-order models of one model: 32 MiB."""
@@ -148,25 +148,16 @@ class LikelihoodOrder(GroupOrder):
 
 
 def likelihood_sequence(
-    design: Design,
-    groups: FeatureGroups,
-    method: Method = "fr",
-    alpha: float = 1e-5,
-    *,
-    cost_blind: bool = False,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Sequence[int] = (),
-    stop: Stop = EXACT,
+    design: Design, groups: FeatureGroups, rule: Rule, alpha: float = 1e-5, *, stop: Stop = EXACT
 ) -> LikelihoodOrder:
-    """Order the groups so that each prefix lowers the loss as much as its cost allows; options as in `sequence`.
+    """Order the groups so that each prefix lowers the loss as much as its cost allows.
 
     F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     with single_blas_thread():
-        search = LikelihoodSearch(design, groups, method, alpha, cost_blind, stop)
-        found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
+        search = LikelihoodSearch(design, groups, rule, alpha, stop)
+        found = greedy(search, groups, rule)
     return LikelihoodOrder(
         found.steps,
         found.doubling_until,
@@ -198,12 +189,10 @@ def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
 class LikelihoodSearch:
     """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
-    def __init__(
-        self, design: Design, groups: FeatureGroups, method: Method, alpha: float, cost_blind: bool, stop: Stop
-    ) -> None:
-        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, cost_blind
+    def __init__(self, design: Design, groups: FeatureGroups, rule: Rule, alpha: float, stop: Stop) -> None:
+        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, rule.cost_blind
         self._stop = stop
-        self._criterion = CRITERIA[method](design.gram)
+        self._criterion = rule.criterion.on(design.gram)
         self._all_columns = design.view(np.arange(len(design.gram.x_mean)))
         self.columns: list[int] = []
         self.optima = [base_rate(design)]
@@ -211,6 +200,7 @@ class LikelihoodSearch:
         exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
         self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
+        self._curved_share = 1.0 if self._bound is None else _share_of_bound(design, self.optima[0])
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
@@ -270,15 +260,23 @@ class LikelihoodSearch:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            return self._swept(self._curvature)
+            return self._with_noise(self._swept(self._curvature))
         if self._bound is not None:
-            return self._under_bound(self._bound, at.score[1:])
+            return self._with_noise(self._under_bound(self._bound, at.score[1:]))
         b = at.score[1:].copy()
         b[np.array(self.columns, dtype=np.intp)] = 0.0
         state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
         state.selected[self._order] = True
         state.stack()
         return state
+
+    def _with_noise(self, sweep: Sweep) -> Sweep:
+        """Return the sweep with the variance of a gradient without effect, as a share of its second derivative."""
+        design, factor = self._design, 1.0
+        if not design.family.known_variance:
+            factor = max(2.0 * (self.optima[-1].loss - design.totals.saturated / design.weight), 0.0)
+        sweep.noise = factor * self._curved_share / design.weight
+        return sweep
 
     def _swept(self, curvature: QuadraticModel) -> Sweep:
         sweep = Sweep(curvature.gram(self._design.gram), self._groups.slices, self._alpha, blocks=True)
@@ -294,6 +292,12 @@ class LikelihoodSearch:
             rows = sweep.rows(group)
             sweep.b[rows] = score[sweep.columns[rows]]
         return sweep
+
+
+def _share_of_bound(design: Design, base: Optimum) -> float:
+    """Return the second derivatives of a row at the base rate, summed over the predictors, as a share of the bound."""
+    hessian = design.family.hessian(base.theta, design.gram.y_mean[np.newaxis])
+    return float(np.trace(hessian[0])) / BOUND
 
 
 def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:

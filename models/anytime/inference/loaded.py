@@ -68,7 +68,7 @@ class LoadedModel(Model):
         table : see the class.
         budget : maximum cost of the groups used, per row, in the model's cost unit; None is no limit.
         prefix : number of steps to use, instead of a budget.
-        policy : "prefix" or "arrived", as in `Prediction.answer`.
+        policy : "prefix", "best" or "arrived", as in `Prediction.answer`.
         explain : whether to return a tuple, with the `Contributions` as arrays (rows,) or (rows, P).
 
         Raises

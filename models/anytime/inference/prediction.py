@@ -150,13 +150,15 @@ def _joined(note: str, before: str | None) -> str:
 class BestPrediction(NamedTuple):
     """The best prediction from the groups received: its scores (rows, P), and what they are based on.
 
-    `allowed` is the longest prefix within the budget, and `arrived` the optimum of the groups, if it answers.
+    `allowed` is the prefix that answers once all groups within the budget are there, and `arrived` the optimum of the
+    groups, if it answers. `policy` is the one that answers.
     """
 
     scores: Float
     prefix: int
     allowed: int
     arrived: ArrivedModel | None
+    policy: Policy
     groups: tuple[str, ...]
     cost: float
     expected: Expected
@@ -380,12 +382,12 @@ class Prediction:
             unknown[j] = (values[:, j] < 0).any()
         return unknown
 
-    def prepare(self, budget: float | None = None) -> None:
+    def prepare(self, budget: float | None = None, policy: Policy = "prefix") -> None:
         """Compute the scores of the current prefix, so that many rows need no product when the deadline expires.
 
         The base rate needs no product, and it would use memory for each row of a prediction without values.
         """
-        prefix = min(self.prefix, self.model.affordable(budget))
+        prefix = self.model.answering(min(self.prefix, self.model.affordable(budget, policy)), policy)
         if self.model.prefixes.ends[prefix]:
             self._prefix_scores(prefix)
 
@@ -415,8 +417,10 @@ class Prediction:
         Parameters
         ----------
         budget : maximum joint cost of the groups used, in the model's cost unit; None is no limit.
-        policy : "prefix", the longest complete prefix within the budget; or "arrived", the exact optimum for the set of
-            groups received (with a budget: in sequence order, while the joint cost fits).
+        policy : "prefix", the longest complete prefix within the budget; "best", the prefix of least cross-validated
+            error within that one, where it is better by one standard error; or "arrived", the exact optimum for the
+            set of groups received (with a budget: in sequence order, while the joint cost fits). A model without one
+            of them answers by prefix, and `note` gives the reason.
         ranking : whether to return the order of the rows, by descending score.
         explain : whether to return the contributions of the groups used and of their columns.
         reason, elapsed_ms, late_groups : copied into the answer; the caller measures time.
@@ -471,7 +475,7 @@ class Prediction:
             imputed=self.imputed(best.groups),
             clamped=self.clamped(best.groups),
             reason=reason,
-            policy="prefix" if best.arrived is None else "arrived",
+            policy=best.policy,
             expected=best.expected,
             elapsed_ms=elapsed_ms,
             late_groups=tuple(late_groups),
@@ -517,7 +521,7 @@ class Prediction:
     ) -> BestPrediction:
         """Return the scores of the best prediction from the groups received so far; arguments and errors as `answer`.
 
-        `limit` is the longest prefix to use.
+        `limit` is the longest prefix to use, instead of the budget's.
         """
         return self._scored(self._selected(budget, policy, solve, limit))
 
@@ -525,14 +529,19 @@ class Prediction:
         """Return the best prediction without its scores."""
         model, policy = self.model, checked_policy(policy)
         budget = checked_budget(budget, model.groups.cost_unit)
-        allowed = model.affordable(budget) if limit is None else limit
-        prefix = min(self.prefix, allowed)
-        arrived, note = self._arrived(budget, solve) if policy == "arrived" else (None, None)
+        note = None if policy in model.policies else model.fallback_reason(policy)
+        arrived = None
+        if policy == "arrived" and note is None:
+            arrived = solve(model, self.usable(budget))
+            note = None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
+        policy = policy if note is None else "prefix"
+        allowed = model.affordable(budget, policy) if limit is None else limit
+        prefix = model.answering(min(self.prefix, allowed), policy)
         if arrived is None:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
         else:
             used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
-        return BestPrediction(_NO_SCORES, prefix, allowed, arrived, used, cost, expected, budget, note)
+        return BestPrediction(_NO_SCORES, prefix, allowed, arrived, policy, used, cost, expected, budget, note)
 
     def _scored(self, best: BestPrediction) -> BestPrediction:
         """Return a selected prediction with its scores."""
@@ -586,13 +595,6 @@ class Prediction:
         """Advance over the steps whose features have all been received; steps that add no features are complete."""
         while self.prefix < self.model.steps and not self._unreceived[self.prefix + 1]:
             self.prefix += 1
-
-    def _arrived(self, budget: float | None, solve: Solve) -> tuple[ArrivedModel | None, str | None]:
-        """Return the optimum of the received groups, or the reason why it is unavailable."""
-        if not self.model.supports_arrived:
-            return None, self.model.fallback_reason
-        arrived = solve(self.model, self.usable(budget))
-        return arrived, None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
 
     def _prefix_scores(self, prefix: int) -> Float:
         ready, replacements = self._ready, self.replacements

@@ -251,8 +251,9 @@ class Runner(Generic[Answers]):
         x : input of the extractors.
         deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
         budget : maximum joint cost of the groups of each model, in its cost unit; None is no limit.
-        policy : "prefix" answers as soon as the next group of the sequence cannot end in time; "arrived" continues with
-            the groups after it that can, and answers from the set of groups received.
+        policy : "prefix" answers as soon as the next group of the sequence cannot end in time; "best" does so too, and
+            computes no group after the prefix of least cross-validated error; "arrived" continues with the groups after
+            it that can, and answers from the set of groups received.
         explain : whether the answer has the contributions of the groups used and of their columns.
 
         Returns
@@ -275,7 +276,7 @@ class Runner(Generic[Answers]):
         seconds = checked_seconds(deadline_ms)
         deadline = begin + seconds
         run = _Run(self, deadline, budget, checked_policy(policy), explain=explain, reuses=True)
-        steps = self._plan(budget)
+        steps = self._plan(budget, policy)
         if not steps or not seconds:
             return self._returned(run.answers(waited=not seconds))
         margin_ms = self._late.margin_ms + self._answering.expected_ms(begin)
@@ -307,7 +308,7 @@ class Runner(Generic[Answers]):
         if run.failures:  # the results of an earlier part of this run may be in a process
             used = {name for step in needed for task in step for name in task.uses} - results.keys()
             needed = [[task for task in step if task.group not in run.has or task.group in used] for step in steps]
-        prefix = run.policy == "prefix" and not run.left_out and not run.failures
+        prefix = run.policy != "arrived" and not run.left_out and not run.failures
         tasks = self._schedule.tasks(
             needed,
             run.left_out.keys(),
@@ -337,7 +338,7 @@ class Runner(Generic[Answers]):
                 self._give_up(run, overdue)
                 if not run.continues:
                     return False
-                self._start(run, self._plan(run.budget), run.extraction.original, until)
+                self._start(run, self._plan(run.budget, run.policy), run.extraction.original, until)
                 continue
             check = min([*limits.values(), now + min(self._time_limits.values())])  # others may start meanwhile
             if check >= until:
@@ -357,8 +358,8 @@ class Runner(Generic[Answers]):
         for group in groups:
             run.fail(group, f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit", hung=True)
 
-    def _plan(self, budget: float | None) -> list[list[Task]]:
-        prefixes = tuple(model.affordable(budget) for model in self.models)
+    def _plan(self, budget: float | None, policy: Policy = "prefix") -> list[list[Task]]:
+        prefixes = tuple(model.affordable(budget, policy) for model in self.models)
         plan = self._plans.get(prefixes)
         if plan is None:
             plan = self._plans[prefixes] = planned(self.models, prefixes, self._extractors, self._order)
@@ -504,9 +505,9 @@ class _Run:
         self.extraction = _NOTHING
 
     def _answer(self, prediction: Prediction, *, out_of_time: bool) -> Answer:
-        model, policy, allowed = prediction.model, self.policy, prediction.model.affordable(self.budget)
-        if prediction.prefix >= allowed:
-            reason: Reason = "complete" if allowed == model.steps else "budget"
+        model, policy = prediction.model, self.policy
+        if prediction.prefix >= model.affordable(self.budget, policy):
+            reason: Reason = "complete" if model.affordable(self.budget) == model.steps else "budget"
         else:
             reason = "deadline" if out_of_time else "end"
             lost = {failure.group for failure in self.failures} | self.left_out.keys()

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -66,10 +67,13 @@ class ArrivedModel:
         return self.columns.nbytes + self.coef.nbytes + 100 * len(self.groups)
 
 
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
 def checked_policy(policy: Policy) -> Policy:
     """Return a policy; raise ValuesError if it is unknown."""
-    if policy not in ("prefix", "arrived"):
-        raise ValuesError(f"policy is {policy!r}; expected 'prefix' or 'arrived'")
+    if policy not in POLICIES:
+        raise ValuesError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
     return policy
 
 
@@ -94,7 +98,9 @@ class _Solved:
 
     def __init__(self, model: Model) -> None:
         if not model.supports_arrived:
-            raise ValuesError(f"model {model.name!r} does not support policy 'arrived': {model.fallback_reason}")
+            raise ValuesError(
+                f"model {model.name!r} does not support policy 'arrived': {model.fallback_reason('arrived')}"
+            )
         self.gram = None if model.moments is None else Gram.of(model.moments)
         self.prefixes: dict[frozenset[str], int] = {}
         for prefix, names in enumerate(model.needed):

@@ -204,13 +204,13 @@ class TableScorer:
         policy = checked_policy(policy)
         if prefix is None:
             budget = checked_budget(budget, model.groups.cost_unit)
-            limit = model.affordable(budget)
+            limit = model.affordable(budget, policy)
         else:
             if budget is not None:
                 raise ValuesError(f"budget is {budget!r} and prefix is {prefix!r}; expected one of them")
             if isinstance(prefix, bool) or not isinstance(prefix, int | np.integer) or not 0 <= prefix <= model.steps:
                 raise ValuesError(f"prefix is {prefix!r}; expected a number of steps, 0 to {model.steps}")
-            limit = int(prefix)
+            limit = model.answering(int(prefix), policy)
         places = model.places
         present = frozenset(name for name, place in places.items() if any(map(table.has, place.features)))
         first = next((model.computed[k] for k in range(1, limit + 1) if model.computed[k]), ())
@@ -327,7 +327,7 @@ class TableScorer:
             groups=best.groups,
             cost=best.cost,
             budget=best.budget,
-            policy="prefix" if best.arrived is None else "arrived",
+            policy=best.policy,
             missing=tuple(name for name in model.computed[best.allowed] if name not in self.present),
             absent=self.absent,
             imputed=prediction.imputed(best.groups),

@@ -27,10 +27,11 @@ A feature with a `pair` has no value: its terms are products of `factors`, forms
 replaces every term by its mean.
 
 The library answers from the longest prefix whose groups have all arrived and whose cost is at most the budget, plus one
-part in 1e9, because costs are sums. `link` maps scores to predictions: "identity", "logit", "softmax", or "log", where
-scores above 500 count as 500. For classes with the link "identity", scores are least-squares estimates of indicators:
-clip them at 0 and scale them to sum to 1 (equal shares if none is positive). A single score, with this link or with
-"logit", is that of the second of two classes.
+part in 1e9, because costs are sums. Under its policy "best", the prefix `best` of that one answers, whose
+cross-validated error is less by one standard error; it is null where errors are unknown. `link` maps scores to
+predictions: "identity", "logit", "softmax", or "log", where scores above 500 count as 500. For classes with the link
+"identity", scores are least-squares estimates of indicators: clip them at 0 and scale them to sum to 1 (equal shares if
+none is positive). A single score, with this link or with "logit", is that of the second of two classes.
 
 *The header* has declarations for C and C++, and their definitions for one file of C11. A program uses it as
 `anytime.inference.prediction` is used for one row: it begins, adds groups as they are computed, and gets an answer at
@@ -40,9 +41,11 @@ Values are raw, and a category is the index of its level.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, chain, product
 from string import Template
 from typing import Any
@@ -107,6 +110,7 @@ def document(model: Model) -> dict[str, Any]:
             {
                 "cost": float(model.costs[prefix]),
                 "cv_error": model.expected(prefix).cv_error,
+                "best": None if model.best is None else model.best[prefix],
                 "features": complete[prefix],
                 "intercept": prefixes.intercept_of(prefix).tolist(),
                 "coef": prefixes.coef(prefix).tolist(),
@@ -194,6 +198,7 @@ def c_source(model: Model) -> str:
         "costs": _numbers(model.costs),
         "per_row": f", per row {model.groups.shared_by}" if model.groups.shared_by else "",
         "cv_errors": _lines("NAN" if error is None else repr(error) for error in errors),
+        "best": _lines(map(str, model.best or range(model.steps + 1))),
         "ends": _lines(map(str, prefixes.ends.tolist())),
         "offsets": _lines(map(str, (prefixes.offsets[:-1] * scores).tolist())),
         "intercepts": _numbers(np.stack([prefixes.intercept_of(prefix) for prefix in range(model.steps + 1)])),
@@ -351,6 +356,7 @@ extern "C" {
 #define ${name}_begin ANYTIME_TYPED(${name}_begin, ANYTIME_REAL)
 #define ${name}_add ANYTIME_TYPED(${name}_add, ANYTIME_REAL)
 #define ${name}_answer ANYTIME_TYPED(${name}_answer, ANYTIME_REAL)
+#define ${name}_answer_best ANYTIME_TYPED(${name}_answer_best, ANYTIME_REAL)
 
 #define ${NAME}_STEPS ${steps}
 #define ${NAME}_FEATURES ${features}
@@ -400,6 +406,10 @@ int ${name}_add(${name}_prediction *prediction, size_t group, const ANYTIME_REAL
  * responses, or a probability for each class. Return the number of that prefix's steps, 0 for the base rate. If the
  * budget is not a number >= 0, or the result is not finite, write the base rate and return -1. */
 int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS]);
+
+/* As `answer`, from the prefix of least cross-validated error within that one, where it is better by one standard
+ * error; a model without such errors answers as `answer`. */
+int ${name}_answer_best(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS]);
 
 #ifdef __cplusplus
 }
@@ -514,17 +524,34 @@ ${output_code}
     return finite;
 }
 
-int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS])
+/* The prefix that answers under the policy "best" when each prefix is the longest complete one. */
+static const int ${name}_best[${NAME}_STEPS + 1] = {
+    ${best}
+};
+
+static int ${name}_answer_within(${name}_prediction *prediction, double budget, ANYTIME_REAL *output, const int *best)
 {
     int prefix = ${name}_complete(prediction);
     if (budget >= 0) {
         while (prefix > 0 && ${name}_costs[prefix] > budget * (1 + 1e-9))
             prefix--;
+        if (best)
+            prefix = best[prefix];
         if (${name}_outputs_of(prediction, prefix, output))
             return prefix;
     }
     ${name}_outputs_of(prediction, 0, output);
     return -1;
+}
+
+int ${name}_answer(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS])
+{
+    return ${name}_answer_within(prediction, budget, output, NULL);
+}
+
+int ${name}_answer_best(${name}_prediction *prediction, double budget, ANYTIME_REAL output[${NAME}_OUTPUTS])
+{
+    return ${name}_answer_within(prediction, budget, output, ${name}_best);
 }
 
 #endif /* ${NAME}_IMPLEMENTED */
@@ -685,3 +712,18 @@ C_PRODUCTS = """
             : ${name}_factor(p, 0, u) * ${name}_factor(p, 1, v) - ${name}_means[term];
     }"""
 """C code that stores the products that a group completes."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A form of models as text: the suffix of its files, and the function that writes it."""
+
+    suffix: str
+    text: Callable[[Model], str]
+
+
+EXPORTS: dict[str, Export] = {
+    "json": Export(".json", lambda model: json.dumps(document(model), allow_nan=False) + "\n"),
+    "c": Export(".h", c_source),
+}
+"""Every form by its name on the command line."""

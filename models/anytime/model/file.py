@@ -21,7 +21,7 @@ from anytime.errors import ArtifactError, GroupsError, TrainingError
 from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
-from anytime.model.manifest import FORMAT, Manifest, steps_with_products
+from anytime.model.manifest import FORMAT, Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
@@ -204,6 +204,9 @@ def _check_manifest(manifest: Manifest) -> None:
             f"has a certificate of {len(certificate.bounds)} bounds and {len(certificate.exact)} flags; expected "
             f"{prefixes} of each, one per prefix: train or certify it again"
         )
+    best, stated = best_prefixes(manifest.steps), [step.best is not None for step in manifest.steps]
+    if any(stated) and not (best and all(j <= k and best[j] == j for k, j in enumerate(best))):
+        raise _damaged("has prefixes of least error that are not one for each prefix, within it")
     target = manifest.learned
     if not target.is_consistent or len(target.responses) != len(manifest.responses):
         raise _damaged(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -35,7 +36,9 @@ class StepRecord(_Record):
     `pairs` are the pairs of columns whose products join the model with this step, because both columns are there.
     `explained_variance` is F, at the penalty that ordered the groups, and includes the penalty. `r2` is the R² of the
     prefix's own coefficients on the training rows, without penalty: the mean over the responses of 1 - SSE/SST, or 1 -
-    deviance/null deviance for a likelihood. It is None where a response is constant.
+    deviance/null deviance for a likelihood. It is None where a response is constant. `best` is the prefix that answers
+    instead of this one under the policy "best": of those up to this one, that with the least cross-validated error,
+    where this one is worse by one standard error or more; otherwise this one. It is None without folds.
     """
 
     group: str
@@ -46,6 +49,7 @@ class StepRecord(_Record):
     explained_variance: float
     r2: float | None
     cv_error: float | None
+    best: int | None = Field(default=None, ge=0, exclude_if=lambda best: best is None)
     alpha: float = Field(ge=0)
     deviance: float | None = None
 
@@ -223,6 +227,13 @@ class Manifest(_Record):
     def learned(self) -> Target:
         """Return the target that the model learned from."""
         return Target(self.task, self.target, self.classes, self.family)
+
+
+def best_prefixes(steps: Iterable[StepRecord]) -> tuple[int, ...] | None:
+    """Return, for each prefix, the one that answers instead under the policy "best", (steps + 1,); None without it."""
+    best = [step.best for step in steps]
+    known = tuple(prefix for prefix in best if prefix is not None)
+    return (0, *known) if len(known) == len(best) else None
 
 
 def steps_with_products(manifest: Manifest, terms: FeatureGroups) -> list[tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
@@ -18,11 +18,11 @@ from anytime.families import family_of
 from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
-from anytime.model.manifest import Manifest, steps_with_products
+from anytime.model.manifest import Manifest, best_prefixes, steps_with_products
 from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
-from anytime.types import Float, Index
+from anytime.types import Float, Index, Policy
 
 if TYPE_CHECKING:
     from anytime.glm.search import QuadraticModels
@@ -71,14 +71,16 @@ def checked_budget(budget: Any, cost_unit: str) -> float | None:
     return None if number >= UNLIMITED else float(number)
 
 
-def affordable(costs: Float, budget: float | None) -> int:
+def affordable(costs: Float, budget: float | None, best: Sequence[int] | None = None) -> int:
     """Return the longest prefix within a budget, given the cumulative costs (steps + 1,) of the prefixes.
 
-    A budget that is below a cost by rounding still pays for it.
+    With `best`, return the prefix that answers instead of it. A budget that is below a cost by rounding still pays for
+    it.
     """
-    if budget is None:
-        return len(costs) - 1
-    return int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), side="right")) - 1
+    longest = len(costs) - 1
+    if budget is not None:
+        longest = int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), side="right")) - 1
+    return longest if best is None else best[longest]
 
 
 class GroupPosition(NamedTuple):
@@ -324,15 +326,32 @@ class Model:
         added = (frozenset(step.adds).intersection(self.groups.featured) for step in self.manifest.steps)
         return tuple(accumulate(added, or_, initial=frozenset[str]()))
 
-    def affordable(self, budget: float | None) -> int:
+    def affordable(self, budget: float | None, policy: Policy = "prefix") -> int:
         """Return the longest prefix whose cost is within `budget`, in the model's cost unit; None is no limit.
+
+        Under the policy "best", it is the prefix that answers within this budget.
 
         Raises
         ------
         ValuesError
             The budget is negative or not a number.
         """
-        return affordable(self.costs, checked_budget(budget, self.groups.cost_unit))
+        return self.answering(affordable(self.costs, checked_budget(budget, self.groups.cost_unit)), policy)
+
+    def answering(self, prefix: int, policy: Policy) -> int:
+        """Return the prefix that answers when a prefix is the longest complete one: a shorter one may be "best"."""
+        return prefix if self.best is None or policy != "best" else self.best[prefix]
+
+    @cached_property
+    def best(self) -> tuple[int, ...] | None:
+        """Return, for each prefix, the one that answers under the policy "best", (steps + 1,); None if unknown."""
+        return best_prefixes(self.manifest.steps)
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Return the policies that the model supports."""
+        best: tuple[Policy, ...] = () if self.best is None else ("best",)
+        return ("prefix", *best, "arrived") if self.supports_arrived else ("prefix", *best)
 
     @cached_property
     def certified_shares(self) -> tuple[float, ...] | None:
@@ -371,9 +390,10 @@ class Model:
         """Return whether the model supports the policy "arrived"."""
         return self.moments is not None or self.curvatures is not None
 
-    @property
-    def fallback_reason(self) -> str:
-        """Return why the model does not support the policy "arrived", if it does not."""
+    def fallback_reason(self, policy: Policy) -> str:
+        """Return why the model does not support a policy, if it does not."""
+        if policy == "best":
+            return "the model has no cross-validated errors; the prefix policy answered"
         family = family_of(self.manifest.family)
         if not family.least_squares and family.predictors(self.prefixes.intercept.size) > 1:
             return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"

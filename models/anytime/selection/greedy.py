@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.selection.criteria import Criterion
-from anytime.selection.sweep import SelectionState
+from anytime.selection.requirements import Candidates, cost_of
+from anytime.selection.rule import Rule
 from anytime.types import Bool, Float, Index
 
 
@@ -78,143 +78,15 @@ def oracle_order(gains: Float, costs: Float) -> Index:
     return np.argsort(-density, kind="stable")
 
 
-TIE = 1e-9
-"""Scores that differ by less than this share are equal."""
-
-NOISE = 1e-14
-"""Scores below this, where the variance of a response is 1, are rounding."""
-
-
-def best(scores: Float, costs: Float, among: Index) -> int:
-    """Return the group with the best score; ties by cost, then by the order of the groups file. `among` is nonempty."""
-    top = scores[among].max()
-    tied = among[scores[among] >= top - TIE * abs(top)]
-    return int(tied[np.argmin(costs[tied])])
-
-
-def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
-    return float(groups.costs[list(adds)].sum())
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """The remaining groups at one step of a sequence; `groups` are all groups."""
-
-    groups: FeatureGroups
-    state: SelectionState
-    criterion: Criterion
-    cost_blind: bool
-    noise: float = NOISE
-    """Scores below this are rounding: `NOISE` times the size of the empty model's scores."""
-
-    def adds(self, *chosen: int) -> tuple[int, ...]:
-        return self.groups.step(chosen, self.state.selected)
-
-    def unpaid(self, group: int) -> set[int]:
-        return {p for p in self.groups.prerequisites[group] if not self.state.selected[p]}
-
-    def remaining(self) -> Index:
-        return np.flatnonzero(~self.state.selected)
-
-    def step_costs(self) -> Float:
-        """Return the total cost of each group's step, (groups,)."""
-        costs = self.groups.costs.copy()
-        for group in self._locked():
-            costs[group] = cost_of(self.groups, self.adds(group))
-        return costs
-
-    def scores(self, among: Bool) -> Float:
-        """Return the score of each group's step, (groups,), for the group's columns and those that it must add.
-
-        Only the scores of remaining groups `among` (groups,) are defined.
-        """
-        scores = self.criterion.scores(self.state)
-        for group in self._locked():
-            if among[group]:
-                scores[group] = self._union(self.adds(group))
-        scores[scores < self.noise] = 0.0
-        return scores
-
-    def longest(self, scores: Float) -> float:
-        return float(self.criterion.lengths(scores[self.remaining()]).max(initial=0.0))
-
-    def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
-        """Return the best step: groups in order of computation, the selected one last.
-
-        At least one group is `allowed` (groups,); `costs` are the `step_costs`, and `scores` cover the allowed groups.
-        """
-        among = np.flatnonzero(allowed)
-        free = among[costs[among] == 0]
-        if self.cost_blind:
-            return self.adds(best(scores, costs, among))
-        if len(free):
-            return self.adds(best(scores, costs, free))
-        with np.errstate(invalid="ignore", divide="ignore"):  # selected groups may be free
-            densities = scores / costs
-        bundles: dict[int, list[int]] = {}
-        for group in self._locked():
-            if allowed[group]:
-                bundles[group], densities[group] = self._bundle(group, densities[group])
-        chosen = best(densities, costs, among)
-        if len(bundles.get(chosen, ())) > 1:
-            chosen = self._first(chosen, [g for g in bundles[chosen] if allowed[g]], costs)
-        return self.adds(chosen)
-
-    def _locked(self) -> list[int]:
-        """Return the remaining groups whose step adds others: unpaid prerequisites, or products that it completes."""
-        return [g for g in self.groups.linked if not self.state.selected[g] and len(self.adds(g)) > 1]
-
-    def _union(self, groups: tuple[int, ...]) -> float:
-        rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
-        return self.criterion.union_score(self.state, np.concatenate(rows)) if rows else 0.0
-
-    def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
-        """Return `group` and the groups that maximise the density with it and its prerequisites, and that density."""
-        bundle, opened, union = [group], self.unpaid(group), self.adds(group)
-        score, cost = self._union(union), cost_of(self.groups, union)
-        while True:
-            gains = {g: self._union(self.adds(*bundle, g)) - score for g in self._opened(opened, union)}
-            if not gains:
-                return bundle, density
-            richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
-            grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
-            # A free group never lowers the density, so it must not end the growth even if it adds nothing.
-            if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
-                return bundle, density
-            bundle.append(richest)
-            union = self.adds(*bundle)
-            score, cost, density = score + gains[richest], cost + self.groups.costs[richest], grown
-
-    def _opened(self, opened: set[int], union: tuple[int, ...]) -> list[int]:
-        """Return the dependents of `opened`, outside the union, that need nothing beyond the union."""
-        needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
-        return [g for g, need in needs.items() if need & opened and need <= set(union)]
-
-    def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:
-        """Return the group of a bundle with the largest gain per cost once the prerequisites of `chosen` are paid."""
-        paid = [p for p in self.adds(chosen) if p in self.unpaid(chosen)]
-        score = self._union(self.adds(*paid))
-        per_cost = np.full(len(self.groups), -np.inf)
-        for g in bundle:
-            union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
-            per_cost[g] = _per_cost(self._union(union) - score, self.groups.costs[g])
-        return best(np.minimum(per_cost, np.finfo(float).max), costs, np.array(sorted(bundle)))
-
-
-def _per_cost(gain: float, cost: Any) -> float:
-    """Return the gain per cost; free groups come first, whatever they add, so that rounding does not decide."""
-    return float(gain / cost) if cost > 0 else np.inf
-
-
-def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Bool, bool]:
+def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Bool, bool]:
     """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 
-    While nothing is spent the limit is c_min, the smallest positive cost of a step. If no step is within the limit,
-    only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs` (groups,)
-    are those of the groups' steps; at least one group is `remaining`.
+    While nothing is spent the limit is `c_min`, by default the smallest positive cost of a step. If no step is within
+    the limit, only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs`
+    (groups,) are those of the groups' steps; at least one group is `remaining`.
     """
     paid = costs[remaining]
-    limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
+    limit = spent if spent > 0 else c_min or paid[paid > 0].min(initial=np.inf)
     within = remaining[paid <= limit * (1 + COST_TOLERANCE)]
     allowed = np.zeros(len(costs), dtype=np.bool_)
     allowed[within if len(within) else remaining[[np.argmin(paid)]]] = True
@@ -231,29 +103,18 @@ class Search(Protocol):
         """Select the groups of a step; return the explained variance F of all selected groups."""
 
 
-def greedy(
-    search: Search,
-    groups: FeatureGroups,
-    *,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Sequence[int] = (),
-) -> GroupOrder:
+def greedy(search: Search, groups: FeatureGroups, rule: Rule) -> GroupOrder:
     """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
-    Parameters
-    ----------
-    doubling : select no step that costs more than all before it together (Algorithm 2).
-    epsilon : stop before the step at which no remaining group has a projection of the residual longer than this
-        (Group-OMP, Figure 1). Costs do not affect this rule; while one group's projection is longer, the densest group
-        goes first.
-    first : groups selected before all others, each after its requirements; no rule applies to their steps.
+    The search stops before the step at which no remaining group has a projection of the residual longer than
+    `rule.epsilon`. Costs do not affect this; while one group's projection is longer, the densest group goes first.
+    No rule applies to the steps of `rule.first`.
     """
     steps: list[Step] = []
     spent = 0.0
-    doubling_until: int | None = 0 if doubling and first else None
+    doubling_until: int | None = 0 if rule.doubling and rule.first else None
     longest: float | None = None
-    forced_groups = deque(first)
+    forced_groups = deque(rule.forced(groups))
     while len(search.candidates.remaining()):
         candidates = search.candidates
         costs = candidates.step_costs()
@@ -265,12 +126,12 @@ def greedy(
             adds = candidates.adds(group)
         else:
             allowed = remaining
-            if doubling:
-                allowed, capable = within_doubling(costs, candidates.remaining(), spent)
+            if rule.doubling:
+                allowed, capable = within_doubling(costs, candidates.remaining(), spent, rule.c_min)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
-            scores = candidates.scores(allowed if epsilon is None else remaining)
-            if epsilon is not None and (length := candidates.longest(scores)) <= epsilon:
+            scores = candidates.scores(allowed if rule.epsilon is None else remaining)
+            if rule.epsilon is not None and (length := candidates.longest(scores)) <= rule.epsilon:
                 longest = length
                 break
             adds = candidates.choose(allowed, costs, scores)
@@ -278,6 +139,6 @@ def greedy(
         cost = cost_of(groups, adds)
         spent += cost
         steps.append(Step(adds, cost, explained))
-    if doubling and doubling_until is None:
+    if rule.doubling and doubling_until is None:
         doubling_until = len(steps)
     return GroupOrder.of(steps, groups, doubling_until=doubling_until, longest=longest)

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from anytime._linalg import RANK_TOLERANCE, Factor, conjugate_gradients, factorise_penalised
+from anytime._linalg import Factor, conjugate_gradients, factorise_penalised, positive_pivots
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
@@ -90,8 +90,8 @@ class Problem:
         if len(free):
             S, q = S - V.T @ V, q - V.T @ z
         # The remainder of columns in the span of the free groups is rounding.
-        spanned = np.diagonal(S) <= RANK_TOLERANCE * before
-        S[spanned], S[:, spanned], q[spanned] = 0.0, 0.0, 0.0
+        dropped = ~positive_pivots(np.diagonal(S), before)
+        S[dropped], S[:, dropped], q[dropped] = 0.0, 0.0, 0.0
         sizes = size[members]
         return Problem(
             S=np.asfortranarray(S),

@@ -10,7 +10,7 @@ A factorisation takes r^3/3 operations, however many columns the groups have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,11 +20,13 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, GroupOrder, greedy
+from anytime.selection.greedy import GroupOrder, greedy
+from anytime.selection.requirements import Candidates
+from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
-RANK_TOLERANCE = 1e-12
+ROUNDING_SHARE = 1e-12
 """Second moments below this share of the largest are rounding: it moves penalties of 1e-7 by a hundred-thousandth."""
 
 
@@ -35,7 +37,7 @@ def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
 
 def rotated_rows(S: Float) -> tuple[Float, Index]:
     """Return A (r, D) with A'A = S, and r columns (r,) in which A is upper triangular; about D^2 r operations."""
-    C, pivots, rank, _ = dpstrf(S.T.copy(order="F"), tol=RANK_TOLERANCE * float(np.diagonal(S).max(initial=0.0)))
+    C, pivots, rank, _ = dpstrf(S.T.copy(order="F"), tol=ROUNDING_SHARE * float(np.diagonal(S).max(initial=0.0)))
     A = np.empty((rank, len(S)))
     A[:, pivots - 1] = np.triu(C[:rank])
     return A, pivots[:rank] - 1
@@ -120,21 +122,12 @@ class _KernelSearch:
         return self._gains.F
 
 
-def kernel_sequencer(
-    gram: Gram,
-    groups: FeatureGroups,
-    *,
-    cost_blind: bool = False,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Sequence[int] = (),
-) -> Callable[[float], GroupOrder]:
+def kernel_sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float], GroupOrder]:
     """Return the order by forward regression as a function of the penalty, which is at least 1e-9."""
     kernels = Kernels.of(gram)
 
     def order(alpha: float) -> GroupOrder:
         with single_blas_thread():
-            search = _KernelSearch(kernels, groups, alpha, cost_blind)
-            return greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
+            return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
 
     return order

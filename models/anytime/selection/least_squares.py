@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, GroupOrder, Step, cost_of, greedy
+from anytime.selection.criteria import Path, SelectionMethod
+from anytime.selection.greedy import GroupOrder, Step, greedy
+from anytime.selection.requirements import Candidates, cost_of
+from anytime.selection.rule import Rule
 from anytime.selection.single_columns import are_single_columns, single_columns
-from anytime.selection.sparse import check_sparse, sparse_entries
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Method
 
@@ -41,52 +42,33 @@ class FactoredOrder(GroupOrder):
 
 
 def sequence(
-    gram: Gram,
-    groups: FeatureGroups,
-    method: Method = "fr",
-    alpha: float = 1e-5,
-    *,
-    cost_blind: bool = False,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Sequence[int] = (),
+    gram: Gram, groups: FeatureGroups, method: Method | SelectionMethod = "fr", alpha: float = 1e-5, **rule: Any
 ) -> FactoredOrder:
     """Order the groups so that each prefix explains as much as its cost allows. Steps that cost nothing go first.
 
-    About D^3 operations for D columns, for "fr" as for "omp". "sparse" does not support doubling or epsilon, and raises
-    TrainingError if its path does not converge.
-
-    `method` is a criterion ("omp", "fr", "single" or "no-whiten"), or "sparse": by entry on the Group Lasso path. G-OMP
-    is "omp" cost-blind. `doubling`, `epsilon` and `first` are as in `greedy`.
+    About D^3 operations for D columns, for "fr" as for "omp". `method` and the rest are the fields of `Rule`; G-OMP is
+    "omp" cost-blind. Raise TrainingError if the method does not support the rule, or if the path of "sparse" does not
+    converge.
     """
-    order = sequencer(gram, groups, method, cost_blind=cost_blind, doubling=doubling, epsilon=epsilon, first=first)
-    return order(alpha)
+    return sequencer(gram, groups, Rule(method, **rule))(alpha)
 
 
-def sequencer(
-    gram: Gram,
-    groups: FeatureGroups,
-    method: Method = "fr",
-    *,
-    cost_blind: bool = False,
-    doubling: bool = False,
-    epsilon: float | None = None,
-    first: Sequence[int] = (),
-) -> Callable[[float], FactoredOrder]:
-    """Return `sequence` as a function of the penalty; the order of "sparse", which has no penalty, is learned once."""
-    check_sparse(method, doubling, epsilon=epsilon)
-    if method == "sparse":
-        steps = _put_first(first, sparse_entries(gram, groups, cost_blind).steps, groups)
-        return partial(given_sequence, gram, groups, steps)
+def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float], FactoredOrder]:
+    """Return `sequence` as a function of the penalty; the order of a `Path`, which has no penalty, is learned once."""
+    method = rule.by
+    if isinstance(method, Path):
+        steps = method.steps(gram, groups, cost_blind=rule.cost_blind)
+        return partial(given_sequence, gram, groups, _put_first(rule.forced(groups), steps, groups))
+    restricted = rule.doubling or rule.first or rule.epsilon is not None
+    plain = rule.scores_gains and not restricted and are_single_columns(groups)
 
     def order(alpha: float) -> FactoredOrder:
         with single_blas_thread():
-            if method == "fr" and not (doubling or first) and epsilon is None and are_single_columns(groups):
-                return FactoredOrder.with_factor(*single_columns(gram, groups, alpha, cost_blind=cost_blind))
-            criterion = CRITERIA[method](gram)
-            sweep = Sweep(gram, groups.slices, alpha, blocks=criterion.needs_blocks)
-            search = _SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))
-            found = greedy(search, groups, doubling=doubling, epsilon=epsilon, first=first)
+            if plain:
+                return FactoredOrder.with_factor(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
+            scored = rule.criterion.on(gram)
+            sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
+            found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
             _, factor, z = sweep.factor()
             return FactoredOrder.with_factor(found, factor, z)
 

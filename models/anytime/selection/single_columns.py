@@ -20,10 +20,12 @@ from math import sqrt
 import numpy as np
 from scipy.linalg.blas import dger
 
-from anytime._linalg import RANK_TOLERANCE, Factor
+from anytime._linalg import Factor, least_pivots
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, TIE, GroupOrder, Step
+from anytime.selection.criteria.criterion import TIE
+from anytime.selection.greedy import GroupOrder, Step
+from anytime.selection.requirements import NOISE
 from anytime.selection.sweep import PANEL
 from anytime.types import Float, Index
 
@@ -60,7 +62,7 @@ class _Columns:
         size, responses = b.shape
         self._C = C.T  # symmetric, and read by rows
         self._b, self._d = b.T.copy(), np.diagonal(C).copy()
-        self._smallest_pivot = RANK_TOLERANCE * self._d
+        self._least_pivots = least_pivots(self._d)
         self._costs = costs
         self._columns: Index = np.arange(size)
         self._V, self._width = np.empty((min(PANEL, size), size)), 0
@@ -106,7 +108,7 @@ class _Columns:
             top = scores[row]
             if not top > 2.0 * NOISE * price[row]:
                 return self._best_of_noise(price)
-            if self._d[row] > self._smallest_pivot[row]:
+            if self._d[row] > self._least_pivots[row]:
                 break
             self._d[row] = np.inf  # permanently: variances only shrink
         near = scores >= top * (1.0 - TIE)
@@ -117,7 +119,7 @@ class _Columns:
 
     def _best_of_noise(self, price: Float) -> int:
         """Return the best row when no remaining gain exceeds rounding; gains of rounding size count as 0."""
-        self._d[self._d <= self._smallest_pivot] = np.inf
+        self._d[self._d <= self._least_pivots] = np.inf
         squares = self._squares()
         squares[squares < 2.0 * NOISE] = 0.0
         scores = np.where(price > 0.0, squares * price, -1.0)
@@ -137,7 +139,7 @@ class _Columns:
         u = V[width]
         np.subtract(self._C[row], V[:width, row] @ V[:width], out=u)
         pivot = float(u[row])
-        if pivot <= self._smallest_pivot[row]:
+        if pivot <= self._least_pivots[row]:
             u[:] = 0.0
             self._dropped[self._done] = True
         else:
@@ -164,6 +166,6 @@ class _Columns:
         V = self._V[: self._width].take(keep, axis=1).T
         self._C = self._C.take(keep, axis=0).take(keep, axis=1)
         self._C -= V @ V.T  # numpy computes half of it
-        self._b, self._d, self._smallest_pivot = self._b[:, keep], self._d[keep], self._smallest_pivot[keep]
+        self._b, self._d, self._least_pivots = self._b[:, keep], self._d[keep], self._least_pivots[keep]
         self._costs, self._columns = self._costs[keep], self._columns[keep]
         self._V, self._width, self._selected_rows = np.empty((min(PANEL, len(keep)), len(keep))), 0, []

@@ -38,12 +38,11 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
-from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection.greedy import best
+from anytime.selection.criteria.criterion import Path, best
 from anytime.selection.group_lasso import Descent, Point, Problem
-from anytime.types import Bool, FamilyName, Float, Method
+from anytime.types import Bool, Float
 
 COUNT = 100
 """Number of penalties of a path."""
@@ -164,22 +163,13 @@ class Entries:
     steps: tuple[tuple[int, ...], ...]
 
 
-def check_sparse(method: Method, doubling: bool, family: FamilyName = "gaussian", epsilon: float | None = None) -> None:
-    """Raise for "sparse" with doubling or a precision, which restrict a greedy search, or without least squares."""
-    if method != "sparse":
-        return
-    if doubling:
-        raise TrainingError(
-            "method 'sparse' follows a path and does not support doubling; turn doubling off, or choose 'fr'"
-        )
-    if epsilon is not None:
-        raise TrainingError(
-            "method 'sparse' follows a path and does not support epsilon; remove epsilon, or choose 'omp'"
-        )
-    if not family_of(family).least_squares:
-        raise TrainingError(
-            f"method 'sparse' supports family gaussian, not {family}; choose method 'fr' or family gaussian"
-        )
+class Sparse(Path):
+    """The order of entry on the path of the cost-weighted Group Lasso."""
+
+    name = "sparse"
+
+    def steps(self, gram: Gram, groups: FeatureGroups, *, cost_blind: bool) -> tuple[tuple[int, ...], ...]:
+        return sparse_entries(gram, groups, cost_blind).steps
 
 
 def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> Entries:

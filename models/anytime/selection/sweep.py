@@ -40,10 +40,22 @@ class SizeClass:
 
 
 class SelectionState:
-    """The remaining groups, with the gradient b (D, P) and the diagonal (D,) with which pivots are compared."""
+    """The remaining groups given the selection.
 
-    def __init__(self, slices: Sequence[slice], b: Float, reference: Float) -> None:
+    Attributes
+    ----------
+    b : (D, P) gradient.
+    reference : (D,) diagonal of C, with which pivots are compared.
+    ridge : (D,) part of it that is no covariance: the penalty, and 1 more for a constant column.
+    noise : variance of the residuals, summed over the responses, divided by the number of rows. A column of unit
+        variance without effect has b b' of this size. It is 0 where the criterion needs no blocks.
+    columns : (D,) index of each row of b among all columns.
+    """
+
+    def __init__(self, slices: Sequence[slice], b: Float, reference: Float, ridge: Float | None = None) -> None:
         self.b, self.reference = b, reference
+        self.ridge = np.zeros(len(b)) if ridge is None else ridge
+        self.noise = 0.0
         self.columns = np.arange(len(b))
         self.sizes = np.array([s.stop - s.start for s in slices], dtype=np.intp)
         self.starts = np.array([s.start for s in slices], dtype=np.intp)
@@ -85,7 +97,10 @@ class Sweep(SelectionState):
         self._C, b = gram.penalised(alpha)
         D, P = b.shape
         self._keep_blocks = blocks
-        super().__init__(slices, b, np.diagonal(self._C).copy())
+        super().__init__(slices, b, np.diagonal(self._C).copy(), np.asarray(gram.constant + alpha, dtype=np.float64))
+        self._weight = gram.weight
+        self._residual = float(gram.yy.sum())
+        self.noise = self._residual / self._weight
         self._V = np.zeros((D, min(max(PANEL, *self.sizes, 1), D)), order="F")
         self._width = 0
         self._L, self._z = np.zeros((D, D), order="F"), np.zeros((D, P))
@@ -127,7 +142,10 @@ class Sweep(SelectionState):
         self.b[rows] = 0.0
         if self._keep_blocks:
             self._downdate(group, W)
-        return 0.5 * float(np.sum(z * z))
+        gain = 0.5 * float(np.sum(z * z))
+        self._residual = max(self._residual - 2.0 * gain, 0.0)
+        self.noise = self._residual / self._weight
+        return gain
 
     def _downdate(self, group: int, W: Float) -> None:
         """Subtract the outer products of a factored group's columns W from the candidates' blocks."""
@@ -151,6 +169,7 @@ class Sweep(SelectionState):
         C -= V @ V.T  # numpy computes half of it
         self._C = C.T
         self.b, self.reference, self.columns = self.b[keep], self.reference[keep], self.columns[keep]
+        self.ridge = self.ridge[keep]
         self._V = np.zeros((len(keep), min(self._V.shape[1], len(keep))), order="F")
         self._width = 0
         self._selected_rows = np.zeros(len(keep), dtype=np.bool_)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_sequence, sequencer
-from anytime.selection.greedy import TIE
+from anytime.selection.criteria.criterion import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
 from anytime.training.clamping import Clamped
@@ -128,7 +128,7 @@ class Fit:
     @cached_property
     def stopped(self) -> Stopped | None:
         """Return the record of the stopping rule; None if no rule was active."""
-        epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
+        epsilon, held, sequence = self.options.rule.epsilon, self.held, self.sequence
         if epsilon is None and held is None:
             return None
         selected = {group for step in sequence.steps for group in step.adds}
@@ -159,15 +159,17 @@ class Fit:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
         if self.likelihood is not None:
             return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
-        if self.options.first:
-            return Guarantee(why="the user chose the first groups", doubling_until=self.sequence.doubling_until)
+        rule = self.options.rule
+        if rule.first or rule.c_min is not None:
+            what = "the first groups" if rule.first else "the cost of the first steps"
+            return Guarantee(why=f"the user chose {what}", doubling_until=self.sequence.doubling_until)
         groups, columns = self.groups.with_own_products()
         return guarantee(
             self.gram.restricted(columns),
             groups,
-            self.options.method,
+            rule.method,
             self.alpha,
-            cost_blind=self.options.cost_blind,
+            cost_blind=rule.cost_blind,
             doubling_until=self.sequence.doubling_until,
         )
 
@@ -187,7 +189,8 @@ class Fit:
         `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
         """
         groups, columns = self.selected
-        stopped = self.stopped
+        stopped, rule = self.stopped, self.options.rule
+        left_out = (*left_out, *rule.without)
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
@@ -207,10 +210,10 @@ class Fit:
             responses=target.responses,
             classes=target.classes,
             groups=groups,
-            method=self.options.method,
-            cost_blind=self.options.cost_blind,
-            doubling=self.options.doubling,
-            first=tuple(group for group in self.options.first if group in groups.positions),
+            method=rule.name,
+            cost_blind=rule.cost_blind,
+            doubling=rule.doubling,
+            first=tuple(group for group in rule.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
             prior_deviance=None if self.likelihood is None else float(self.likelihood.deviance[0]),
@@ -249,6 +252,7 @@ class Fit:
         costs, likelihood = self.sequence.costs, self.likelihood
         steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
         pairs = self.selected[0].joined_pairs(steps)
+        best = None if self.measured is None else self.measured.best
         return tuple(
             StepRecord(
                 group=steps[k - 1][-1],
@@ -259,6 +263,7 @@ class Fit:
                 explained_variance=step.explained_variance,
                 r2=None if self.r2 is None else float(self.r2[k]),
                 cv_error=None if self.errors is None else float(self.errors[k]),
+                best=None if best is None else best[k],
                 alpha=float(self.alphas[k]),
                 deviance=None if likelihood is None else float(likelihood.deviance[k]),
             )
@@ -565,20 +570,14 @@ def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
 
 def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredOrder]:
     groups, gram = terms.expansion.terms, terms.gram
-    rules: Any = {
-        "cost_blind": options.cost_blind,
-        "doubling": options.doubling,
-        "epsilon": options.epsilon,
-        "first": options.forced(groups),
-    }
     grown = options.horizon(groups)
     jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
-    kernels = options.method == "fr" and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
+    kernels = options.rule.scores_gains and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
     if kernels and options.alpha == "cv":
         choice = cross_validated(
             gram,
             terms.kernel_folds,
-            lambda gram: kernel_sequencer(gram, groups, **rules),
+            lambda gram: kernel_sequencer(gram, groups, options.rule),
             options,
             horizon=grown,
             n_jobs=jobs,
@@ -588,7 +587,7 @@ def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> C
         return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
 
     def orders(gram: Gram) -> Callable[[float], FactoredOrder]:
-        return sequencer(gram, groups, options.method, **rules)
+        return sequencer(gram, groups, options.rule)
 
     return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
 

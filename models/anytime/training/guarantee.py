@@ -23,6 +23,7 @@ from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.manifest import Guarantee
 from anytime.moments.moments import Gram
+from anytime.selection import METHODS, SelectionMethod, method_of
 from anytime.types import Float, Method
 
 ENUMERATED = 12
@@ -54,7 +55,7 @@ def buys_no_group(costs: Float, until: int) -> bool:
 def guarantee(
     gram: Gram,
     groups: FeatureGroups,
-    method: Method,
+    method: Method | SelectionMethod,
     alpha: float,
     *,
     cost_blind: bool = False,
@@ -66,13 +67,17 @@ def guarantee(
         return Guarantee(why=why, doubling_until=doubling_until)
     if any(group.requires for group in groups.groups):
         return Guarantee(why="groups that require others share costs, which the theorems do not cover")
-    if method not in ("fr", "omp"):
-        return Guarantee(why=f"the theorems cover fr and omp, not {method}")
+    by = method_of(method)
+    if by.whitening_share(np.ones(1)) is None:
+        covered = " and ".join(
+            sorted(name for name, kind in METHODS.items() if kind().whitening_share(np.ones(1)) is not None)
+        )
+        return Guarantee(why=f"the theorems cover {covered}, not {by.name}")
     if cost_blind:
         return Guarantee(why="the theorems cover selection by gain per cost, not cost-blind selection")
     if doubling_until is None:
         return Guarantee(gamma=spectral_gamma(gram, groups, method, alpha))
-    if method != "fr":
+    if not by.doubling_theorem:
         return Guarantee(why="the theorem on doubling is proved for fr only", doubling_until=doubling_until)
     if len(groups) > ENUMERATED:
         limit = f"it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
@@ -80,8 +85,10 @@ def guarantee(
     return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
 
 
-def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: float) -> float:
-    """Return gamma of Theorem 3.2, as the module docstring states it, for "fr" and "omp". About D^3 operations.
+def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method | SelectionMethod, alpha: float) -> float:
+    """Return gamma of Theorem 3.2, as the module docstring states it, for a method that it covers.
+
+    About D^3 operations.
 
     Directions in which a group does not vary have no gradient; the whitening of each group excludes them.
     """
@@ -96,8 +103,7 @@ def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method, alpha: flo
     T = block_diag(*whitened)
     if T.shape[1] == 0:
         return 1.0
-    extremes = np.concatenate(shares)
-    nu = float(extremes.min() / extremes.max()) if method == "omp" else 1.0
+    nu = method_of(method).whitening_share(np.concatenate(shares)) or 0.0
     C = gram.S + alpha * np.eye(len(gram.S))
     with single_blas_thread():
         smallest = float(eigvalsh(T.T @ C @ T, subset_by_index=[0, 0])[0])

@@ -326,17 +326,7 @@ def fit_likelihood(
     compared = len(folds) > 0 and len(options.grid) > 1
 
     def orders(design: Design) -> Callable[[float], LikelihoodOrder]:
-        return lambda alpha: likelihood_sequence(
-            design,
-            groups,
-            options.method,
-            alpha,
-            cost_blind=options.cost_blind,
-            doubling=options.doubling,
-            epsilon=options.epsilon,
-            first=options.forced(groups),
-            stop=ROUGH if compared else EXACT,
-        )
+        return lambda alpha: likelihood_sequence(design, groups, options.rule, alpha, stop=ROUGH if compared else EXACT)
 
     def errors(sequence: GroupOrder, alphas: Sequence[float]) -> Errors:
         optima = sequence.optima if isinstance(sequence, LikelihoodOrder) else None
@@ -346,21 +336,14 @@ def fit_likelihood(
         """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
         return squares(alpha / float(np.mean(gram.y_scale**2)))
 
-    squares = sequencer(
-        gram,
-        groups,
-        options.method,
-        cost_blind=options.cost_blind,
-        doubling=options.doubling,
-        first=options.forced(groups),
-    )
+    squares = sequencer(gram, groups, replace(options.rule, epsilon=None))
     choice = cross_validated(
         design,
         folds,
         orders,
         options,
         errors=errors,
-        rough=rough if options.epsilon is None else None,
+        rough=rough if options.rule.epsilon is None else None,
         horizon=options.horizon(groups),
     )
     optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)

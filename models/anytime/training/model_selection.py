@@ -150,6 +150,22 @@ class Errors:
         return Errors(self.folds - self.folds[..., prefix, np.newaxis], self.weights)
 
     @property
+    def best(self) -> tuple[int, ...]:
+        """Return, for each prefix, that of least mean error within it, or itself if it is within one standard error.
+
+        The standard error is that of the difference within folds, whose errors share what makes a fold difficult.
+        """
+        mean = self.mean
+        lower = np.append(True, mean[1:] < np.minimum.accumulate(mean)[:-1])
+        least = np.maximum.accumulate(np.where(lower, np.arange(len(mean)), 0))
+        found = np.arange(len(mean))
+        for prefix in np.unique(least).tolist():
+            rise = self.between(prefix)
+            worse = rise.mean > rise.standard_error + EQUAL * mean[0]
+            found = np.where((least == prefix) & worse, prefix, found)
+        return tuple(found.tolist())
+
+    @property
     def standard_error(self) -> Float:
         """Return the standard error of the mean from the spread between folds, (...)."""
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite error has no standard error
@@ -244,13 +260,13 @@ def cross_validated(
     if not choice.sequence.steps:
         longest = f"{choice.sequence.longest:.4g}" + " before pairs are added" * (options.pairs is not None)
         raise NoStepsError(
-            f"epsilon is {options.epsilon:g}, and no group's projection of the responses is longer: the longest is "
-            f"{longest}; choose a smaller epsilon"
+            f"epsilon is {options.rule.epsilon:g}, and no group's projection of the responses is longer: the longest "
+            f"is {longest}; choose a smaller epsilon"
         )
     if not (folds and options.nested):
         return choice
     nested = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
-    return replace(choice, errors=nested)
+    return replace(choice, errors=_finite(nested.mean), measured=nested)
 
 
 def choose(
@@ -420,21 +436,21 @@ def _within(errors: Errors, one_se: bool) -> Bool:
 
 def nested_errors(
     folds: Sequence[HeldOut[T]], order: Callable[[T], GroupOrder], sequence: GroupOrder, alphas: Float
-) -> Float:
-    """Return errors (steps + 1,) where each fold learns its own order on its training part.
+) -> Errors:
+    """Return errors (K, steps + 1) where each fold learns its own order on its training part.
 
     The prefixes of a fold's order end at other costs. The error at a prefix of `sequence` is therefore that of the
     longest prefix of the fold's order within the same cost, at the penalty of the prefix of `sequence`.
     """
     values, place = np.unique(alphas, return_inverse=True)
-    total = np.zeros(len(alphas))
+    found = []
     for fold in folds:
         own = order(fold.train)
         errors = fold.errors(own.columns, own.ends, values.tolist())
         reached = np.searchsorted(own.costs, sequence.costs * (1 + COST_TOLERANCE), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate excludes them
-        total += fold.weight * errors[place, reached]
-    return _finite(total / sum(fold.weight for fold in folds))
+        found.append(errors[place, reached])
+    return Errors(np.array(found), np.array([fold.weight for fold in folds]))
 
 
 def _finite(errors: Float) -> Float:

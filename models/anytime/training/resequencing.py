@@ -5,17 +5,18 @@ Least squares reads no data, because the moments are in the model. Other familie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Manifest
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
+from anytime.selection.criteria import SelectionMethod
+from anytime.selection.rule import without
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
@@ -26,11 +27,10 @@ from anytime.types import Method
 class Changes:
     """What resequencing changes about a model; None keeps the model's own choice.
 
-    `first` and the options before it are as in `Options`; alpha is a number, because a model has no folds. The new
-    model leaves out the groups `without`.
+    The fields are those of `Rule`, but for alpha: a number, because a model has no folds.
     """
 
-    method: Method | None = None
+    method: Method | SelectionMethod | None = None
     alpha: float | None = None
     cost_blind: bool | None = None
     doubling: bool | None = None
@@ -38,15 +38,9 @@ class Changes:
     without: tuple[str, ...] = ()
 
     def options(self, old: Manifest) -> Options:
-        first = tuple(name for name in old.first if name not in self.without) if self.first is None else self.first
-        return Options(
-            method=old.method if self.method is None else self.method,
-            cost_blind=old.cost_blind if self.cost_blind is None else self.cost_blind,
-            doubling=old.doubling if self.doubling is None else self.doubling,
-            alpha=old.alpha if self.alpha is None else self.alpha,
-            family=old.family,
-            first=first,
-        )
+        kept = {"first": tuple(name for name in old.first if name not in self.without)}
+        changed = {name: value for name, value in vars(self).items() if value is not None}
+        return Options.of(old, **(kept | changed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +78,13 @@ def resequence(
     TrainingError
         The model was saved without its moments, or is of a family that needs data and none were given.
     """
-    changes = changes or Changes()
     old = model.manifest
-    options = changes.options(old)
+    options = (changes or Changes()).options(old)
     priced = old.groups
     if groups is not None:
         why = " in the new file, which the model left out; train a new model"
-        priced = priced.with_costs(_without(groups, left_out(model, groups), why))
-    remaining = remaining_groups(priced, changes)
+        priced = priced.with_costs(without(groups, left_out(model, groups), why))
+    remaining = options.rule.remaining(priced)
     target = old.learned
     if not target.law.least_squares:
         if data is None:
@@ -105,26 +98,13 @@ def resequence(
         moments = moments_of_groups(model.moments, model.terms, expansion.terms)
         fitted = fit([moments], remaining, options, expansion=expansion)
     origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
-    out = (*(() if old.stopped is None else old.stopped.left_out), *changes.without)
+    out = () if old.stopped is None else old.stopped.left_out
     return fitted.model(name or old.name, target, origin, query=old.query, left_out=out)
 
 
 def left_out(model: Model, groups: FeatureGroups) -> list[str]:
     stopped = model.manifest.stopped
     return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
-
-
-def remaining_groups(groups: FeatureGroups, changes: Changes) -> FeatureGroups:
-    """Return the groups without `changes.without`; raise GroupsError if the changes do not fit them."""
-    first = changes.first or ()
-    for name in (*changes.without, *first):
-        groups.position(name)
-    both = [name for name in first if name in changes.without]
-    if both:
-        raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
-    if set(groups.names) <= set(changes.without):
-        raise GroupsError("all groups are left out; keep at least one")
-    return _without(groups, changes.without, ", which is left out; leave out both")
 
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
@@ -134,14 +114,3 @@ def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: Featur
         if name in remaining.positions
     ]
     return moments.restricted(np.concatenate(columns))
-
-
-def _without(groups: FeatureGroups, names: Iterable[str], why: str) -> FeatureGroups:
-    """Return the groups without some that no other may require; `why` explains the error."""
-    absent = set(names)
-    remaining = [g for g, name in enumerate(groups.names) if name not in absent]
-    for g in remaining:
-        missing = [name for name in groups.groups[g].requires if name in absent]
-        if missing:
-            raise GroupsError(f"group {groups.names[g]!r} requires {missing[0]!r}{why}")
-    return groups.only(remaining) if absent else groups

@@ -22,9 +22,10 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Candidates, greedy, sequence
-from anytime.selection.criteria import CRITERIA, whitening
-from anytime.selection.greedy import NOISE, best
+from anytime.selection import Candidates, Rule, greedy, sequence
+from anytime.selection.criteria.criterion import best
+from anytime.selection.criteria.omp import whitening
+from anytime.selection.requirements import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
@@ -156,9 +157,10 @@ class _Clock:
 def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
     """Run our search as `sequence` does, and record the time at which each group was selected."""
     clock = _Clock(groups)
-    criterion = CRITERIA[method](gram)
+    rule = Rule(method)
+    criterion = rule.criterion.on(gram)
     sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
-    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock), groups)
+    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock), groups, rule)
     return clock.path()
 
 

@@ -14,7 +14,7 @@ from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
 from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.schemas.codecs import JSON, Form
+from anytime_service.schemas.codecs import JSON, Content, Form
 from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.predict import (
     SessionCreated,
@@ -38,7 +38,7 @@ class _SessionEndpoint(Endpoint):
         self.sessions = sessions
         self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
 
-    async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, bytes]:
+    async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, Content]:
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)

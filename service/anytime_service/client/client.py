@@ -28,7 +28,14 @@ from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime_service.client.engine import Call, PredictOptions, RunOptions, SessionOptions, checked_options
+from anytime_service.client.engine import (
+    Call,
+    PredictOptions,
+    RunOptions,
+    SessionOptions,
+    checked_options,
+    checked_run_options,
+)
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.in_process import ASGIApp
 from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
@@ -124,7 +131,7 @@ class AsyncClient:
     ) -> Answer:
         """Compute groups of `x`, send each when it is available, and answer at the deadline; see `Client.run`."""
         begun = time.perf_counter()
-        checked = checked_options({"rows": 1, **options}, "policy", "deadline_ms")
+        checked = checked_run_options(options)
         answer, deadline = await self._run(begun, extractors, x, deadline_ms, checked, worker)
         deadline.note_lateness(answer)
         return answer
@@ -610,6 +617,8 @@ class Client:
         x : input of the extractors.
         deadline_ms : milliseconds from the call to the answer, at the caller; 0 returns the base rate at once.
         budget : limit on the cost of the groups, in the model's cost unit; None means no limit.
+        policy : "prefix" or "best", which computes no group after the prefix of least cross-validated error, where that
+            is better by one standard error.
         model : name of the model; optional if the server has one model.
         rows : number of rows of `x`.
         ranking : whether the answer ranks the rows by their scores.
@@ -639,7 +648,7 @@ class Client:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        checked = checked_options({"rows": 1, **options}, "policy", "deadline_ms")
+        checked = checked_run_options(options)
         answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, checked, worker)
         deadline.note_lateness(answer)
         return answer
@@ -656,7 +665,8 @@ class Client:
             `model().columns`.
         budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
         deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
-        policy : "prefix" for the longest complete prefix, or "arrived" for the optimum of the given set of groups.
+        policy : "prefix" for the longest complete prefix; "best" for that or a shorter one whose cross-validated error
+            is less by one standard error; or "arrived" for the optimum of the given set of groups.
         model : name of the model; optional if the server has one model.
         rows : number of rows; None counts them in the values.
         ranking : whether the answer ranks the rows by their scores.

@@ -311,6 +311,7 @@ class Call:
 class _Options(TypedDict, total=False):
     """Types of the options of every call, for type checkers; `PredictionOptions` documents them."""
 
+    policy: Policy
     budget: float | None
     ranking: bool
     overload: Overload
@@ -327,7 +328,6 @@ class RunOptions(_Options, total=False):
 class SessionOptions(_Options, total=False):
     """Options of an answer of a session."""
 
-    policy: Policy
     deadline_ms: float | None
 
 
@@ -359,3 +359,11 @@ def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOption
         choices = parameter_schemas()[name].get("enum")
         expected = message if choices is None else f"expected one of {', '.join(choices)}"
         raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error
+
+
+def checked_run_options(given: Mapping[str, Any]) -> PredictionOptions:
+    """Return the options of a call that computes its groups in order; raises as `checked_options`."""
+    checked = checked_options({"rows": 1, **given}, "deadline_ms")
+    if checked.policy == "arrived":
+        raise ValuesError("policy is 'arrived'; expected 'prefix' or 'best': groups after one that fails count anyway")
+    return checked

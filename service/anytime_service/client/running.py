@@ -151,7 +151,7 @@ class KnownModel:
 
     def base_rate(self, options: PredictionOptions) -> Answer:
         base, rows = self.base, options.rows or 1
-        missing = self.description.order(options.budget)
+        missing = self.description.order(options.budget, options.policy)
 
         def of_rows(value: Any) -> Any:
             return value if rows == 1 or value is None else [value] * rows
@@ -303,7 +303,10 @@ class _Run:
         now, until = time.perf_counter(), self._call.until - margin_ms / 1e3
         self._left_out = self._schedule.left_out(self._pool.workers.abandoned(), now, seconds)
         description = self._known.description
-        names = [step.adds for step in description.steps[: description.prefix(self._call.options.budget)]]
+        names = [
+            step.adds
+            for step in description.steps[: description.prefix(self._call.options.budget, self._call.options.policy)]
+        ]
         steps = tasks_of(names, {group.name: group for group in description.groups}, self._pool.extractors)
         in_order = not self._left_out
         tasks = self._schedule.tasks(

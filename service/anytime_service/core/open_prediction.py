@@ -9,8 +9,8 @@ An event that ends in ANSWERED returns the answer; other events return None. An 
 UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 
 - The answer uses every group received before it is sent. `late_groups` names the groups received after the deadline.
-- The prediction awaits every group of the budget's prefix under the policy "prefix", and every group of the model under
-  "arrived".
+- The prediction awaits every group of the budget's prefix under the policy "prefix", of the prefix of least error
+  within it under "best", and every group of the model under "arrived".
 - Under "arrived", `unsolved` is the set of groups whose optimum is not known yet; `solved` provides the optimum. An
   answer that is not due yet waits for it in SOLVING. At the deadline the answer uses the prefix instead.
 - The reason is "deadline" after the deadline. Before it, an answer that received all awaited groups has the reason
@@ -24,16 +24,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum, auto
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction, checked_row
-from anytime.inference.subsets import ArrivedModel
+from anytime.inference.subsets import POLICIES, ArrivedModel
 from anytime.inference.values import ElementError
 from anytime.model.model import Model
-from anytime.types import Float, Policy, Reason
+from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
 
@@ -82,8 +82,6 @@ TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
     (State.SOLVING, "drain"): _ANSWER,
 }
 """The next state by state, event and outcome. An event that is not listed for a state is illegal."""
-
-_POLICIES = get_args(Policy)
 
 Reached: TypeAlias = Any
 """An `Answer`; or, if it has more than `at_once` numbers, a `Settled` one, whose numbers are not made yet."""
@@ -155,20 +153,20 @@ class OpenPrediction:
         for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
-        if options.policy not in _POLICIES:
-            raise FieldError("policy", f"policy is {options.policy!r}; expected one of {', '.join(_POLICIES)}")
+        if options.policy not in POLICIES:
+            raise FieldError("policy", f"policy is {options.policy!r}; expected one of {', '.join(POLICIES)}")
         if options.ranking and len(model.prefixes.intercept) > 1:
             raise FieldError(
                 "ranking",
                 f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
             )
         prediction = self.prediction if self._shared or rows is None else Prediction(model, rows)
-        allowed = model.affordable(budget)
+        allowed = model.affordable(budget, options.policy)
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
-        by_prefix = options.policy == "prefix" or not model.supports_arrived
+        by_prefix = options.policy != "arrived" or not model.supports_arrived
         awaited = model.needed[allowed if by_prefix else model.steps]
         self._awaited = {name for name in awaited if not prediction.has(name)} if self._shared else {*awaited}
-        self._filled = "complete" if budget is None or allowed == model.steps else "budget"
+        self._filled = "complete" if model.affordable(budget) == model.steps else "budget"
         self.begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
         self._solving = not by_prefix
         self.deadline_at = now_ms + (max_deadline_ms if deadline_ms is None else min(deadline_ms, max_deadline_ms))
@@ -226,7 +224,7 @@ class OpenPrediction:
         prediction = self.prediction
         optimum = self._solved.get(prediction.usable(self._options.budget)) if self._solving else None
         current = (
-            min(prediction.prefix, self._allowed),
+            self.model.answering(min(prediction.prefix, self._allowed), self._options.policy),
             None if optimum is None else optimum.groups,
             prediction.replacements,
         )
@@ -241,7 +239,7 @@ class OpenPrediction:
         """Compute the scores of several rows before the deadline expires, if they are few."""
         rows = self.prediction.rows
         if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._at_once:
-            self.prediction.prepare(self._options.budget)
+            self.prediction.prepare(self._options.budget, self._options.policy)
 
     def _targets(self, event: str) -> _Targets:
         """Return the next states of an event by its outcome; raise UnexpectedEventError if it is illegal."""

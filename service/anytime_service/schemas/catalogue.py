@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from anytime.errors import suggestion
 from anytime.features.expansion import Column
 from anytime.groups import FeatureGroup
-from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped
+from anytime.model.manifest import Calibration, Certificate, Guarantee, Redundant, StepRecord, Stopped, best_prefixes
 from anytime.model.model import Model, affordable, checked_budget
-from anytime.types import FamilyName, Float, Label, Task
+from anytime.types import FamilyName, Float, Label, Policy, Task
 from anytime_service.errors import FieldError
 
 
@@ -82,7 +82,7 @@ class ModelSummary(BaseModel, frozen=True):
     total_cost: float
     prior_error: float | None
     prior_deviance: float | None
-    policies: tuple[Literal["prefix", "arrived"], ...]
+    policies: tuple[Policy, ...]
     guarantee: Guarantee
     calibration: Calibration | None
     stopped: Stopped | None
@@ -105,8 +105,8 @@ class ModelSummary(BaseModel, frozen=True):
             found[column.group].append(column)
         return found
 
-    def prefix(self, budget: float | None = None) -> int:
-        """Return the longest prefix within a budget, in the model's cost unit.
+    def prefix(self, budget: float | None = None, policy: Policy = "prefix") -> int:
+        """Return the longest prefix within a budget, in the model's cost unit; under "best" the one that answers.
 
         Raises
         ------
@@ -114,12 +114,15 @@ class ModelSummary(BaseModel, frozen=True):
             The budget is not a number >= 0.
         """
         costs = np.array([0.0, *(step.cumulative_cost for step in self.steps)])
-        return affordable(costs, checked_budget(budget, self.cost_unit))
+        best = best_prefixes(self.steps) if policy == "best" else None
+        return affordable(costs, checked_budget(budget, self.cost_unit), best)
 
-    def order(self, budget: float | None = None) -> tuple[str, ...]:
+    def order(self, budget: float | None = None, policy: Policy = "prefix") -> tuple[str, ...]:
         """Return the groups to compute within a budget, in sequence order; raises as `prefix`."""
         featured = frozenset(self.featured)
-        return tuple(name for step in self.steps[: self.prefix(budget)] for name in step.adds if name in featured)
+        return tuple(
+            name for step in self.steps[: self.prefix(budget, policy)] for name in step.adds if name in featured
+        )
 
 
 class PlannedStep(BaseModel, frozen=True):
@@ -183,7 +186,7 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields["cost_unit"] = model.groups.cost_unit
     fields["rows"] = model.groups.rows_per_call
     fields["total_cost"] = float(model.costs[-1])
-    fields["policies"] = ("prefix", "arrived") if model.supports_arrived else ("prefix",)
+    fields["policies"] = model.policies
     fields["groups"] = model.groups.groups
     columns = {column.name: column for column in model.expansion.columns}
     fields["columns"] = tuple(

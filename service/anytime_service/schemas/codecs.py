@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +21,10 @@ PIECE = 10_000  # numbers of an answer that are encoded at once: in a millisecon
 
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
+
+
+Content: TypeAlias = bytes | bytearray
+"""A message as received."""
 
 
 class Decoder(Protocol):
@@ -47,7 +51,7 @@ def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
     return {JSON.name: msgspec.json.Decoder(json), MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json)}
 
 
-def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the body") -> Any:
+def read(form: Form, decoder: Decoder, content: Content | str, what: str = "the body") -> Any:
     """Return a decoded message.
 
     Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice.
@@ -67,7 +71,7 @@ def read(form: Form, decoder: Decoder, content: bytes | str, what: str = "the bo
     return decoded
 
 
-def check_keys(form: Form, content: bytes | str, message: Any) -> None:
+def check_keys(form: Form, content: Content | str, message: Any) -> None:
     """Raise ValidationError if the content has a key twice; the decoder uses the last.
 
     A message with more colons, or more items at its head, than it has fields is searched: text may contain colons, and

@@ -49,8 +49,9 @@ class PredictionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     policy: Annotated[
         Policy,
         _described(
-            "prefix: the longest complete prefix; arrived: the optimum for the set of groups received (`approximate` "
-            "for a likelihood), if `policies` of the model lists it."
+            "prefix: the longest complete prefix; best: that, or a shorter one whose cross-validated error is less by "
+            "one standard error; arrived: the optimum for the set of groups received (`approximate` for a likelihood). "
+            "`policies` of the model lists those that it has."
         ),
     ] = "prefix"
     ranking: Annotated[bool, _described("Also return the order of the rows, best first.")] = False

@@ -9,7 +9,18 @@ import msgspec
 
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, MSGPACK, Decoder, Form, decoders, located, of_group, read, too_large
+from anytime_service.schemas.codecs import (
+    JSON,
+    MSGPACK,
+    Content,
+    Decoder,
+    Form,
+    decoders,
+    located,
+    of_group,
+    read,
+    too_large,
+)
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.values import (
     MANY,
@@ -96,7 +107,7 @@ _LINE = msgspec.json.Decoder(GroupLine)
 _LATE_LINE = msgspec.json.Decoder(TookLine)
 
 
-def read_request(form: Form, content: bytes, limits: ListLimits) -> PredictRequest[Any]:
+def read_request(form: Form, content: Content, limits: ListLimits) -> PredictRequest[Any]:
     """Return the decoded body of a prediction request.
 
     Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
@@ -114,7 +125,7 @@ def read_request(form: Form, content: bytes, limits: ListLimits) -> PredictReque
     return request
 
 
-def read_groups(form: Form, content: bytes, limits: ListLimits) -> Mapping[str, Any]:
+def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
     """Return a body of groups by name; raise errors as `read_request`."""
     if limits.must_be_packed(form, content, "the body"):
         groups: Mapping[str, Any] = _read_packed(_PACKED_GROUPS, content, limits)
@@ -145,7 +156,7 @@ def _check_values(form: Form, groups: Mapping[str, msgspec.Raw]) -> None:
             raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
 
 
-def read_session(form: Form, content: bytes) -> SessionRequest:
+def read_session(form: Form, content: Content) -> SessionRequest:
     request: SessionRequest = read(form, _SESSION[form.name], content)
     return request
 
@@ -177,7 +188,7 @@ def received(model: Model, groups: Mapping[str, Any], max_rows: int) -> Received
     return {name: received_values(model, name, values, None, max_rows) for name, values in groups.items()}
 
 
-def _read_packed(packed: Decoder, content: bytes, limits: ListLimits) -> Any:
+def _read_packed(packed: Decoder, content: Content, limits: ListLimits) -> Any:
     """Return a large body; raise BodyTooLargeError at the first values that are a list."""
     try:
         return read(MSGPACK, packed, content)

@@ -18,7 +18,7 @@ import numpy as np
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.limits.costs import FIELDS, NAME_LENGTH, NAMES
-from anytime_service.schemas.codecs import JSON, Form, too_large
+from anytime_service.schemas.codecs import JSON, Content, Form, too_large
 
 AT_ONCE = 16 * 1024  # maximum bytes of a message that shares a turn of the event loop with others
 _NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
@@ -64,7 +64,7 @@ class ListLimits:
         """Largest number of bytes of a message in JSON that no limit concerns."""
         return min(AT_ONCE, self.size, self.values)
 
-    def must_be_packed(self, form: Form, content: bytes | str, what: str = "the message") -> bool:
+    def must_be_packed(self, form: Form, content: Content | str, what: str = "the message") -> bool:
         """Return whether the values of a message must be packed, because of its size.
 
         Raise BodyTooLargeError for JSON, which has no packed values.

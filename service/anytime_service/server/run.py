@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import gc
 import logging
@@ -58,6 +59,11 @@ SWITCH_S = 0.0005
 
 Reloading a model and serialising spans take tens of milliseconds of Python code.
 """
+
+MAPPED = 1 << 20
+"""Bytes of a block from which it is mapped alone; a megabyte of page faults costs as much as copying it."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 _log = logging.getLogger("anytime_service")
 
@@ -203,6 +209,18 @@ def control_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(gc.get_threshold()[0], NEVER, NEVER)
+
+
+def map_large_blocks() -> None:
+    """Have the C library (glibc) return freed blocks of `MAPPED` bytes and more to the system at once.
+
+    By itself it raises this size to that of the largest freed block, up to 32 MiB. Bodies then lie between small
+    blocks that stay: twenty clients that repeated 14 MB left 124 MiB free inside a heap of 306 MiB.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, MAPPED)
+        mallopt(_TRIM_THRESHOLD, 8 * MAPPED)
 
 
 def collect_when_due(*, idle: bool) -> None:
@@ -363,6 +381,7 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
             message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
             _log.warning(message, possible, wanted)
         control_collections()
+        map_large_blocks()
         _log.info(
             "serving %s on %s", listed(registry.models), _address(listening, encrypted=server.context is not None)
         )

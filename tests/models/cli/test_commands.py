@@ -784,7 +784,7 @@ WRONG: list[tuple[str, Callable[[], None], list[str], list[str]]] = [
     ("no folds to nest in", nothing, [*TRAIN, "--nested", "--alpha", "0.1", "--folds", "0"], ["nested", "folds"]),
     ("no jobs", nothing, [*TRAIN, "--n-jobs", "0"], ["--n-jobs"]),
     ("a negative seed", nothing, [*TRAIN, "--seed", "-1"], ["--seed"]),
-    ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method", "'omp'"]),
+    ("an unknown method", nothing, [*TRAIN, "--method", "lasso"], ["--method is 'lasso'", "omp, fr"]),
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),

@@ -69,7 +69,7 @@ def test_a_shell_completes_commands_options_and_values() -> None:
     assert completed("anytime res") == ["resequence"]
     assert completed("anytime --v") == ["--version"]
     assert completed("anytime train --cost") == ["--cost-blind"]
-    assert completed("anytime train --method ") == ["omp", "fr", "single", "no-whiten", "sparse"]
+    assert completed("anytime train --method ") == ["omp", "fr", "cp", "single", "no-whiten", "sparse"]
     assert completed("anytime train --family b") == ["binomial"]
     assert completed("anytime train --basis h") == ["hinge"]
 

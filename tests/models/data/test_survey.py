@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.data.formats import table_of
 from anytime.data.survey import survey, surveyed
-from anytime.errors import TableError
+from anytime.errors import AnytimeError, TableError
 from anytime.features import learning
-from anytime.features.bases import ColumnSample
-from anytime.groups import singletons
+from anytime.features.bases import DATES, ColumnSample
+from anytime.groups import load_groups, singletons
 from anytime.types import Float
 
 OPTIONS: list[dict[str, Any]] = [
@@ -158,6 +159,67 @@ def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> 
     ):
         with pytest.raises(TableError, match=said):
             learned(cells)
+
+
+DAYS = [f"2024-01-{i:02}" for i in range(1, 31)]
+
+
+@pytest.mark.parametrize("word", ["NA", "n/a", "null", " NaN ", "", None])
+def test_words_for_missing_are_missing_among_dates(word: str | None) -> None:
+    cells = [word, *DAYS, word]
+    table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string")}))
+    table = table.with_columns({"y": np.arange(32.0)})
+    groups, found = surveyed(table, singletons(["c"]), ["y"])
+    assert (groups.types, found.unusable) == ({"c": "date"}, {})
+    read = next(iter(table.batches(["c"], types={"c": "date"}))).column("c")
+    assert np.isnan(read[[0, -1]]).all()
+    assert not np.isnan(read[1:-1]).any()
+
+
+FORMS = (
+    *("%d.%m.%Y", "%Y/%m/%d", "%d %b %Y", "%B %d, %Y", "%m/%d/%y", "%d-%b-%Y", "%d.%m.%Y %H:%M", "%Y-%b-%d"),
+    *("%d.%m.%y", "%m/%d/%Y %I:%M %p", "%a, %d %b %Y %H:%M:%S GMT", "%Y/%m/%d %H:%M:%S+0200"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_in_another_form_leave_the_column_out_unless_levels_are_common(form: str) -> None:
+    def learned(days: list[datetime]) -> tuple[Any, Any]:
+        cells = [day.strftime(form) for day in days]
+        table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string"), "x": np.arange(len(cells)) % 7.0}))
+        table = table.with_columns({"y": np.arange(len(cells))})
+        return surveyed(table, singletons(["c", "x"]), ["y"])
+
+    days = [datetime(2024, 1, 1, 9, 30) + timedelta(days=7 * i) for i in range(60)]
+    groups, found = learned(days)
+    assert groups.features == ("x",)
+    assert "which is no date in ISO form" in found.unusable["c"]
+    groups, found = learned(days[:2] * 30)
+    assert (groups.types, found.unusable) == ({"c": "text"}, {})
+
+
+def test_levels_that_differ_in_blanks_only_are_said() -> None:
+    table = table_of("t", pd.DataFrame({"c": ["a", " a", "b", "b "] * 10, "d": ["a", "b"] * 20}))
+    table = table.with_columns({"y": np.arange(40)})
+    _, found = surveyed(table, singletons(["c", "d"]), ["y"])
+    assert found.remarks == ("levels that differ in blanks only are different levels: ' a' and 'a' of 'c'",)
+
+
+@pytest.mark.parametrize("cells", [["1.1.10", "1.2.0"] * 20, ["march", "may"] * 20, ["10.0.0.1", "10.0.0.2"] * 20])
+def test_versions_and_words_are_no_dates(cells: list[str]) -> None:
+    assert not any(map(DATES.has_other_form, cells))
+
+
+@pytest.mark.parametrize(("values", "what"), [([20240101, 20240217], "days written"), ([1999, 2024], "years")])
+@pytest.mark.parametrize("stated", ["type", "basis"])
+def test_numbers_that_are_no_seconds_are_no_dates(values: list[int], what: str, stated: str) -> None:
+    table = table_of("t", pd.DataFrame({"c": values * 20})).with_columns({"y": np.arange(40.0)})
+    content = {"groups": [{"name": "c", "features": ["c"], "cost": 1}]}
+    own = {"types": {"c": "date"}} if stated == "type" else {"bases": {"c": {"basis": "date"}}}
+    with pytest.raises(
+        AnytimeError, match=f"column 'c'.*as {values[0]}, look like {what}.*expected seconds since 1970"
+    ):
+        surveyed(table, load_groups(content | own), ["y"])
 
 
 def test_rows_that_do_not_count_are_in_no_count() -> None:

@@ -1,5 +1,5 @@
-/* Does what the lines on standard input say with a model named "m": begin | add GROUP VALUE... | answer BUDGET | names |
- * level GROUP FEATURE CATEGORY | errors. */
+/* Does what the lines on standard input say with a model named "m": begin | add GROUP VALUE... | answer BUDGET |
+ * best BUDGET | names | level GROUP FEATURE CATEGORY | errors. */
 #define ANYTIME_M_IMPLEMENTATION
 #include "m.h"
 
@@ -22,9 +22,10 @@ int main(void)
             for (size_t i = 0; i < anytime_m_width(group); i++)
                 values[i] = (ANYTIME_REAL)strtod(at, &at);
             printf("%d\n", anytime_m_add(&now, group, values));
-        } else if (!strncmp(line, "answer", 6)) {
+        } else if (!strncmp(line, "answer", 6) || !strncmp(line, "best", 4)) {
             ANYTIME_REAL told[ANYTIME_M_OUTPUTS];
-            printf("%d", anytime_m_answer(&now, strtod(at, NULL), told));
+            const double budget = strtod(at, NULL);
+            printf("%d", line[0] == 'b' ? anytime_m_answer_best(&now, budget, told) : anytime_m_answer(&now, budget, told));
             for (size_t r = 0; r < ANYTIME_M_OUTPUTS; r++)
                 printf(" %.17g", (double)told[r]);
             puts("");

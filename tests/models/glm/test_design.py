@@ -18,6 +18,7 @@ from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
+from anytime.selection import Rule
 from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
@@ -39,7 +40,7 @@ def design_of(case: Case, **options: Any) -> BlockDesign:
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
     count = 1 if folds is None else int(folds.max()) + 1
     parts = fold_moments_of(case.X, case.Y, case.weights, folds, count)
-    options = Options(family=case.family, **({"alpha": 1e-4} | how))
+    options = Options.of(family=case.family, **({"alpha": 1e-4} | how))
     return fit(parts, case.groups, options, Observed(blocks, case.target, n_jobs))
 
 
@@ -208,7 +209,7 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     for a, b in zip(here.row_blocks, there.row_blocks, strict=True):
         np.testing.assert_array_equal(a.Z, b.Z)
         np.testing.assert_array_equal(a.Y, b.Y)
-    found = [search.likelihood_sequence(design, case.groups, "fr", 1e-4) for design in (here, there)]
+    found = [search.likelihood_sequence(design, case.groups, Rule("fr"), 1e-4) for design in (here, there)]
     assert [s.adds for s in found[0].steps] == [s.adds for s in found[1].steps]
     for mine, other in zip(found[0].optima, found[1].optima, strict=True):
         # In memory the first steps have single precision, so the last ones differ within the stopping criterion.

@@ -19,7 +19,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import Block, moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import sequence
+from anytime.selection import Rule, sequence
 from anytime.types import Float
 from models import literal
 from models.judge import check_every_step
@@ -123,7 +123,7 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     by_moments = sequence(gram, case.groups, method, case.alpha, cost_blind=blind, doubling=doubling)
     blocks = row_blocks_of([Block(case.X, Y, case.weights)], gram)
     design = BlockDesign(gram, family_of("gaussian"), moments.weight, np.ones(len(gram.x_mean)), row_blocks=blocks)
-    by_rows = likelihood_sequence(design, case.groups, method, case.alpha, cost_blind=blind, doubling=doubling)
+    by_rows = likelihood_sequence(design, case.groups, Rule(method, cost_blind=blind, doubling=doubling), case.alpha)
     judged = LikelihoodRows(literal.standardise(case.X, Y, case.weights)[0], Y, "gaussian", case.alpha, case.weights)
     options: dict[str, Any] = {"method": method, "cost_blind": blind, "doubling": doubling}
     check_every_step(judged, case.groups, by_rows, atol=1e-8, **options)

@@ -242,8 +242,8 @@ def test_a_budget_that_is_no_amount_is_refused(budget: Any) -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValuesError, match="'prefix' or 'arrived'"):
-        Prediction(MODEL).answer(policy="best")  # type: ignore[arg-type]
+    with pytest.raises(ValuesError, match="expected one of prefix, best, arrived"):
+        Prediction(MODEL).answer(policy="worst")  # type: ignore[arg-type]
 
 
 # Missing values

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
-from anytime.types import Float
+from anytime.types import Float, Policy
 from system import program
 
 SOURCES = Path(__file__).parents[1] / "exported"
 STRICT = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 Capture = pytest.CaptureFixture[str]
+POLICIES: tuple[Policy, ...] = ("prefix", "best")
+ANSWERS = {"prefix": "answer", "best": "best"}
 WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -78,7 +80,9 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
     }[task]
     shape = {"basis": "hinge", "pairs": 3} if task == "hinges" else {}
     model: Model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape).fit(X, Y).model_
-    return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
+    best = [min(k, 1) if k < model.steps else k for k in range(1, model.steps + 1)]
+    steps = tuple(s.model_copy(update={"best": k}) for s, k in zip(model.manifest.steps, best, strict=True))
+    return replace(model, manifest=model.manifest.model_copy(update={"name": name, "steps": steps}))
 
 
 @pytest.fixture(params=TASKS)
@@ -93,6 +97,7 @@ class Event:
     group: str = ""
     values: tuple[Any, ...] = ()
     budget: float = math.inf
+    policy: Policy = "prefix"
 
 
 def lives(seed: int) -> Iterator[list[Event]]:
@@ -105,7 +110,10 @@ def lives(seed: int) -> Iterator[list[Event]]:
             values = 5.0 + rng.normal(size=WIDTHS[name]) * rng.choice([0.1, 1.0, 100.0])
             values[rng.random(len(values)) < 0.15] = math.nan
             budgets = rng.choice([0.0, 0.7, 1.5, 3.5, 6.5, 10.5, math.inf], 2)
-            events += [Event(name, tuple(values.tolist())), *(Event(budget=float(each)) for each in budgets)]
+            events += [
+                Event(name, tuple(values.tolist())),
+                *(Event(budget=float(b), policy=p) for b in budgets for p in POLICIES),
+            ]
         yield events
 
 
@@ -141,8 +149,8 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
                 now.add(event.group, event.values)
                 lines.append(f"add {places.index(event.group)} {' '.join(map(repr, event.values))}")
             else:
-                lines.append(f"answer {event.budget!r}")
-                expected.append(now.answer(event.budget))
+                lines.append(f"{ANSWERS[event.policy]} {event.budget!r}")
+                expected.append(now.answer(event.budget, event.policy))
         answers = [list(map(float, line.split())) for line in printed(ask, lines) if " " in line]
         assert [int(prefix) for prefix, *_ in answers] == [answer.prefix for answer in expected]
         for (_, *outputs), answer in zip(answers, expected, strict=True):
@@ -158,16 +166,18 @@ def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost
     row = dict(zip(model.groups.features, X.T, strict=True))
     frame = pd.DataFrame({column: row[column] for columns in names.values() for column in columns})
     ask, exported = compiled(model, tmp_path, "ask.c"), document(model)
-    for budget in (0.7, 3.5, 6.5, math.inf):
+    for budget, policy in product((0.7, 3.5, 6.5, math.inf), POLICIES):
         if not any(name in names for name in model.computed[1]):
             continue
-        answer = loaded.answer(frame, budget=budget)
+        answer = loaded.answer(frame, budget=budget, policy=policy)
         expected = np.reshape(answer.prediction if answer.probabilities is None else answer.probabilities, (4, -1))
         for i, cells in enumerate(frame.to_dict("records")):
             events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
-            events.append(Event(budget=budget))
+            events.append(Event(budget=budget, policy=policy))
             lines = [f"add {places.index(each.group)} {' '.join(map(repr, each.values))}" for each in events[:-1]]
-            (answered,) = (line for line in printed(ask, ["begin", *lines, f"answer {budget!r}"]) if " " in line)
+            (answered,) = (
+                line for line in printed(ask, ["begin", *lines, f"{ANSWERS[policy]} {budget!r}"]) if " " in line
+            )
             ((prefix, outputs),) = read(exported, events)
             assert prefix == answer.prefix == int(answered.split()[0])
             for found in (outputs, list(map(float, answered.split()[1:]))):
@@ -252,13 +262,14 @@ def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, l
             for number, prefix in enumerate(exported["prefixes"])
             if prefix["cost"] <= event.budget * (1 + 1e-9) and set(range(prefix["features"])) <= set(received)
         ]
-        prefix = exported["prefixes"][max(usable)]
+        answering = exported["prefixes"][max(usable)]["best"] if event.policy == "best" else max(usable)
+        prefix = exported["prefixes"][answering]
         terms = [term for place in range(prefix["features"]) for term in received[place]]
         scores = [
             intercept + sum(term * row[r] for term, row in zip(terms, prefix["coef"], strict=True))
             for r, intercept in enumerate(prefix["intercept"])
         ]
-        yield max(usable), linked(exported, scores)
+        yield answering, linked(exported, scores)
 
 
 def linked(exported: dict[str, Any], scores: list[float]) -> list[float]:
@@ -288,7 +299,7 @@ def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> Non
             if event.group:
                 now.add(event.group, event.values)
             else:
-                expected.append(now.answer(event.budget))
+                expected.append(now.answer(event.budget, event.policy))
         for (prefix, outputs), answer in zip(read(exported, events), expected, strict=True):
             assert prefix == answer.prefix
             np.testing.assert_allclose(outputs, outputs_of(answer), rtol=1e-9, atol=1e-9)

@@ -455,6 +455,14 @@ def with_arrays(change: Callable[[Arrays], object]) -> Callable[[bytes], bytes]:
     return damage
 
 
+def best_of(*best: int | None) -> Callable[[Fields], object]:
+    def change(manifest: Fields) -> None:
+        for step, prefix in zip(manifest["steps"], best, strict=True):
+            step["best"] = prefix
+
+    return change
+
+
 def header_of(content: bytes) -> Fields:
     (length,) = struct.unpack("<Q", content[:8])
     header: Fields = json.loads(content[8 : 8 + length])
@@ -550,6 +558,10 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("a certificate of too few prefixes", with_manifest(certify_too_few), "certificate of 1 bounds"),
     ("a certificate that lacks what is exact", with_manifest(certify_in_part), "certificate of 3 bounds and 2 flags"),
     ("a rule that is none", with_manifest(lambda m: m.update(stopped={"rule": "boredom", "steps": 1})), "stopped"),
+    *(
+        (f"prefixes {best} that answer", with_manifest(best_of(*best)), "prefixes of least error")
+        for best in ((2, 2), (0, 1), (None, 2))
+    ),
     ("single precision", with_arrays(lambda a: a.update(mean=a["mean"].astype("f4"))), ""),
 ]
 

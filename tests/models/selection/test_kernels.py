@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import factored, sequence
+from anytime.selection import Rule, factored, sequence, sequencer
 from anytime.selection.kernels import kernel_sequencer, rotated_rows, rows_are_fewer
 from anytime.training.fit import fit
 from anytime.training.model_selection import KernelFold, split
@@ -79,12 +79,9 @@ def test_orders_are_those_of_the_sweep(
 ) -> None:
     problem = wide(seed, requires=requires)
     gram, groups = problem.gram, problem.groups
-    expected = sequence(
-        gram, groups, "fr", alpha, cost_blind=blind, doubling=doubling, epsilon=epsilon, first=[4] * requires
-    )
-    found = kernel_sequencer(gram, groups, cost_blind=blind, doubling=doubling, epsilon=epsilon, first=[4] * requires)(
-        alpha
-    )
+    first = (groups.names[4],) * requires
+    rule = Rule(cost_blind=blind, doubling=doubling, epsilon=epsilon, first=first)
+    expected, found = sequencer(gram, groups, rule)(alpha), kernel_sequencer(gram, groups, rule)(alpha)
     assert [step.adds for step in found.steps] == [step.adds for step in expected.steps]
     assert found.doubling_until == expected.doubling_until
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-6, atol=1e-9)

@@ -11,9 +11,10 @@ from anytime._linalg import Factor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredOrder, GroupOrder, sequence
+from anytime.selection import FactoredOrder, GroupOrder, Rule, sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, greedy
+from anytime.selection.greedy import greedy
+from anytime.selection.requirements import Candidates
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
 from anytime.types import Float
@@ -22,7 +23,7 @@ from models.properties import quick
 
 def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredOrder:
     """By the sweep over groups of any size."""
-    criterion = CRITERIA["fr"](gram)
+    criterion = CRITERIA["fr"]().on(gram)
     sweep = Sweep(gram, groups.slices, alpha, blocks=True)
 
     class Search:
@@ -33,7 +34,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
             self.explained += sum(sweep.select(group) for group in adds)
             return self.explained
 
-    found = greedy(Search(), groups)
+    found = greedy(Search(), groups, Rule("fr", cost_blind=cost_blind))
     _, factor, z = sweep.factor()
     return FactoredOrder.with_factor(found, factor, z)
 
@@ -86,7 +87,7 @@ def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anytime.selection.least_squares.single_columns", spied)
     sequence(gram, groups, "fr", 0.1)
     assert len(taken) == 1
-    for options in ({"doubling": True}, {"epsilon": 0.1}, {"first": (3,)}, {"method": "omp"}):
+    for options in ({"doubling": True}, {"epsilon": 0.1}, {"first": (groups.names[3],)}, {"method": "omp"}):
         sequence(gram, groups, **{"method": "fr", "alpha": 0.1} | options)  # type: ignore[arg-type]
     assert len(taken) == 1
 

@@ -22,7 +22,7 @@ from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredOrder, least_squares, sequence, sequencer, shrunken_curve, sparse, sparse_entries
+from anytime.selection import FactoredOrder, Rule, sequence, sequencer, shrunken_curve, sparse, sparse_entries
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
@@ -145,12 +145,12 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
         learned.append(gram)
         return sparse_entries(gram, groups, cost_blind)
 
-    monkeypatch.setattr(least_squares, "sparse_entries", counted)
-    fitted = fit(parts, groups, Options("sparse", alpha="cv"))
+    monkeypatch.setattr(sparse, "sparse_entries", counted)
+    fitted = fit(parts, groups, Options.of(method="sparse", alpha="cv"))
     assert len(learned) == 1
-    assert fit(parts, groups, Options("sparse", alpha="cv", nested=True)).errors is not None
+    assert fit(parts, groups, Options.of(method="sparse", alpha="cv", nested=True)).errors is not None
     assert len(learned) == 1 + 1 + 3
-    at = sequencer(fitted.gram, groups, "sparse")
+    at = sequencer(fitted.gram, groups, Rule("sparse"))
     assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
     assert fitted.guarantee.why == "the theorems cover fr and omp, not sparse"
 
@@ -220,7 +220,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        Options("sparse", **options)
+        Options.of(method="sparse", **options)
 
 
 def test_sequences_refuse_sparse_with_doubling() -> None:

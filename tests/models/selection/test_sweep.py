@@ -201,7 +201,7 @@ def test_a_sweep_does_not_change_the_problem() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 1e-5])
 def test_the_gain_that_forward_regression_promises_is_the_gain_that_it_gets(alpha: float, messy: bool) -> None:
     problem = design(MIXED, seed=5, messy=messy)
-    criterion = CRITERIA["fr"](problem.gram)
+    criterion = CRITERIA["fr"]().on(problem.gram)
     sweep = Sweep(problem.gram, problem.slices, alpha, blocks=True)
     for group in problem.order:
         promised = float(criterion.scores(sweep)[group])

@@ -33,7 +33,7 @@ def scores(blocks: Sequence[Float], y: Float, method: Method, alpha: float = 0.0
     """Score of each group before anything is selected, not divided by costs."""
     gram = equations(blocks, y)
     sweep = Sweep(gram, of_cost_one(blocks).slices, alpha, blocks=True)
-    return CRITERIA[method](gram).scores(sweep)
+    return CRITERIA[method]().on(gram).scores(sweep)
 
 
 def of_cost_one(blocks: Sequence[Float]) -> FeatureGroups:

@@ -15,7 +15,7 @@ from anytime.model.model import Model
 from anytime.moments.accumulate import Block, moments_of
 from anytime.target import Target
 from anytime.training.likelihood import Observed
-from anytime.training.resequencing import Changes, Retrained, remaining_groups, resequence
+from anytime.training.resequencing import Changes, Retrained, resequence
 
 ALPHA = 1e-3
 SIZES = (2, 1, 3, 1, 2)
@@ -211,7 +211,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     X, y = table()
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
-    kept = remaining_groups(model.groups, changes)
+    kept = changes.options(model.manifest).rule.remaining(model.groups)
     held = columns("a", "b", "d", "e")
     Y = (y > 0).astype(float)[:, np.newaxis]
     data = Retrained(

@@ -22,6 +22,7 @@ from service.serving import (
     Stream,
     likelihood_model,
     packed,
+    picky_model,
     small_model,
     timeless,
     trained_model,
@@ -30,10 +31,12 @@ from service.serving import (
 MODELS: dict[str, Model] = {
     "brake": small_model(),
     "lens": trained_model(),
+    "picky": picky_model(),
     "kind": small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
     **{family: likelihood_model(family) for family in LIKELIHOODS},
 }
 Case = dict[str, Any]
+PICKY = {"model": "picky", "policy": "best"}
 
 
 @st.composite
@@ -48,7 +51,7 @@ def cases(draw: st.DrawFn) -> Case:
     options = {
         "model": draw(st.sampled_from(list(MODELS))),
         "budget": draw(st.sampled_from([None, 0.0, 1.0, 4.5, 5.0, 9.0, 10.0])),
-        "policy": draw(st.sampled_from(["prefix", "arrived"])),
+        "policy": draw(st.sampled_from(["prefix", "best", "arrived"])),
         "explain": draw(st.sampled_from([None, True])),
     }
     return {
@@ -103,6 +106,9 @@ def test_the_same_row_gives_the_same_answer_by_every_binding_and_by_the_library(
 
         @quick(max_examples=100)
         @example({"rows": 1, "groups": {n: [v] for n, v in VALUES.items()}, "options": {"model": "brake"}})
+        @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "kind", "policy": "best"}})
+        @example({"rows": 1, "groups": {n: [v] for n, v in VALUES.items()}, "options": PICKY | {"budget": 5.0}})
+        @example({"rows": 2, "groups": {n: [v, v] for n, v in VALUES.items()}, "options": PICKY})
         @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "lens", "policy": "arrived"}})
         @example({"rows": 1, "groups": {"hog": [[1.0, 2.0]]}, "options": {"model": "poisson", "policy": "arrived"}})
         @example({"rows": 2, "groups": {"lab": [[0.5], [1e6]]}, "options": {"model": "binomial", "policy": "arrived"}})

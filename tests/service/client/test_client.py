@@ -42,7 +42,7 @@ from anytime_service.client import (
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from models.unreadable import Unreadable
-from service.serving import BASE_RATE, VALUES, Running, columns_model, running, small_model
+from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, running, small_model
 
 LONG_MS = 20_000.0
 SHORT_MS = 150.0
@@ -99,7 +99,7 @@ def server(model: Model) -> Iterator[Running]:
     settings = Settings(port=0)
     manifest = model.manifest.model_copy(update={"name": "learned"})
     learned = Model(manifest, model.prefixes, _moments())
-    with running(create_app(ModelRegistry.of([model, learned]), settings), settings) as service:
+    with running(create_app(ModelRegistry.of([model, learned, picky_model((1, 1, 1))]), settings), settings) as service:
         yield service
 
 
@@ -343,8 +343,8 @@ def test_a_problem_names_the_error_and_the_field(client: Client) -> None:
     assert (wide.value.status, wide.value.field) == (422, "groups.hog")
     with pytest.raises(ProblemError, match="several models"):
         client.predict(VALUES)
-    with pytest.raises(ValuesError, match=r"^policy is 'best'; expected one of arrived, prefix$"):
-        client.predict(VALUES, model="brake", policy="best")  # type: ignore[arg-type]
+    with pytest.raises(ValuesError, match=r"^policy is 'worst'; expected one of arrived, best, prefix$"):
+        client.predict(VALUES, model="brake", policy="worst")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^there is no option 'deadline'; did you mean 'deadline_ms'"):
         client.predict(VALUES, deadline=5)  # type: ignore[call-arg]
     assert client.predict(VALUES, model="brake").complete  # and none of it broke anything
@@ -386,6 +386,22 @@ def test_run_computes_no_more_than_the_budget_pays_for(client: Client, stuck: St
     answer = client.run(extractors, VALUES, LONG_MS, budget=5, model="brake")
     assert (answer.groups, answer.reason, answer.budget) == (("speed", "hog"), "budget", 5)
     assert not stuck.entered.is_set()
+
+
+def test_run_computes_no_group_after_the_best_prefix(client: Client) -> None:
+    computed: list[str] = []
+
+    def extractor(name: str) -> Callable[[Any], Any]:
+        return lambda x: computed.append(name) or x[name]  # type: ignore[func-returns-value]
+
+    answer = client.run({name: extractor(name) for name in VALUES}, VALUES, LONG_MS, policy="best", model="picky")
+    assert (answer.prefix, answer.policy, answer.reason, answer.complete) == (1, "best", "complete", True)
+    assert set(computed) == set(answer.groups)
+    assert client.predict(VALUES, policy="best", model="picky").prediction == answer.prediction
+    assert client.model("picky").order(policy="best") == answer.groups
+    assert client.predict(VALUES, policy="best", model="brake").note is not None
+    with pytest.raises(ValuesError, match="expected 'prefix' or 'best'"):
+        client.run(EXTRACTORS, VALUES, LONG_MS, policy="arrived", model="picky")
 
 
 def test_run_with_nothing_to_compute_or_no_time_returns_the_base_rate(client: Client) -> None:
@@ -575,7 +591,7 @@ def test_a_session_in_an_event_loop(server: Running, model: Model) -> None:
 
 
 def test_models_are_listed_and_described(client: Client, service: Running) -> None:
-    assert {card.name: card.steps for card in client.models()} == {"brake": 3, "learned": 3}
+    assert {card.name: card.steps for card in client.models()} == {"brake": 3, "learned": 3, "picky": 3}
     described = client.model("brake")
     assert described.order() == ("speed", "hog", "lab")
     assert described.order(5) == ("speed", "hog")

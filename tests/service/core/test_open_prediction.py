@@ -202,7 +202,7 @@ def test_groups_that_arrive_together_are_accepted_all_or_none(before: dict[str, 
         {"budget": float("nan")},
         {"deadline_ms": -1.0},
         {"deadline_ms": float("nan")},
-        {"policy": "best"},
+        {"policy": "worst"},
     ],
 )
 def test_begin_can_be_retried_after_an_error(wrong: dict[str, Any]) -> None:

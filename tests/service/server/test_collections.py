@@ -1,10 +1,13 @@
-"""Garbage collections of older objects wait until no client is connected; closed connections leave no garbage."""
+"""Garbage waits until no client is connected; closed connections leave none; freed large blocks are returned."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -183,3 +186,28 @@ def test_a_server_is_idle_while_no_client_is_connected(plain: Running, monkeypat
     with plain.connect():
         until(lambda: not all(ticks[-4:]))  # another server of this process may tick too
     until(lambda: all(ticks[-4:]))
+
+
+_BLOCKS = """
+import ctypes
+from anytime_service.server.run import MAPPED, map_large_blocks
+
+class Blocks(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    _fields_ = [(name, ctypes.c_size_t) for name in names]
+
+glibc = ctypes.CDLL(None)
+glibc.mallinfo2.restype = Blocks
+map_large_blocks()
+del bytearray(20 * MAPPED)[:]
+before = glibc.mallinfo2()
+blocks = [bytearray(2 * MAPPED) for _ in range(10)]
+assert glibc.mallinfo2().hblks == before.hblks + len(blocks), "large blocks lie in the heap"
+del blocks
+assert glibc.mallinfo2().hblkhd == before.hblkhd
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_freed_bodies_return_to_the_system_after_a_larger_one() -> None:
+    subprocess.run([sys.executable, "-c", _BLOCKS], check=True, timeout=60)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from anytime._files import is_pipe
@@ -31,7 +31,7 @@ __all__ = [
     "table_of",
 ]
 
-SUFFIXES: Mapping[str, Callable[..., Table]] = {
+SUFFIXES: dict[str, Callable[..., Table]] = {
     ".parquet": ParquetTable,
     **dict.fromkeys((".csv", ".csv.gz"), CsvTable),
     **dict.fromkeys((".arrow", ".feather"), ArrowFileTable),

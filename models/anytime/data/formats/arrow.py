@@ -28,6 +28,7 @@ from anytime.data.formats.cells import (
     foreign_number,
     missing,
     numbers_of,
+    with_missing_words,
 )
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
@@ -96,8 +97,8 @@ def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDA
     elif own == "text" and (numbers := numbers_of(column.cast(pa.string()), pa.float64())) is not None:
         seconds = _array(numbers)
     elif own == "text":
-        values = column.to_pylist()
-        known = {value: DATES.coded([value])[0] for value in set(values) if DATES.accepts(value)} | {"": np.nan}
+        values = with_missing_words(column.cast(pa.string())).to_pylist()
+        known = {value: DATES.coded([value])[0] for value in set(values) if DATES.accepts(value)}
         other = next((at for at, value in enumerate(values) if value not in known), None)
         if other is not None:
             raise TableError(

@@ -1,7 +1,7 @@
 """Cells of text: which are missing, and which are numbers.
 
-A cell of a text column is missing only if it is empty; a cell of numbers also where it is one of pyarrow's words (NA,
-N/A, NaN, null, NULL ...). Numbers are decimal, with an optional exponent and blanks around them.
+A cell of a text column is missing only if it is empty; a cell of numbers or dates also where it is one of pyarrow's
+words (NA, N/A, NaN, null, NULL ...). Numbers are decimal, with an optional exponent and blanks around them.
 """
 
 from __future__ import annotations
@@ -83,6 +83,12 @@ def with_missing_words(cells: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(cells, value_set=_missing_words()), missing(cells.type), cells)
 
 
+@cache
+def missing_words() -> frozenset[str]:
+    """Return the words that are missing among numbers, booleans and dates; the empty text is one of them."""
+    return frozenset(required("pyarrow.csv").ConvertOptions().null_values)
+
+
 def missing(kind: pa.DataType) -> pa.Scalar:
     """Return a missing value; `pa.scalar` imports pandas, .2 s."""
     return required("pyarrow").nulls(1, kind)[0]
@@ -91,8 +97,8 @@ def missing(kind: pa.DataType) -> pa.Scalar:
 @cache
 def _missing_words() -> pa.Array:
     """Return the words; made from buffers, since pyarrow imports pandas to convert text of Python: .2 s."""
-    pa, csv = required("pyarrow"), required("pyarrow.csv")
-    words = [word.encode() for word in csv.ConvertOptions().null_values]
+    pa = required("pyarrow")
+    words = [word.encode() for word in missing_words()]
     ends = [0]
     for word in words:
         ends.append(ends[-1] + len(word))

@@ -42,6 +42,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from anytime._linalg import RANK_TOLERANCE, Factor, factorise
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
+from anytime.selection.gains import gain, gains
 from anytime.types import Bool, Float, Index
 
 SETTLED = 0.3
@@ -81,13 +82,10 @@ class Conditional:
     def gains(self) -> Float:
         """Return (k,) the gain of each candidate with columns, by itself."""
         if len(self.starts) == len(self.C):
-            variance = np.diagonal(self.C)
-            nonsingular = variance > RANK_TOLERANCE * self.reference
-            squares = np.square(self.b).sum(axis=1)
-            return np.asarray(0.5 * np.divide(squares, variance, out=np.zeros_like(squares), where=nonsingular))
+            single = np.diagonal(self.C)[:, np.newaxis, np.newaxis]
+            return gains(single, self.b[:, np.newaxis], self.reference[:, np.newaxis])
         blocks = [slice(begin, end) for begin, end in pairwise([*self.starts.tolist(), len(self.C)])]
-        z = [factorise(self.C[g, g], self.reference[g]).forward(self.b[g]) for g in blocks]
-        return np.array([0.5 * float(np.sum(part * part)) for part in z])
+        return np.array([gain(self.C[g, g], self.b[g], self.reference[g]) for g in blocks])
 
 
 @dataclass(frozen=True, eq=False)

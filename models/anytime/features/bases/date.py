@@ -30,6 +30,16 @@ FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|UTC|[+-]\d{2}(:?\d{2})?)?)?", re.ASCII)
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_OTHER_FORM = re.compile(
+    rf"""(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?
+    (?: \d{{4}}[./-]\d{{1,2}}[./-]\d{{1,2}} | \d{{1,2}}[./-]\d{{1,2}}[./-]\d{{4}} | \d{{1,2}}/\d{{1,2}}/\d{{2}}
+      | \d{{2}}[.-]\d{{2}}[.-]\d{{2}} | \d{{1,2}}[\s./-]*{_MONTH}[\s.,/-]*(?:\d{{4}}|\d{{2}})
+      | {_MONTH}\s*\d{{1,2}}(?:st|nd|rd|th)?,?\s+\d{{4}} | \d{{4}}[\s./-]+{_MONTH}[\s./-]+\d{{1,2}} )
+    (?:[T\s,]+\d{{1,2}}[:.]\d{{2}}(?:[:.]\d{{2}}(?:[.,]\d+)?)?(?:\s*[ap]\.?m\.?)?(?:\s*[A-Z]{{1,4}})?(?:\s*[+-]\d\d:?\d\d)?)?
+    """,
+    re.VERBOSE | re.ASCII | re.IGNORECASE,
+)
 
 
 def seconds_of(value: Any) -> float:
@@ -86,6 +96,25 @@ class Dates:
     def invalid(self, codes: Float) -> tuple[float, str] | None:
         wrong = codes[(codes < FIRST) | (codes > LAST)]
         return (float(wrong[0]), self.holds) if len(wrong) else None
+
+    def has_other_form(self, text: str) -> bool:
+        """Return whether a text is a date in another form than ISO, such as 17.05.2024 or May 17, 2024."""
+        return math.isnan(seconds_of(text)) and _OTHER_FORM.fullmatch(text.strip()) is not None
+
+    def check(self, codes: Float) -> None:
+        """Raise GroupsError if dates of a column are numbers of another kind than seconds: 20240517, or years."""
+        days = codes[~np.isnan(codes)]
+        whole = len(days) > 0 and bool((days == np.floor(days)).all())
+        if not whole or not (days.min() >= 1000 and days.max() <= 99_991_231):
+            return
+        month, day = days // 100 % 100, days % 100
+        is_day = days.min() >= 10_000_101 and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()
+        if is_day or days.max() < 3000:
+            what = "days written as numbers" if is_day else "years"
+            raise GroupsError(
+                f"its values, as {days[0]:.0f}, look like {what}; expected {self.holds}: write them as 2024-05-17, or "
+                "state another basis"
+            )
 
     def shown(self, code: float) -> str:
         return iso(min(max(code, FIRST), LAST))
@@ -168,6 +197,7 @@ class Date(Basis):
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         known = len(sample.values) > 0
+        DATES.check(sample.values.astype(np.float64))
         centre = given.centre
         if centre is None:
             centre = sample.mean() if known else 0.0

@@ -159,6 +159,8 @@ byId("policy").onchange = () => {
 function describePolicy() {
   byId("policy-says").textContent = policy() === "prefix"
     ? "A group counts after all groups before it in the sequence have arrived."
+    : policy() === "best"
+    ? model.policies.includes("best") ? "A shorter prefix answers where its cross-validated error is less by one standard error." : "This model has no cross-validated errors, so the answer uses the longest complete prefix."
     : model.policies.includes("arrived") ? `Every group counts when it arrives, in any order${model.measures.least_squares ? "." : "; the answer is approximate unless the groups are a prefix."}`
     : `This model ${model.measures.least_squares ? "was saved without its moments" : "supports prefixes only"}, so the answer uses the longest complete prefix.`;
 }

@@ -105,7 +105,7 @@ export class Parts {
       byId("shape-says").textContent = answer.contributions ? `${column}: the answer does not use it.` : "";
       return;
     }
-    const prefix = answer.policy === "prefix" ? `&prefix=${answer.prefix}` : "";
+    const prefix = answer.policy !== "arrived" ? `&prefix=${answer.prefix}` : "";
     try {
       const shape = await get(`models/${encodeURIComponent(model.name)}/shape?column=${encodeURIComponent(column)}${prefix}`);
       if (this.#column !== column || this.answer !== answer) return; // another answer or column meanwhile
@@ -123,7 +123,7 @@ export class Parts {
     if (part === undefined) return;
     const group = this.model.groups.find(({ name }) => name === shape.group);
     const value = this.sent.get(shape.group)?.[group.features.indexOf(shape.name)] ?? null;
-    const steps = this.answer.policy === "prefix" ? "" : " The line is that of all steps.";
+    const steps = this.answer.policy !== "arrived" ? "" : " The line is that of all steps.";
     const paired = this.model.steps.some(({ pairs = [] }) => pairs.some((pair) => pair.includes(shape.name)));
     const halves = paired ? " It includes half of each of its pairs; the line does not." : "";
     byId("shape-says").textContent = `${shape.name} is ${value === null ? "missing" : typeof value === "number" ? number(value) : value} and contributes ${signed(this.#of(part))} (basis ${shape.basis}).${halves}${steps}`;

@@ -130,7 +130,7 @@ function moved(model, name, value) {
 }
 
 function whyUnused(answer) {
-  if (answer.policy === "prefix" && answer.missing.length) {
+  if (answer.policy !== "arrived" && answer.missing.length) {
     return ` – a group counts after all groups before it; first missing is ${answer.missing[0]}`;
   }
   return answer.budget === null ? "" : " – beyond the budget";

@@ -1,0 +1,66 @@
+"""Orthogonal matching pursuit: the whitened gradient, tr(b_g' S_g^+ b_g) (CS-G-OMP, line 5 of Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from anytime._linalg import NULL_EIGENVALUE
+from anytime.moments.moments import Gram
+from anytime.selection.criteria.criterion import Criterion
+from anytime.selection.sweep import SelectionState
+from anytime.types import Float, Index
+
+
+def whitening(S: Float) -> Float:
+    """Return T (..., d, d) with T T' = S^+ for stacked covariances S (..., d, d); null directions are zero columns."""
+    values, vectors = np.linalg.eigh(S)
+    positive = values > NULL_EIGENVALUE * np.maximum(values[..., -1:], 0.0)
+    root = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
+    return np.asarray(vectors * root[..., np.newaxis, :])
+
+
+class MatchingPursuit(Criterion):
+    """The squared norm of the residual's projection onto a group's span, from the gradient only."""
+
+    name = "omp"
+
+    def __init__(self) -> None:
+        self._S: Float = np.empty((0, 0))
+        self._whitening: dict[int, tuple[Index, Float]] = {}
+        self._unions: dict[bytes, Float] = {}  # unions recur between steps
+
+    def on(self, gram: Gram) -> Self:
+        own = type(self)()
+        own._S = gram.S
+        return own
+
+    def whitening_share(self, shares: Float) -> float:
+        """Return nu of Theorem 3.2: OMP whitens by S_g only, without the penalty."""
+        return float(shares.min() / shares.max())
+
+    def scores(self, state: SelectionState) -> Float:
+        scores = np.zeros(len(state.sizes))
+        for stack in state.classes:
+            whitened = self._stacked(state, stack.groups, stack.rows).transpose(0, 2, 1) @ state.b[stack.rows]
+            flat = whitened.reshape(len(stack.groups), -1)
+            scores[stack.groups] = np.einsum("kz,kz->k", flat, flat)
+        return scores
+
+    def _stacked(self, state: SelectionState, groups: Index, rows: Index) -> Float:
+        """Return the whitening (k, d, d) of groups of one size; the first call whitens all groups of that size."""
+        size = rows.shape[1]
+        if size not in self._whitening:
+            columns = state.columns[rows]
+            T = whitening(self._S[columns[:, :, np.newaxis], columns[:, np.newaxis, :]])
+            self._whitening[size] = (groups, T)
+        known, T = self._whitening[size]
+        return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
+
+    def union_score(self, state: SelectionState, rows: Index) -> float:
+        columns = state.columns[rows]
+        key = columns.tobytes()
+        if key not in self._unions:
+            self._unions[key] = whitening(self._S[np.ix_(columns, columns)])
+        return float(np.sum(np.square(self._unions[key].T @ state.b[rows])))

@@ -1,0 +1,196 @@
+"""The policy `best`: a shorter prefix answers where its cross-validated error is less by one standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor, Model, Runner, load
+from anytime.cli.main import main
+from anytime.errors import ValuesError
+from anytime.inference.loaded import LoadedModel
+from anytime.training.model_selection import Errors
+from anytime.types import Float
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "signal", "features": ["a", "b"], "cost": 1.0},
+        *({"name": f"noise{i}", "features": [f"n{i}{j}" for j in range(12)], "cost": 5.0} for i in range(4)),
+    ]
+}
+COLUMNS = [column for group in GROUPS["groups"] for column in group["features"]]
+
+
+def table(rows: int, seed: int = 0) -> tuple[pd.DataFrame, Float]:
+    """Return a table of two columns that matter and 48 that do not, and its target."""
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.normal(size=(rows, len(COLUMNS))), columns=COLUMNS)
+    return X, np.asarray(X["a"] - X["b"] + rng.normal(size=rows))
+
+
+def trained(**options: Any) -> AnytimeRegressor:
+    X, y = table(80)
+    with pytest.warns(UserWarning, match="cross-validated error"):
+        return AnytimeRegressor(GROUPS, alpha="cv", basis="linear", clamp="off", **options).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def estimator() -> AnytimeRegressor:
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def model(estimator: AnytimeRegressor, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = tmp_path_factory.mktemp("best") / "m.safetensors"
+    estimator.save(path)
+    return load(path)
+
+
+def literal(errors: Errors) -> list[int]:
+    """Return the prefix that answers for each prefix, written as the documentation states it."""
+    w = errors.weights / errors.weights.sum()
+    found = []
+    for k in range(errors.folds.shape[1]):
+        means = [float(w @ errors.folds[:, j]) for j in range(k + 1)]
+        j = min(range(k + 1), key=means.__getitem__)
+        rises = errors.folds[:, k] - errors.folds[:, j]
+        mean = float(w @ rises)
+        deviation = float(np.sqrt(w @ (rises - mean) ** 2 / (len(w) - 1)))
+        found.append(j if mean > deviation + 1e-12 * means[0] else k)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_prefix_of_least_error_answers_where_it_is_better_by_a_standard_error(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    folds, steps = int(rng.integers(2, 7)), int(rng.integers(1, 12))
+    level = rng.choice([0.0, 0.1, 1.0])
+    walk = np.cumsum(rng.normal(size=steps + 1)) + 20.0
+    errors = Errors(walk + level * rng.normal(size=(folds, steps + 1)), rng.uniform(0.5, 2.0, folds))
+    best = errors.best
+    assert list(best) == literal(errors)
+    assert all(best[k] <= k and best[best[k]] == best[k] for k in range(steps + 1))
+
+
+def test_equal_errors_leave_each_prefix_alone() -> None:
+    assert Errors(np.ones((5, 4)), np.ones(5)).best == (0, 1, 2, 3)
+
+
+def test_the_model_stores_which_prefix_answers_and_the_estimator_reads_it(
+    estimator: AnytimeRegressor, model: Model
+) -> None:
+    assert estimator.fit_.measured is not None
+    best = literal(estimator.fit_.measured)
+    assert list(model.best or ()) == best
+    assert [step.best for step in model.manifest.steps] == best[1:]
+    assert best[-1] < model.steps
+    assert model.policies == ("prefix", "best", "arrived")
+
+
+def test_every_door_answers_by_the_same_prefix(
+    estimator: AnytimeRegressor, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, _ = table(6, seed=1)
+    X.to_csv(tmp_path / "x.csv", index=False)
+    model.save(tmp_path / "m.safetensors")
+    loaded = load(tmp_path / "m.safetensors")
+    restored = AnytimeRegressor.load(tmp_path / "m.safetensors")
+    assert model.best is not None
+    for budget in (None, 0.0, 1.0, 6.0, 11.0, 16.0, 21.0):
+        prefix = model.best[model.affordable(budget)]
+        expected = model.prefixes.predict(X.to_numpy(), prefix)[:, 0]
+        opened = loaded.open(rows=len(X))
+        for group in GROUPS["groups"]:
+            opened.add(group["name"], X[group["features"]].to_numpy())
+        answer, scored = opened.answer(budget, "best"), loaded.answer(X, budget=budget, policy="best")
+        for each in (answer, scored):
+            assert (each.prefix, each.policy, each.note) == (prefix, "best", None)
+            assert each.cost == model.costs[prefix]
+        assert answer.complete
+        arguments = [] if budget is None else ["--budget", str(budget)]
+        words = ["predict", str(tmp_path / "m.safetensors"), str(tmp_path / "x.csv"), "--policy", "best", *arguments]
+        assert main([*words, "--out", str(tmp_path / "p.csv")]) == 0
+        written = pd.read_csv(tmp_path / "p.csv")["prediction"]
+        for found in (
+            answer.prediction,
+            scored.prediction,
+            written,
+            loaded.predict(X, budget=budget, policy="best"),
+            estimator.predict(X, budget, policy="best"),
+            restored.predict(X, budget, policy="best"),
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert f"predicted by step {model.best[-1]} of {model.steps}" in capsys.readouterr().err
+
+
+def test_a_number_of_steps_counts_like_their_cost(model: Model) -> None:
+    X, _ = table(3, seed=2)
+    assert model.best is not None
+    for k in range(model.steps + 1):
+        assert LoadedModel.of(model).answer(X, prefix=k, policy="best").prefix == model.best[k]
+
+
+def test_groups_that_cannot_answer_are_not_computed(model: Model) -> None:
+    computed: list[str] = []
+    X, _ = table(1, seed=3)
+
+    def extractor(group: dict[str, Any]) -> Any:
+        def compute(row: pd.DataFrame) -> Any:
+            computed.append(group["name"])
+            return row[group["features"]].to_numpy()
+
+        return compute
+
+    assert model.best is not None
+    with Runner(model, {group["name"]: extractor(group) for group in GROUPS["groups"]}) as runner:
+        computed.clear()
+        answer = runner.run(X, 20_000.0, policy="best")
+    assert (answer.prefix, answer.policy, answer.reason, answer.complete) == (model.best[-1], "best", "complete", True)
+    assert computed == list(model.computed[model.best[-1]])
+    assert answer.missing == ()
+
+
+def test_a_model_without_errors_answers_by_prefix_and_says_so(tmp_path: Path) -> None:
+    X, y = table(80)
+    estimator = AnytimeRegressor(GROUPS, alpha=0.1, basis="linear", clamp="off").fit(X, y)
+    estimator.save(tmp_path / "m.safetensors")
+    model = load(tmp_path / "m.safetensors")
+    answer = model.answer(X, policy="best")
+    assert (answer.prefix, answer.policy) == (model.steps, "prefix")
+    assert answer.note == "the model has no cross-validated errors; the prefix policy answered"
+    with pytest.raises(ValuesError, match="policy is 'best', which needs errors on held-out rows"):
+        estimator.predict(X, policy="best")
+
+
+def test_the_estimators_refuse_another_policy(estimator: AnytimeRegressor) -> None:
+    X, _ = table(3)
+    with pytest.raises(ValuesError, match="policy is 'arrived', but X has every group"):
+        estimator.predict(X, policy="arrived")
+    with pytest.raises(ValuesError, match="policy is 'worst'; expected one of prefix, best, arrived"):
+        estimator.predict(X, policy="worst")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["binomial", "gaussian"])
+def test_classes_answer_by_the_best_prefix(family: str) -> None:
+    X, y = table(80)
+    with pytest.warns(UserWarning, match="cross-validated error"):
+        estimator = AnytimeClassifier(GROUPS, alpha="cv", family=family, basis="linear", clamp="off").fit(X, y > 0)
+    best = estimator.model_.best
+    assert best is not None
+    assert best[-1] < len(best) - 1
+    for k, (budget, staged) in enumerate(zip(estimator.costs_, estimator.staged_predict_proba(X), strict=True)):
+        if best[k] == k:
+            np.testing.assert_allclose(estimator.predict_proba(X, budget, policy="best"), staged, rtol=1e-12)
+    assert estimator.score(X, y > 0, policy="best") == np.mean(estimator.predict(X, policy="best") == (y > 0))
+
+
+def test_nested_errors_decide_where_they_are_those_of_the_table() -> None:
+    fitted = trained(nested=True).fit_
+    assert fitted.measured is not None
+    assert fitted.errors is not None
+    np.testing.assert_allclose(fitted.measured.mean, fitted.errors, rtol=1e-12)
+    assert fitted.measured.best == tuple(literal(fitted.measured))

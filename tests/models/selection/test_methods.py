@@ -1,0 +1,223 @@
+"""A selection method is one class: one of the test's own works everywhere, and an incomplete one is a clear error."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+import anytime
+from anytime import AnytimeClassifier, AnytimeRegressor, TrainingError, resequence
+from anytime.cli.main import main
+from anytime.groups import FeatureGroups
+from anytime.moments.moments import Gram
+from anytime.selection import METHODS, Criterion, SelectionMethod, method_of, sequence
+from anytime.selection import Path as OrderPath
+from anytime.selection.criteria import CRITERIA
+from anytime.selection.sweep import SelectionState
+from anytime.training.options import Options
+from anytime.training.resequencing import Changes
+from anytime.types import Float, Index
+from guides import ROOT
+from models import literal
+
+Capture = pytest.CaptureFixture[str]
+
+GROUPS: dict[str, Any] = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 2.0},
+        {"name": "b", "features": ["b0"], "cost": 1.0},
+        {"name": "c", "features": ["c0", "c1"], "cost": 4.0, "requires": ["b"]},
+    ]
+}
+FEATURES = ["a0", "a1", "b0", "c0", "c1"]
+
+
+class MeanGradient(Criterion):
+    """The mean squared gradient of a group's columns, to a power."""
+
+    name = "mean-gradient"
+
+    def __init__(self, power: float = 1.0) -> None:
+        self.power = power
+
+    def scores(self, state: SelectionState) -> Float:
+        scores = np.zeros(len(state.sizes))
+        for stack in state.classes:
+            scores[stack.groups] = np.square(state.b[stack.rows]).mean(axis=(1, 2)) ** self.power
+        return scores
+
+    def union_score(self, state: SelectionState, rows: Index) -> float:
+        return float(np.square(state.b[rows]).mean() ** self.power)
+
+
+class AsListed(OrderPath):
+    """The order of the groups file."""
+
+    name = "as-listed"
+
+    def steps(self, gram: Gram, groups: FeatureGroups, *, cost_blind: bool) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002
+        return tuple((group,) for group in range(len(groups)))
+
+
+def table(rows: int = 120, seed: int = 0) -> pd.DataFrame:
+    X = np.random.default_rng(seed).normal(size=(rows, 5))
+    y = X @ [0.3, 0.1, -0.5, 0.8, 0.8] + np.random.default_rng(seed + 1).normal(size=rows)
+    return pd.DataFrame({**dict(zip(FEATURES, X.T, strict=True)), "y": y, "sick": y > 0})
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    table().to_csv("train.csv", index=False)
+    return tmp_path
+
+
+def test_a_criterion_of_ones_own_orders_groups_as_its_scores_say() -> None:
+    frame = table()
+    blind = AnytimeRegressor(GROUPS, method=MeanGradient(), cost_blind=True, alpha=1e-3)
+    found = blind.fit(frame[FEATURES], frame["y"])
+    rows = literal.Rows(*literal.standardise(frame[FEATURES].to_numpy(), frame["y"].to_numpy()), 1e-3)
+    groups = found.fit_.groups
+    selected: list[int] = []
+    while len(selected) < 3:
+        before = literal.columns_of(groups, selected)
+        steps = {
+            g: [p for p in (*groups.prerequisites[g], g) if p not in selected] for g in range(3) if g not in selected
+        }
+        scores = {
+            g: np.square(rows.gradient(before, literal.columns_of(groups, adds))).mean() for g, adds in steps.items()
+        }
+        selected += steps[max(scores, key=lambda g: scores[g])]
+    assert [group for step in found.fit_.sequence.steps for group in step.adds] == selected
+    assert clone(found).get_params()["method"].power == 1.0
+    power = AnytimeRegressor(GROUPS, method=MeanGradient(power=0.01), alpha=1e-3).fit(frame[FEATURES], frame["y"])
+    assert power.sequence_[0] == "b"  # almost equal scores: the cheapest group
+
+
+@pytest.mark.parametrize("options", [{"alpha": "cv", "cv": 3, "nested": True}, {"doubling": True}, {"epsilon": 0.05}])
+def test_a_criterion_of_ones_own_works_with_every_rule(options: dict[str, Any]) -> None:
+    frame = table()
+    options = {"alpha": 1e-3} | options
+    for estimator, target in ((AnytimeRegressor, "y"), (AnytimeClassifier, "sick")):
+        found = estimator(GROUPS, method=MeanGradient(), **options).fit(frame[FEATURES], frame[target])
+        assert set(found.sequence_) <= {"a", "b", "c"}
+        assert found.score(frame[FEATURES], frame[target]) > 0.3
+
+
+def test_its_model_is_saved_shown_loaded_and_reordered(desk: Path, capsys: Capture) -> None:
+    frame = table()
+    found = AnytimeRegressor(GROUPS, method=MeanGradient(), alpha=1e-3).fit(frame[FEATURES], frame["y"])
+    model = found.save(desk / "own.safetensors")
+    assert model.manifest.method == "mean-gradient"
+    assert model.manifest.guarantee.why.startswith("groups that require others") or "not mean-gradient" in (
+        model.manifest.guarantee.why
+    )
+    loaded = anytime.load(desk / "own.safetensors")
+    prediction = loaded.open()
+    prediction.add(loaded.manifest.steps[0].group, [1.0])
+    assert main(["show", "own.safetensors"]) == 0
+    assert "mean-gradient" in capsys.readouterr().out
+    assert main(["export", "own.safetensors", "--to", "json", "--out", "own.json"]) == 0
+    with pytest.raises(TrainingError, match="method is 'mean-gradient'; expected one of omp, fr"):
+        resequence(loaded)
+    again = resequence(loaded, changes=Changes(method=MeanGradient()))
+    assert [step.adds for step in again.manifest.steps] == [step.adds for step in model.manifest.steps]
+    assert resequence(loaded, changes=Changes(method="fr")).manifest.method == "fr"
+    assert AnytimeRegressor.load(desk / "own.safetensors").sequence_ == found.sequence_
+
+
+def test_a_registered_method_is_an_option_of_the_commands(
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "train.csv", "--target", "y", "--groups", "groups.json"]
+    command += ["--out", "m.safetensors", "--method", "mean-gradient"]
+    assert main(command) == 2
+    assert "--method is 'mean-gradient'; expected one of omp, fr, cp, single, no-whiten, sparse" in (
+        capsys.readouterr().err.replace("\n", " ")
+    )
+    monkeypatch.setitem(METHODS, "mean-gradient", MeanGradient)
+    assert main(command) == 0
+    assert anytime.load(desk / "m.safetensors").manifest.method == "mean-gradient"
+    assert main(["resequence", "m.safetensors", "--cost", "c=0.5", "--out", "n.safetensors"]) == 0
+    assert anytime.load(desk / "n.safetensors").manifest.steps[0].group == "c"
+
+
+def test_a_path_of_ones_own_states_the_whole_order() -> None:
+    frame = table()
+    found = AnytimeRegressor(GROUPS, method=AsListed(), alpha=1e-3).fit(frame[FEATURES], frame["y"])
+    assert found.sequence_ == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("fro", {}, r"method is 'fro'; expected one of omp, fr, cp, single, no-whiten, sparse, or an object"),
+        (3, {}, r"method is 3; expected one of"),
+        (MeanGradient, {}, r"method is the class MeanGradient; expected an object, MeanGradient\(\)"),
+        (AsListed(), {"doubling": True}, "method 'as-listed' does not support doubling; turn doubling off, or choose"),
+        (AsListed(), {"epsilon": 0.1}, "method 'as-listed' does not support epsilon; turn epsilon off, or choose"),
+        (AsListed(), {"family": "poisson"}, "method 'as-listed' supports family gaussian, not poisson"),
+        (AsListed(), {"pairs": 2}, "method as-listed does not support pairs"),
+        ("fr", {"epsilon": 0.0}, "epsilon is 0.0; expected a finite number above 0"),
+        ("fr", {"c_min": -1.0, "doubling": True}, "c_min is -1.0; expected a finite number above 0"),
+        ("fr", {"c_min": 1.0}, "c_min is 1 without doubling"),
+        ("fr", {"first": ("a",), "without": ("a",)}, "group 'a' is both placed first and left out; choose one"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_once(method: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Options.of(method=method, **options)
+
+
+@pytest.mark.parametrize("lacking", ["scores", "union_score", "name"])
+def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str) -> None:
+    members = {
+        name: member for name, member in vars(MeanGradient).items() if name not in (lacking, "__abstractmethods__")
+    }
+    incomplete: Any = type("Mine", (Criterion,), members)
+    with pytest.raises((TypeError, TrainingError), match=f"Mine .*{lacking}"):
+        method_of(incomplete())
+
+
+def test_every_member_without_a_default_is_among_those_parts() -> None:
+    assert Criterion.__abstractmethods__ == {"scores", "union_score"}
+    assert OrderPath.__abstractmethods__ == {"steps"}
+    assert not SelectionMethod.__abstractmethods__
+
+
+def test_with_doubling_the_first_steps_may_cost_what_c_min_says() -> None:
+    frame = table()
+    gram = AnytimeRegressor(GROUPS, alpha=1e-3).fit(frame[FEATURES], frame["y"]).fit_.gram
+    groups = anytime.load_groups({"groups": [group | {"requires": []} for group in GROUPS["groups"]]})
+    for c_min, cost in ((None, 1.0), (4.0, 4.0)):
+        found = sequence(gram, groups, cost_blind=True, doubling=True, c_min=c_min)
+        assert found.steps[0].cost == cost
+
+
+@pytest.mark.parametrize("name", list(CRITERIA))
+def test_a_criterion_is_one_file_one_entry_and_a_row_of_the_guide(name: str) -> None:
+    """As "Where to add" in CONTRIBUTING.md says: no other file of the library or the service names it."""
+    kind = CRITERIA[name]
+    guide = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in guide.partition("## Methods")[2].partition("\n```")[0]
+    home = ROOT / "models" / "anytime" / "selection" / "criteria" / f"{name.replace('-', '_')}.py"
+    assert f"class {kind.__name__}(" in home.read_text(encoding="utf-8")
+    quoted = re.compile(rf'"{name}"')
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("models/anytime", "service/anytime_service")
+        for path in (ROOT / folder).rglob("*.py")
+        if path != home and quoted.search(re.sub(r'"""[\s\S]*?"""', "", path.read_text(encoding="utf-8")))
+    }
+    # `compare` has the paper's methods; "fr" is the default of the rule, and "omp" sets the penalty of `compare`.
+    fr = ("selection/rule", "selection/least_squares", "estimators", "testing/doubles")
+    known = ("evaluation/compare", *{"fr": fr, "omp": ("cli/plan",)}.get(name, ()))
+    assert naming <= {f"models/anytime/{file}.py" for file in known}
