@@ -44,11 +44,6 @@ class Plan(options.RowOptions):
         _ = self.clamping, self.least_level_rows, self.types, self.jobs
 
     @property
-    def expansion(self) -> str | None:
-        """Return the basis of columns whose basis the groups do not state; None is that of their types."""
-        return None if self.basis == "auto" and self.folds < 2 else self.basis
-
-    @property
     def clamping(self) -> Clamp:
         """Return the clamp; without folds, "auto" is the default of each basis."""
         clamp = options.parsed_clamp(self.clamp)
@@ -88,9 +83,6 @@ class FitPlan(Plan):
     selects = True
 
     alpha: options.Alpha = "cv"
-    basis: options.Basis = "auto"
-    clamp: options.ClampAt = "auto"
-    min_level_rows: options.MinLevelRows = "auto"
 
     def __post_init__(self) -> None:
         _ = self.training
@@ -110,6 +102,7 @@ class FitPlan(Plan):
 class TrainPlan(FitPlan):
     """The plan of `train`, which states everything."""
 
+    min_level_rows: options.MinLevelRows = "auto"
     rows: options.RowsOfCall = None
     family: options.FamilyOption = None
     method: options.MethodName = Rule().name

@@ -237,7 +237,7 @@ def open_table_source(
         query=plan.query,
         weights=plan.weights,
         stated=stated,
-        option=plan.expansion if learned is None else None,
+        option=plan.basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         drop_missing=plan.drops_missing,
         min_level_rows=plan.least_level_rows,
