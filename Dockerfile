@@ -39,12 +39,8 @@ COPY service service
 RUN python -m pip --python /opt/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
  && python -m pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile dist/*.whl
 
-# The server uses only the browser scripts and styles of plotly and fastapi-offline, and none of plotly's dependencies.
-# The tests of dependencies are removed too.
-RUN find /opt/venv/lib -path '*/site-packages/plotly/*' -type f ! -name plotly.min.js -delete \
- && find /opt/venv/lib -path '*/site-packages/fastapi_offline/*' -type f ! -name 'swagger-ui*' -delete \
- && rm -rf /opt/venv/lib/python*/site-packages/_plotly_utils /opt/venv/lib/python*/site-packages/narwhals* \
-        /opt/venv/share/jupyter /opt/venv/etc \
+# The server uses only the browser scripts and styles of fastapi-offline. The tests of dependencies are removed too.
+RUN find /opt/venv/lib -path '*/site-packages/fastapi_offline/*' -type f ! -name 'swagger-ui*' -delete \
  && find /opt/venv -type d \( -name tests -o -empty \) -prune -exec rm -r {} +
 
 # Lists exactly the packages that remain in the image, with all of their licences.

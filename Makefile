@@ -1,13 +1,13 @@
-# `make demo` and `make test` set up everything that they need.
+# `make demo` installs what a user needs; `make test` and the others add the tools of development.
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers soak loop overload faults load hostile image image-test docs lock clean
+.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
 
-demo: .venv/ready
+demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
 
 # Two parts: tests that share the cores, and a few that measure time and run alone. Both run, and both are reported.
@@ -79,6 +79,11 @@ bench-sessions: .venv/ready
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
+# Trains on the tables of two packages without an option, next to scikit-learn's defaults; the packages have an environment
+# under .venv-peers. ARGS='--sample 100': that many tables; each result is a line of tables.jsonl.
+bench-tables: .venv/ready
+	$(BIN)/python tests/benchmarks/tables.py $(ARGS)
+
 # Trains on 8 GB under a limit of 1 GiB (Linux, as root, 8 GB of disk); compares with reading and X.T @ X alone.
 bench-large: .venv/ready
 	$(BIN)/python tests/benchmarks/large.py $(ARGS)
@@ -123,6 +128,8 @@ lock: .venv/ready
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	    --constraint requirements.lock --extra serve --extra redis --extra telemetry pyproject.toml --output-file requirements-serve.lock
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet --constraint requirements.lock \
+	    --extra train --extra serve --extra client --extra plot --group build pyproject.toml --output-file requirements-demo.lock
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --quiet --constraint requirements.lock \
 	    $(addprefix --no-emit-package ,quickjs-ng resvg-py termaid) --group docs --output-file requirements-docs.lock
 
 # Writes the documentation site to site/, for reading without a network; fails on a broken link, a public name without a
@@ -136,6 +143,11 @@ docs: .venv/docs-ready
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 	touch $@
 
+# Wheel and sdist in dist/, checked in fresh environments of the lowest and the newest Python without and with extras;
+# ARGS=--draft: the changelog may say "unreleased". ARGS='--python PATH' names an interpreter.
+release: .venv/ready
+	$(BIN)/python deploy/release.py $(ARGS)
+
 # Builds the server's image; ENGINE=podman needs ARGS='--format docker', or the health check is lost.
 image:
 	$(ENGINE) build --tag $(IMAGE) $(ARGS) .
@@ -144,7 +156,17 @@ image:
 image-test: .venv/ready
 	ARGS="$(ARGS)" $(BIN)/python tests/image.py
 
+# Python compiles modules when it first imports them (--no-compile): most are not imported.
+.venv/demo-ready: requirements-demo.lock pyproject.toml
+	@echo "Installing anytime-linear with train, serve, client and plot into .venv:" \
+	    "$$(grep -c == requirements-demo.lock) packages, about 450 MB, once."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --no-compile --disable-pip-version-check --require-hashes -r requirements-demo.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 .venv/ready: requirements.lock pyproject.toml
+	@echo "Installing the pins of requirements.lock, with the tools of development, into .venv: about 1.4 GB, once."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .

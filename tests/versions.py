@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-versions"
 
-UNCHANGED = {"fastapi-offline", "plotly"}
+UNCHANGED = {"fastapi-offline"}
 """Packages whose files are served, and whose code is not run."""
 
 QUICK = ("tests/service/server", "tests/service/api/test_websocket.py")

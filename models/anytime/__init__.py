@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from anytime.evaluation.certificate.certify import certify
     from anytime.evaluation.evaluate import evaluate
     from anytime.groups import CallCost, FeatureGroup, FeatureGroups, load_groups
-    from anytime.inference.loaded import LoadedModel, load
     from anytime.inference.prediction import Answer, Prediction
     from anytime.inference.runner import Runner
+    from anytime.loaded import LoadedModel, load
     from anytime.model.model import Expected, Model
     from anytime.training.resequencing import resequence
 
@@ -69,14 +69,14 @@ _IMPORTED_ON_USE = {
     "Expected": "anytime.model.model",
     "FeatureGroup": "anytime.groups",
     "FeatureGroups": "anytime.groups",
-    "LoadedModel": "anytime.inference.loaded",
+    "LoadedModel": "anytime.loaded",
     "Model": "anytime.model.model",
     "Prediction": "anytime.inference.prediction",
     "Runner": "anytime.inference.runner",
     "calibrate": "anytime.evaluation.calibrate",
     "certify": "anytime.evaluation.certificate.certify",
     "evaluate": "anytime.evaluation.evaluate",
-    "load": "anytime.inference.loaded",
+    "load": "anytime.loaded",
     "load_groups": "anytime.groups",
     "__version__": "anytime._version",
     "open_table": "anytime.data.formats",

@@ -47,8 +47,8 @@ from anytime.features.learning import clampable, sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
-from anytime.inference.loaded import LoadedModel, load
 from anytime.inference.subsets import checked_policy
+from anytime.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget

@@ -37,6 +37,8 @@ class Row:
     scope : what the key of a request must permit; `open` needs no key.
     probe : whether connections above the limit may request it.
     shed : what happens without admission; None if the route begins no prediction.
+    direct : whether a request that has arrived completely is answered before a task is created: nothing that its
+        endpoint does before its first wait may need the current task.
     """
 
     method: str
@@ -44,6 +46,7 @@ class Row:
     scope: RequiredScope = "predict"
     probe: bool = False
     shed: Shedding | None = None
+    direct: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -64,7 +67,7 @@ ROUTES = (
     Row("GET", "/models/{name}/shape"),
     Row("GET", "/openapi.json"),
     Row("GET", "/predict", shed="refused"),
-    Row("POST", "/predict", shed="stored"),
+    Row("POST", "/predict", shed="stored", direct=True),
     Row("GET", "/readyz", "open", probe=True),
     Row("POST", "/sessions"),
     Row("DELETE", "/sessions/{id}"),

@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.costs.profiling import ModuleInputs, profile
 from anytime.evaluation.plots import blank_figure, write_figure
 from anytime.groups import load_groups, write_groups
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Answer
+from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table

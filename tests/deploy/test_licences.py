@@ -63,4 +63,3 @@ def test_every_installed_package_has_a_licence(tmp_path: Path) -> None:
     text = out.read_text(encoding="utf-8")
     assert "\nnumpy " in text
     assert "OpenBLAS" in text  # bundled with numpy
-    assert "plotly.min.js\n\n/**" in text  # used by the console page

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from benchmarks.load.child import CLIENT_CORE, pin_to_core
 from drills.calls import Call, read_calls
 from drills.client_kinds import DrillClient, Post, Predict, Run, Session, ThreadedRun, WebSocket

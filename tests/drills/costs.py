@@ -300,7 +300,7 @@ DRIVES = (
         "pages",
         send(get("/models/wide/sample") * 4 + get("/models/many/plan") * 4 + get("/openapi.json")),
     ),
-    Drive(PAGES.element, "unread", send(get("/console/plotly.min.js") * 3, reads=0.0, keep_s=0.5)),
+    Drive(PAGES.element, "unread", send(get("/console/swagger-ui-bundle.js") * 3, reads=0.0, keep_s=0.5)),
     Drive(
         "stored base rates",
         "POST",

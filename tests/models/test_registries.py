@@ -5,6 +5,8 @@ Selection methods, bases and families have tests of a complete member, and of on
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +18,9 @@ import pandas as pd
 import pytest
 
 import anytime
+from anytime import AnytimeRegressor
 from anytime.cli.main import main
+from anytime.cli.plan import TrainPlan
 from anytime.data.formats import SUFFIXES, Batch, ReadAs, Table, open_table
 from anytime.errors import TableError
 from anytime.families import FAMILIES
@@ -59,6 +63,14 @@ def test_contributing_names_each_registry_its_home_its_parts_and_its_test(what: 
     tested = re.findall(r"`(tests/[\w/.]+)`", row)
     assert tested
     assert all((ROOT / path).exists() for path in tested)
+
+
+def test_the_command_line_and_the_estimators_have_the_same_defaults() -> None:
+    stated = {field.name: field.default for field in dataclasses.fields(TrainPlan)}
+    parameters = {name: parameter.default for name, parameter in inspect.signature(AnytimeRegressor).parameters.items()}
+    shared = (stated.keys() & parameters.keys()) - {"groups", "family"}  # the family is that of the task on both
+    assert len(shared) >= 10
+    assert {name: stated[name] for name in shared} == {name: parameters[name] for name in shared}
 
 
 class Lines(Table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import numpy as np
 from anytime.model.model import Model
 from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
+from lazily import Lazy
 from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, picky_model, small_model, trained_model
 
 JSON_BYTES = "Inference-Header-Content-Length"
@@ -26,22 +28,21 @@ def labelled(name: str, labels: tuple[Any, ...]) -> Model:
     return replace(model, manifest=model.manifest.model_copy(update={"classes": labels}))
 
 
-MODELS: dict[str, Model] = {
-    model.name: model
-    for model in (
-        small_model(),
-        small_model("pair", responses=2),
-        small_model("sick", classes=("no", "yes")),
-        small_model("kind", responses=3, classes=CLASSES),
-        labelled("digit", (3, 7, 9)),
-        labelled("flag", (False, True)),
-        labelled("grade", (1, 1.5, 2)),
-        labelled("mixed", (1, "two", 2**70)),
-        trained_model("lens"),
-        picky_model(),
-        *map(likelihood_model, LIKELIHOODS),
-    )
-}
+MODELS: Mapping[str, Model] = Lazy(
+    {
+        "brake": small_model,
+        "pair": lambda: small_model("pair", responses=2),
+        "sick": lambda: small_model("sick", classes=("no", "yes")),
+        "kind": lambda: small_model("kind", responses=3, classes=CLASSES),
+        "digit": lambda: labelled("digit", (3, 7, 9)),
+        "flag": lambda: labelled("flag", (False, True)),
+        "grade": lambda: labelled("grade", (1, 1.5, 2)),
+        "mixed": lambda: labelled("mixed", (1, "two", 2**70)),
+        "lens": trained_model,
+        "picky": picky_model,
+        **{family: partial(likelihood_model, family) for family in LIKELIHOODS},
+    }
+)
 
 
 def tensor(name: str, values: Any, datatype: str = "FP64", **more: Any) -> dict[str, Any]:

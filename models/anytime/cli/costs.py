@@ -36,7 +36,7 @@ from anytime.costs.scraping import (
 )
 from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
-from anytime.inference.loaded import load
+from anytime.loaded import load
 
 BUDGETS = (0.1, 0.25, 0.5, 1.0)
 """Default budgets, as shares of the cost at which the new sequence reaches its plateau."""

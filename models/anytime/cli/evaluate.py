@@ -18,7 +18,7 @@ from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import held_out
 from anytime.evaluation.evaluate import Evaluation, evaluated
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.model import Model
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)

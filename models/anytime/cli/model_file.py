@@ -20,7 +20,7 @@ from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.model import Model
 
 Prefix = Annotated[int | None, typer.Option(help="Use the columns of this many steps; all by default.")]
@@ -47,13 +47,12 @@ def show(
 
         columns = column_shapes(loaded, prefix)
         if json:
-            names = list(map(str, loaded.manifest.classes or loaded.manifest.responses))
             print_json(
                 {
                     "model": loaded.name,
                     "version": loaded.version,
                     "prefix": loaded.steps if prefix is None else prefix,
-                    "scores": names[-len(loaded.prefixes.intercept) :],
+                    "scores": loaded.score_names,
                     "columns": list(map(asdict, columns)),
                 }
             )

@@ -17,8 +17,8 @@ from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.writing import WRITABLE, TableWriter
 from anytime.errors import TableError, ValuesError, clipped, listed
-from anytime.inference.loaded import load
 from anytime.inference.tables import TableAnswer, TableScorer
+from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.types import Policy
 

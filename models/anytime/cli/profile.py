@@ -24,7 +24,7 @@ from anytime.costs.profiling import profile as profile_extractors
 from anytime.data.formats import open_table
 from anytime.errors import ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
-from anytime.inference.loaded import load
+from anytime.loaded import load
 
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""

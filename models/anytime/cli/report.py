@@ -198,7 +198,7 @@ def summary(model: Model) -> str:
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
         lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
-    if manifest.selected is not None:
+    if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
         lines.append(_selected(manifest.selected))
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))

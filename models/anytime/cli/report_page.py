@@ -13,7 +13,7 @@ from anytime.cli.options import ModelFile, TableFormat, TestTable, spread
 from anytime.cli.streams import remember_written
 from anytime.evaluation.report import report as written
 from anytime.groups import write_text
-from anytime.inference.loaded import load
+from anytime.loaded import load
 
 
 @spread

@@ -25,7 +25,7 @@ from anytime.cli.sources import open_retrained
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.training.resequencing import Changes, left_out
 from anytime.training.resequencing import resequence as resequenced
 from anytime.types import Method

@@ -14,7 +14,7 @@ from anytime.cli.options import AsJson, Costs, ModelFile, RefitOptions, Without,
 from anytime.cli.report import numbers, share
 from anytime.cli.sources import open_retrained
 from anytime.errors import clipped
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
 from anytime.training.what_if import WhatIf

@@ -6,29 +6,19 @@ target in every row: they are usually a copy or a consequence of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import survey, with_dates
-from anytime.errors import GroupsError, TableError, clipped, listed, suggestion
+from anytime.data.suspicions import flaw, in_comment
+from anytime.errors import GroupsError, TableError, listed, suggestion
 from anytime.features.bases import DATES
-from anytime.features.learning import Sample, present
+from anytime.features.learning import Sample
 from anytime.groups import FeatureGroups, flow, load_groups, singletons
-
-MIN_IDENTIFIER_ROWS = 20
-"""Fewest rows from which a column whose values all differ looks like an identifier."""
-
-MIN_DETERMINED_ROWS = 4
-"""Fewest rows for each value of a column of levels that determines the target."""
-
-SAME = 1e-9
-"""A squared correlation this close to 1 makes a column a copy of the target."""
 
 MAX_COMMENTS = 20
 """Most columns of a group that are described, one a line."""
@@ -65,14 +55,14 @@ class Draft:
         for group in self.groups.groups:
             names = group.features[:MAX_COMMENTS]
             several = len(group.features) > 1
-            lines += [f"  # {_comment(name) + ': ' if several else ''}{self.held[name]}" for name in names]
+            lines += [f"  # {in_comment(name) + ': ' if several else ''}{self.held[name]}" for name in names]
             lines += [f"  # and {len(group.features) - len(names)} more"] * (len(group.features) > len(names))
             lines.append(f"  - {flow(group.model_dump(mode='json', exclude_defaults=True))}")
         if self.groups.types:
             lines.append(f"types: {flow(self.groups.types)}")
         if self.left_out:
             lines.append("# left out; move a name into a group to use it:")
-            lines += [f"#   {_comment(name)}: {why}" for name, why in self.left_out.items()]
+            lines += [f"#   {in_comment(name)}: {why}" for name, why in self.left_out.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -115,7 +105,7 @@ def drafted(
     sample, dates = with_dates(found.sample, [name for name in names if types[name] == "text" and name not in stated])
     types |= dict.fromkeys(dates, "date")
     for name in names:
-        why = _flaw(sample, name, target, str(types[name]))
+        why = flaw(sample, name, target, str(types[name]))
         if why:
             left_out[name] = why
     kept = [name for name in names if name not in left_out]
@@ -142,52 +132,6 @@ def _grouped(names: Sequence[str], mark: str | None) -> dict[str, list[str]]:
     return groups
 
 
-def _flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
-    """Return why a column is better left out; empty if it is not."""
-    values = sample.column(name).values
-    distinct = len(set(values.tolist()))
-    if distinct < 2:
-        return "no value" if not distinct else f"the value {_comment(str(values[0]))} in every row that has one"
-    if len(values) >= MIN_IDENTIFIER_ROWS and distinct == len(values) and _is_identifier(values, kind):
-        return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
-    copied = next((each for each in target if _determines(sample.columns[name], sample.columns[each], kind)), None)
-    return "" if copied is None else f"determines {_comment(copied)} in every row: a copy or a consequence of it?"
-
-
-def _is_identifier(values: NDArray[Any], kind: str) -> bool:
-    """Return whether different values are text, or whole numbers that count the rows."""
-    if kind in ("text", "date"):
-        return kind == "text"
-    numbers = np.sort(np.asarray(values, dtype=np.float64))
-    return bool((np.diff(numbers) == 1).all())
-
-
-def _determines(column: NDArray[Any], target: NDArray[Any], kind: str) -> bool:
-    """Return whether the target is a linear function of a column of numbers, or has one value for each of its values.
-
-    A column determines classes also if a threshold separates the two of them.
-    """
-    both = present(column) & present(target)
-    column, target = column[both], target[both]
-    if len(set(target.tolist())) < 2 or len(column) < MIN_IDENTIFIER_ROWS:
-        return False
-    if kind != "text" and target.dtype.kind in "ifu":
-        x, y = (np.asarray(each, dtype=np.float64) for each in (column, target))
-        with np.errstate(all="ignore"):
-            r = np.corrcoef(x, y)[0, 1]
-        if r * r >= 1 - SAME:
-            return True
-    classes, codes = np.unique(target.astype(str), return_inverse=True)
-    if kind != "text" and len(classes) == 2:
-        x = np.asarray(column, dtype=np.float64)
-        one, other = x[codes == 0], x[codes == 1]
-        return bool(one.max() < other.min() or other.max() < one.min())
-    levels, at = np.unique(column.astype(str), return_inverse=True)
-    if len(levels) * MIN_DETERMINED_ROWS > len(column):
-        return False
-    return len(set(zip(at.tolist(), codes.tolist(), strict=True))) == len(levels)
-
-
 def _held(sample: Sample, name: str, kind: str) -> str:
     found = sample.column(name)
     values, rows = found.values.tolist(), len(sample.columns[name])
@@ -195,7 +139,7 @@ def _held(sample: Sample, name: str, kind: str) -> str:
     if kind in ("text", "bool"):
         levels, counts = np.unique(np.asarray(values, dtype=object).astype(str), return_counts=True)
         common = levels[np.argsort(-counts, kind="stable")][:4].tolist()
-        shown = ", ".join(map(_comment, common)) + ", ..." * (len(levels) > len(common))
+        shown = ", ".join(map(in_comment, common)) + ", ..." * (len(levels) > len(common))
         what = f"{kind}, {len(distinct):,} levels: {shown}"
     elif kind == "date":
         what = f"date, {DATES.shown(min(values))} to {DATES.shown(max(values))}, {len(distinct):,} different values"
@@ -203,8 +147,3 @@ def _held(sample: Sample, name: str, kind: str) -> str:
         what = f"{kind}, {min(values):.6g} to {max(values):.6g}, {len(distinct):,} different values"
     missing = rows - len(values)
     return what + (f", {max(100 * missing / rows, 0.1):.2g} % missing" if missing else "")
-
-
-def _comment(text: str) -> str:
-    """Return a text for a comment, on one line."""
-    return clipped(re.sub(r"\s+", " ", "".join(c if c.isprintable() else " " for c in text)), 40)

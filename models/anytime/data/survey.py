@@ -22,6 +22,7 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
+from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
@@ -134,7 +135,9 @@ class _Found:
                 kept, weights = self._add(batch)
             except TableError as error:
                 raise TableError(f"{self._table.name}: {error}") from None
-            yield Sample({name: batch.column(name)[kept] for name in features}, weights)
+            used = dict.fromkeys((*features, *self._target)) if features else ()
+            rows = batch.start + np.flatnonzero(kept)
+            yield Sample({name: batch.column(name)[kept] for name in used}, weights, rows)
 
     def _add(self, batch: Batch) -> tuple[Any, Any]:
         gaps = without_target(batch, self._target)
@@ -319,7 +322,9 @@ def surveyed(
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table), unusable | reasons
+        numbers = [f for f in groups.features if groups.known_types.get(f) != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
+        remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
 
 

@@ -173,8 +173,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
     rows = -(-len(shapes) // ACROSS)
     figure = _figure((4.2 * min(ACROSS, len(shapes)), 2.9 * rows + 0.4))
-    names = list(map(str, model.manifest.classes or model.manifest.responses))
-    scores = names[-1:] if len(model.prefixes.intercept) == 1 else names
+    scores = list(model.score_names)
     cells = figure.add_gridspec(rows, min(ACROSS, len(shapes)))
     for number, shape in enumerate(shapes):
         cell = cells[divmod(number, ACROSS)].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)

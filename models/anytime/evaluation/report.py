@@ -5,8 +5,8 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ from anytime.errors import clipped, listed
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_auc, roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
-from anytime.evaluation.page.charts import Chart, bar_rows, shown
-from anytime.evaluation.page.document import grid, page, paragraph, table
-from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
+from anytime.evaluation.explained import model_curve
+from anytime.evaluation.page.charts import Chart, bar_rows
+from anytime.evaluation.page.document import Picture, grid, page, paragraph, table
+from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
 from anytime.families import family_of
-from anytime.features.expansion import Column
 from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
@@ -36,7 +36,7 @@ ABSENCES = 40
 MAX_SOLVED = 2000
 """Most terms of a model for which absences are measured."""
 
-PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN, LEVELS_SHOWN = 30, 20, 1000, 10
+PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN = 30, 20, 1000
 SAMPLE = 200_000
 """Rows of the test table that diagrams of probabilities and residuals use, from its start."""
 
@@ -91,6 +91,21 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
     return page(f"{model.name}: {', '.join(model.manifest.target)}", _summary(model, tested), sections)
 
 
+def curve_picture(model: Model, test: Table | None = None) -> Picture:
+    """Return the curve of a model as the report draws it, with its values on a test table if given."""
+    return Picture(_curve(model, None if test is None else measured_on(model, test)))
+
+
+def shapes_picture(model: Model, prefix: int | None = None, top: int = SHAPES) -> Picture:
+    """Return what the strongest columns of a prefix add to the scores; raise ValuesError if there are no columns."""
+    return Picture(_shapes(model, prefix, top))
+
+
+def calibration_picture(model: Model, test: Table) -> Picture:
+    """Return the diagram of the reliability on a test table, with its verdict; for numbers, of predicted and true."""
+    return Picture(_reliability(model, measured_on(model, test)))
+
+
 def _half(model: Model) -> int:
     return model.affordable(float(model.costs[-1]) / 2)
 
@@ -130,10 +145,6 @@ def measured_on(model: Model, test: Table) -> _Tested:
     return _Tested(Path(test.name).name, evaluation, errors, Y, outputs)
 
 
-def _measure(model: Model) -> str:
-    return "R²" if family_of(model.manifest.family).least_squares else "share of the deviance explained, r2"
-
-
 _NAMES = {"balanced_accuracy": "balanced", "auc": "AUC", "log_loss": "log loss", "brier": "Brier"}
 
 
@@ -150,15 +161,6 @@ def _measures(tested: _Tested | None) -> dict[str, Float]:
 def _training(model: Model) -> Float:
     r2 = [model.expected(k).r2 for k in range(model.steps + 1)]
     return np.array([np.nan if value is None else value for value in r2])
-
-
-def _cross_validated(model: Model) -> Float | None:
-    """Return 1 - error / error of the base rate over held-out folds, (steps + 1,); None without folds."""
-    errors = [model.expected(k).cv_error for k in range(model.steps + 1)]
-    if any(error is None for error in errors) or not errors[0]:
-        return None
-    found: Float = np.array(errors, dtype=np.float64)
-    return np.asarray(1 - found / found[0])
 
 
 def _number(value: float | None) -> str:
@@ -197,37 +199,17 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
 
 
 def _curve(model: Model, tested: _Tested | None) -> str:
-    training, folds, costs = _training(model), _cross_validated(model), model.costs
-    lines = [("training", training, 0, False)]
-    if folds is not None:
-        lines.append(("cross-validated", folds, 1, True))
-    if tested is not None and tested.evaluation.r2 is not None:
-        lines.append((f"test ({tested.name})", tested.evaluation.r2, 2, False))
-    values = np.concatenate([values[np.isfinite(values)] for _, values, *_ in lines])
-    if not len(values):
+    curve, found = model_curve(model), None
+    if curve.points[-1].r2 is None:
         return paragraph("The target is constant in the training table, so no share is explained.")
-    low = float(min(0.0, np.quantile(values, 0.02)))
-    chart = Chart(
-        f"{_measure(model)} against cost", (0.0, float(costs[-1])), (low, float(values.max()) * 1.08),
-        f"cost of the groups used ({model.groups.cost_unit})", _measure(model),
-    )  # fmt: skip
-    for name, each, colour, dashed in lines:
-        chart.line(costs, each, colour, name, stairs=True, dashed=dashed)
-    names = ["base rate", *(" + ".join(step.adds) for step in model.manifest.steps)]
-    titles = [f"{name}: cost {cost:g}, r2 {r2:.4g}" for name, cost, r2 in zip(names, costs, training, strict=True)]
     if tested is not None and tested.evaluation.r2 is not None:
-        test = tested.evaluation.r2
-        texts = [f"{name}: cost {c:g}, test r2 {r:.4g}" for name, c, r in zip(names, costs, test, strict=True)]
-        chart.points(costs, test, texts, 2, errors=tested.errors)
-    else:
-        chart.points(costs, training, titles)
-    gains = np.diff(training)
-    for k in np.argsort(-np.nan_to_num(gains))[:4].tolist():
-        if gains[k] > 0.04 * max(training[-1], 1e-12):
-            chart.text(float(costs[k + 1]), float(training[k + 1]), names[k + 1], below=k % 2 == 1)
+        found = (tested.name, tested.evaluation.r2, tested.errors)
     said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
-    optimistic = " Folds share the order of all rows, so their values are optimistic." if folds is not None else ""
-    return f'<div class="one">{chart.svg()}</div>' + paragraph(said + optimistic, "soft")
+    folds = curve.points[-1].cv_r2 is not None
+    optimistic = " Folds share the order of all rows, so their values are optimistic." if folds else ""
+    bounds = "" if curve.points[-1].guaranteed_r2 is None and curve.certified is None else curve.promise
+    words = [paragraph(each, "soft") for each in (said + optimistic, bounds, curve.certified or "") if each]
+    return f'<div class="one">{curve_chart(curve, found).svg()}</div>' + "".join(words)
 
 
 def _budgets(model: Model, tested: _Tested | None) -> str:
@@ -289,104 +271,10 @@ def _groups(model: Model) -> str:
     )
 
 
-def _shapes(model: Model) -> str:
-    shapes = column_shapes(model)[:SHAPES]
-    names = list(map(str, model.manifest.classes or model.manifest.responses))
-    scores = names[-1:] if len(model.prefixes.intercept) == 1 else names
-    what = family_of(model.manifest.family).link.score
-    said = f"What each column adds to the {what}{f' of {scores[0]}' if len(scores) == 1 else ''}, the strongest first."
-    drawn = [_Drawn.of(shape) for shape in shapes]
-    ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))  # one scale: they compare
-    texts = {column.name: _text_of(column) for column in model.expansion.columns}
-    charts = [chart for shape in shapes for chart in _charts(shape, scores[:5], ends, texts[shape.name])]
-    return paragraph(said, "soft") + grid(charts)
-
-
-def _text_of(column: Column) -> Callable[[float], str]:
-    """Return how a raw number of a column is shown: as in a request, but a date without its time."""
-    return shown if column.reader is None else lambda value: str(column.shown(value)).partition("T")[0]
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """The part of a shape that is drawn: from the 2 % to the 98 % quantile of the rows where these are stored.
-
-    `x` are the corners of its line, or no numbers; `y` the contributions (corners or levels, scores).
-    """
-
-    x: Float
-    y: Float
-    levels: tuple[tuple[str, Level], ...]
-
-    @property
-    def low(self) -> float:
-        return float(self.y.min(initial=0.0))
-
-    @property
-    def high(self) -> float:
-        return float(self.y.max(initial=0.0))
-
-    @staticmethod
-    def of(shape: ColumnShape) -> _Drawn:
-        if not shape.points:
-            levels = [(str(each.level), each) for each in sorted(shape.levels, key=_spread, reverse=True)]
-            levels = levels[:LEVELS_SHOWN]
-            levels += [(name, each) for name, each in (("other", shape.other), ("missing", shape.missing)) if each]
-            y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
-            return _Drawn(np.empty(0), y, tuple(levels))
-        x = np.array([point.x for point in shape.points])
-        y = np.array([np.atleast_1d(point.contribution) for point in shape.points], dtype=np.float64)
-        low, high = float(x[0]), float(x[-1])
-        if shape.quantiles is not None and shape.quantiles[-1] > shape.quantiles[0]:
-            ends = np.quantile(shape.quantiles, [0.02, 0.98]).tolist()
-            low, high = ends if ends[1] > ends[0] else (low, high)
-        at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
-        return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
-
-
-def _spread(level: Level) -> float:
-    """Return what a level adds to the variance of its column's contribution."""
-    return level.share * float(np.square(level.contribution).sum())
-
-
-def _charts(
-    shape: ColumnShape, scores: list[str], ends: tuple[float, float], text_of: Callable[[float], str]
-) -> Iterator[str]:
-    """Yield the charts of a shape: its line and its levels, such as the months of dates or common values."""
-    yield _shape(shape, scores, ends, text_of)
-    if shape.points and shape.levels:
-        yield _shape(replace(shape, points=(), missing=None), scores, ends, text_of)
-
-
-def _shape(shape: ColumnShape, scores: list[str], ends: tuple[float, float], text_of: Callable[[float], str]) -> str:
-    strength = float(np.sqrt(np.mean(np.square(shape.strength))))
-    title = clipped(shape.name, 40) if shape.name == shape.group else f"{clipped(shape.name)} ({clipped(shape.group)})"
-    caption = f"{title}, ±{strength:.3g}"
-    drawn = _Drawn.of(shape)
-    if shape.points:
-        x = drawn.x
-        chart = Chart(caption, (float(x[0]), float(x[-1])), ends, clipped(shape.name, 40), x_shown=text_of)
-        for p, name in enumerate(scores):
-            chart.line(x, drawn.y[:, p], p % 5, name)
-        if shape.missing is not None and len(scores) == 1:
-            level = np.full(2, np.atleast_1d(shape.missing.contribution)[0], dtype=np.float64)
-            chart.line(x[[0, -1]], level, 4, "missing", dashed=True)
-    else:
-        names, count = [name for name, _ in drawn.levels], len(drawn.levels)
-        chart = Chart(caption, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
-        shares = [_percent(level.share) for _, level in drawn.levels]
-        for p, score in enumerate(scores):
-            y = drawn.y[:, p]
-            titles = [f"{name}: {at:.4g}, {of} of the rows" for name, at, of in zip(names, y, shares, strict=True)]
-            if len(scores) == 1:
-                chart.bars(y, titles)
-            else:
-                chart.points(np.arange(float(count)), y, titles, p % 5, score)
-    return chart.svg().replace("</figure>", f"<figcaption>{_escaped(caption)}</figcaption></figure>")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
+    names, what = model.score_names, family_of(model.manifest.family).link.score
+    said = f"What each column adds to the {what}{f' of {names[0]}' if len(names) == 1 else ''}, the strongest first."
+    return paragraph(said, "soft") + grid(shape_pictures(model, top, prefix))
 
 
 def _pairs(model: Model) -> str:
@@ -488,12 +376,12 @@ def _ranking(model: Model, tested: _Tested | None) -> str:
     if found.ndcg is not None:
         ends = (float(found.ndcg.min()), float(found.ndcg.max()))
         chart = Chart("NDCG@5 by cost", (0, float(costs[-1])), ends, unit, "NDCG@5")
-        chart.line(costs, found.ndcg, 0, stairs=True)
+        chart.line(costs, found.ndcg, 0, stairs="after")
         parts.append(chart.svg())
     auc = None if found.classes is None else found.classes.auc
     if auc is not None:
         chart = Chart("AUC by cost", (0, float(costs[-1])), (min(0.5, float(auc.min())), 1.0), unit, "AUC")
-        chart.line(costs, auc, 0, stairs=True)
+        chart.line(costs, auc, 0, stairs="after")
         parts.append(chart.svg())
     if auc is not None and len(model.manifest.classes or ()) == 2:
         codes = class_codes(tested.Y) == 1
@@ -581,7 +469,7 @@ def _data(model: Model) -> str:
         levels = () if basis is None or basis.levels is None else basis.levels
         held = ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
         if basis is not None and basis.quantiles is not None:
-            held = " to ".join(map(_text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
+            held = " to ".join(map(text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
         gaps = "marked" if column.indicator else ""
         cells = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
         rows.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ from anytime.features.bases import (
 )
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import ColumnBasis, FeatureGroups
-from anytime.types import Bool, Float
+from anytime.types import Bool, Float, Index
 
 CLAMPS = ("auto", "off", "outliers")
 """Clamps that are no quantile."""
@@ -88,11 +88,12 @@ class Sample:
     """A uniform sample of the rows; columns as in `Columns`, and the weight of each row, (rows,), or None for 1.
 
     Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
-    `min_level_rows` is that of `ColumnSample`.
+    `numbers` (rows,) are those of the rows in their table, if known. `min_level_rows` is that of `ColumnSample`.
     """
 
     columns: Columns
     weights: Float | None = None
+    numbers: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     min_level_rows: int = MIN_LEVEL_ROWS
     selects_levels: bool = False
 
@@ -113,13 +114,21 @@ class Sample:
 
     def _where(self, chosen: Bool) -> Sample:
         columns = {name: values[chosen] for name, values in self.columns.items()}
-        return Sample(columns, None if self.weights is None else self.weights[chosen])
+        weights = None if self.weights is None else self.weights[chosen]
+        return Sample(columns, weights, self.numbers[chosen] if len(self.numbers) else self.numbers)
+
+    def every(self, step: int) -> Sample:
+        """Return every so many rows."""
+        chosen = np.zeros(self.rows, dtype=np.bool_)
+        chosen[::step] = True
+        return self if step == 1 else self._where(chosen)
 
     @classmethod
     def _joined(cls, parts: list[Sample]) -> Sample:
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
         weights = [part.weights for part in parts if part.weights is not None]
-        return cls(columns, np.concatenate(weights) if weights else None)
+        numbers = np.concatenate([part.numbers for part in parts])
+        return cls(columns, np.concatenate(weights) if weights else None, numbers)
 
 
 def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int = 0) -> Sample:

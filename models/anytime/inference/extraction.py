@@ -77,6 +77,8 @@ class Extraction:
         the others continue.
     workers : maximum number of workers that compute this extraction at the same time.
     ended : called when the last worker has left, in its thread.
+    read_by : time by which results must have arrived, unless the extraction ends earlier; workers may keep them back
+        until shortly before.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Extraction:
         in_order: bool = True,
         workers: int = 1,
         ended: Callable[[], object] | None = None,
+        read_by: float = -math.inf,
     ) -> None:
         self.tasks = tuple(tasks)
         self.original = x
@@ -95,6 +98,7 @@ class Extraction:
         self.x = x
         self.in_order = in_order
         self.workers = min(workers, max(len(self.tasks), 1))
+        self.read_by = read_by
         self.results: dict[str, Any] = {}
         """Results of groups without features."""
         self.running: dict[str, float] = {}
@@ -193,7 +197,7 @@ class Extraction:
             self._left = [*tasks, *self._left]
 
     def close(self) -> None:
-        """Cancel an extraction whose workers end; later arrivals are dropped."""
+        """Cancel an extraction whose workers end; later failures are dropped."""
         self._closed = True
         self.cancel()
 
@@ -212,7 +216,7 @@ class Extraction:
                 self.in_order = False
             elif arrival.group in self._shared and self.workers > 1:  # one worker keeps its results to itself
                 self.results[arrival.group] = arrival.values
-            if self._closed or not self._receive(arrival):
+            if (self._closed and arrival.error is not None) or not self._receive(arrival):
                 self.cancel()
         if self.workers > 1 or not goes_on:
             with self._changed:

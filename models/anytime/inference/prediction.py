@@ -462,8 +462,8 @@ class Prediction:
         """
         model, best = self.model, self._selected(budget, policy, solve)
         fields = dict[str, Any](
-            model=model.name,
-            version=model.version,
+            model=model.manifest.name,
+            version=model.manifest.version,
             prefix=best.prefix,
             steps=model.steps,
             groups=best.groups,
@@ -472,8 +472,8 @@ class Prediction:
             budget=best.budget,
             complete=best.prefix == best.allowed,
             missing=tuple([name for name in model.computed[best.allowed] if name not in self._received]),
-            imputed=self.imputed(best.groups),
-            clamped=self.clamped(best.groups),
+            imputed=self.imputed(best.groups) if self._nulls else (),
+            clamped=self.clamped(best.groups) if self._clamped else (),
             reason=reason,
             policy=best.policy,
             expected=best.expected,
@@ -483,7 +483,8 @@ class Prediction:
             note=best.note,
             approximate=best.arrived is not None and best.arrived.approximate,
         )
-        numbers = self.rows * len(model.prefixes.intercept) * (1 + explain * len(model.groups.features))
+        columns = len(model.groups.features) if explain else 0
+        numbers = (self._rows or 1) * len(model.prefixes.intercept) * (1 + columns)
         return Settled(fields, numbers, partial(self._numbers, best, ranking=ranking, explain=explain))
 
     def _numbers(
@@ -528,7 +529,8 @@ class Prediction:
     def _selected(self, budget: float | None, policy: Policy, solve: Solve, limit: int | None = None) -> BestPrediction:
         """Return the best prediction without its scores."""
         model, policy = self.model, checked_policy(policy)
-        budget = checked_budget(budget, model.groups.cost_unit)
+        if budget is not None:
+            budget = checked_budget(budget, model.groups.cost_unit)
         note = None if policy in model.policies else model.fallback_reason(policy)
         arrived = None
         if policy == "arrived" and note is None:
@@ -586,7 +588,7 @@ class Prediction:
     def _total(self, best: BestPrediction) -> float:
         """Return the cost of the groups used for all rows together."""
         if best.arrived is None:
-            return self.model.prefix_costs[best.prefix].of_call(self.rows)
+            return self.model.prefix_costs[best.prefix].of_call(self._rows or 1)
         if not self.model.prefix_costs[-1].fixed:
             return best.cost * self.rows
         return self.model.total_cost(best.arrived.groups, self.rows)
@@ -615,7 +617,7 @@ class Prediction:
 
     def _by_row(self, rows: Any) -> Any:
         """Return the list of all rows, or its element if there is one row."""
-        return rows if self.rows > 1 else rows[0]
+        return rows if (self._rows or 1) > 1 else rows[0]
 
     def _prediction(self, outputs: Float, listed: Callable[[Float], Any]) -> tuple[Any, Any]:
         classes = self.model.manifest.classes

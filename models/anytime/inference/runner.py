@@ -283,8 +283,8 @@ class Runner(Generic[Answers]):
         until = deadline - early_ms(margin_ms, seconds * 1e3) / 1e3
         left_out = self._schedule.left_out(self._workers.abandoned(), begin, seconds)
         run.left_out = {name: why for name, why in left_out.items() if name not in run.has}
-        self._start(run, steps, x, until)
         try:
+            self._start(run, steps, x, until)
             waited = self._wait(run, until)
             answers = run.answers(waited=waited)
         finally:
@@ -319,10 +319,13 @@ class Runner(Generic[Answers]):
         )
         # The next group of one model may not fit, and that of another may.
         in_order = prefix and not self._several
-        run.extraction = Extraction(tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run)
+        read_by = -math.inf if self._time_limits else until
+        run.extraction = Extraction(
+            tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run, read_by=read_by
+        )
         run.extraction.results.update(results)
         if tasks:
-            self._workers.start(run.extraction)
+            self._workers.start(run.extraction, read_by if self._workers_per_run == 1 else -math.inf)
 
     def _wait(self, run: _Run, until: float) -> bool:
         """Wait for the groups until a time; return whether it was reached."""

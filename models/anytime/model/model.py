@@ -210,6 +210,12 @@ class Model:
         """Return the groups with their terms as features."""
         return self.expansion.terms
 
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Return the class or response of each score; one score of two classes is that of the second."""
+        names = self.manifest.classes or self.manifest.responses
+        return tuple(map(str, names[-len(self.prefixes.intercept) :]))
+
     @cached_property
     def steps(self) -> int:
         """Return the number of steps; prefixes are numbered from 0, the base rate, to this number."""
@@ -336,6 +342,8 @@ class Model:
         ValuesError
             The budget is negative or not a number.
         """
+        if budget is None:
+            return self.answering(self.steps, policy)
         return self.answering(affordable(self.costs, checked_budget(budget, self.groups.cost_unit)), policy)
 
     def answering(self, prefix: int, policy: Policy) -> int:

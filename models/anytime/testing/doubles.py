@@ -14,9 +14,9 @@ from anytime._version import __version__
 from anytime.errors import ValuesError, suggestion, summary
 from anytime.groups import load_groups
 from anytime.inference.deadline import checked_seconds
-from anytime.inference.loaded import LoadedModel
 from anytime.inference.planning import check_extractors
 from anytime.inference.prediction import Answer, Prediction
+from anytime.loaded import LoadedModel
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels

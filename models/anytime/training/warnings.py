@@ -73,8 +73,8 @@ def _worse_prefixes(fitted: Fitted) -> list[str]:
     prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
     return [
         f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {costs[best]:g} {unit}) and worse at "
-        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer with a budget of {costs[best]:g}, or "
-        "leave out the later groups"
+        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
+        f"a budget of {costs[best]:g}, or leave out the later groups"
     ]
 
 

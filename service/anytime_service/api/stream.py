@@ -33,6 +33,7 @@ from anytime_service.schemas.stream import (
     EndFrame,
     ErrorFrame,
     Frame,
+    GroupFrame,
     PackedGroupFrame,
     peek,
     read_frame,
@@ -157,8 +158,22 @@ class _Connection:
                 raise
 
     def receive(self, content: str | bytes) -> None:
-        if not (self.dismissed or self.given_up):  # else it was read before the connection closed
-            self.handle(JSON if isinstance(content, str) else MSGPACK, content)
+        """Handle one message. The reply to an invalid message is an error; an invalid message changes nothing."""
+        if self.dismissed or self.given_up:  # it was read before the connection closed
+            return
+        form = JSON if isinstance(content, str) else MSGPACK
+        begun = self.used_ms = now_ms()
+        frame: Frame | None = None
+        try:
+            frame = read_frame(form, content, self.service.list_limits)
+            if isinstance(frame, GroupFrame):
+                self._group(frame)
+            elif isinstance(frame, BeginFrame):
+                self._begin(form, frame, begun)
+            else:
+                self._end(frame)
+        except Exception as error:
+            self._refuse(form, content, frame, error)
 
     def dismiss(self) -> None:
         for active in tuple(self.active.values()):
@@ -178,24 +193,6 @@ class _Connection:
         self.active.clear()
         self.answered.clear()
         self.refused.clear()
-
-    def handle(self, form: Form, content: bytes | str) -> None:
-        """Handle one message. The reply to an invalid message is an error; an invalid message changes nothing."""
-        begun = self.used_ms = now_ms()
-        frame: Frame | None = None
-        try:
-            frame = read_frame(form, content, self.service.list_limits)
-            self._handle(form, frame, begun)
-        except Exception as error:
-            self._refuse(form, content, frame, error)
-
-    def _handle(self, form: Form, frame: Frame, begun: float) -> None:
-        if isinstance(frame, BeginFrame):
-            self._begin(form, frame, begun)
-        elif isinstance(frame, EndFrame):
-            self._end(frame)
-        else:
-            self._group(frame)
 
     def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -232,19 +229,19 @@ class _Connection:
         if len(self.active) >= int(OPEN_OF_CONNECTION):
             limit = int(OPEN_OF_CONNECTION)
             raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
-        update = partial(self._update, form) if frame.updates else None
-        answer, fail = partial(self._answer, form, prediction_id), partial(self._fail, form, prediction_id)
         active = self.service.open(
-            *(frame, begun, answer, fail),
-            update=update,
+            frame,
+            begun,
+            partial(self._answer, form, prediction_id),
+            partial(self._fail, form, prediction_id),
+            update=partial(self._update, form) if frame.updates else None,
             admitted=admitted,
             account=self.account,
             encode=partial(encode_reply, form, prediction_id),
         )
+        self.active[prediction_id] = active
         if active.done:
-            self._remember(prediction_id, active)
-        else:
-            self.active[prediction_id] = active
+            self._ended(prediction_id)
 
     def _group(self, frame: Any) -> None:
         active = self.active.get(frame.id)
@@ -288,12 +285,8 @@ class _Connection:
     def _ended(self, prediction_id: str | int) -> None:
         active = self.active.pop(prediction_id, None)
         if active is not None:
-            self._remember(prediction_id, active)
-
-    def _remember(self, prediction_id: str | int, active: ActivePrediction) -> None:
-        self.answered.add(
-            prediction_id, active.record.timings, now_ms()
-        )  # not the prediction itself: its values may be large
+            # Not the prediction itself: its values may be large.
+            self.answered.add(prediction_id, active.record.timings, now_ms())
 
     def _remember_refused(self, prediction_id: str | int) -> None:
         self.refused.add(prediction_id, True, now_ms())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -189,23 +189,20 @@ class ActivePrediction:
         Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
         does not change then.
         """
-        now, repeated = now_ms(), took_ms is None and self.machine.prediction.has(name)
-        answer = self.machine.groups(now, {name: values}, self._allow)
+        now, prediction = now_ms(), self.machine.prediction
+        before = prediction.replacements
+        answer = self.machine.groups(now, {name: values}, self._account.check)
         self._count_stored()
+        repeated = took_ms is None and prediction.replacements > before
         self.record.timings.received(name, now, took_ms, repeated)
         self._after(answer)
 
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
-        answer = self.machine.groups(now, values, self._allow)
+        answer = self.machine.groups(now, values, self._account.check)
         self._count_stored()
         self._after(answer)
-
-    def _allow(self, more: int, groups: Collection[str]) -> None:
-        """Raise OverloadedError if `more` bytes for some groups exceed the memory budget."""
-        if not self._account.fits(more):
-            self._account.check(more, f"groups.{next(iter(groups))}" if len(groups) == 1 else "groups")
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
@@ -234,8 +231,9 @@ class ActivePrediction:
             self._making.cancel()
 
     def _release_memory(self) -> None:
-        self._account.add(-self._stored)
-        self._stored = 0
+        if self._stored:
+            self._account.add(-self._stored)
+            self._stored = 0
 
     def _release(self) -> None:
         self.answered = True

@@ -22,7 +22,7 @@ UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum, auto
 from typing import Any, TypeAlias
 
@@ -181,16 +181,17 @@ class OpenPrediction:
         return self.groups(now_ms, {name: values})
 
     def groups(
-        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, Collection[str]], None] | None = None
+        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, str], None] | None = None
     ) -> Reached | None:
         """Accept several groups together: all of them, or none if one is invalid.
 
-        `allow` is called with the bytes that the values of groups will add, and may raise an error instead.
+        `allow` is called with the bytes that the values will add and the field of the request that has them; it may
+        raise an error instead.
         """
         targets = self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
-            allow(more, values)
+            allow(more, f"groups.{next(iter(values))}" if len(values) == 1 else "groups")
         self.prediction.add_all(arrays)
         return self._took(targets, values, now_ms)
 
@@ -250,13 +251,9 @@ class OpenPrediction:
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
         return targets
 
-    def is_late(self, now_ms: float) -> bool:
-        """Return whether the deadline has expired."""
-        return now_ms > self.deadline_at
-
     def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Reached | None:
         self._awaited.difference_update(names)
-        if self.is_late(now_ms):
+        if now_ms > self.deadline_at:
             self._late.update(dict.fromkeys(names))
         if self.state is State.SOLVING:
             return self._finish(targets, now_ms, self._pending)
@@ -268,13 +265,13 @@ class OpenPrediction:
 
     def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached | None:
         """Answer, or wait for the optimum of these groups; the deadline ends that wait."""
-        if self.unsolved is not None:
+        if self._solving and self.unsolved is not None:
             self._pending, self.state = reason, targets[Outcome.SOLVE]
             return None
         return self._answer(targets, now_ms, reason)
 
     def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached:
-        answer = self._made(now_ms, "deadline" if self.is_late(now_ms) else reason)
+        answer = self._made(now_ms, "deadline" if now_ms > self.deadline_at else reason)
         self.state = targets[Outcome.ANSWER]
         return answer
 

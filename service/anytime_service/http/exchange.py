@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
 from types import coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -36,7 +37,7 @@ _log = logging.getLogger("anytime_service")
 class DirectConnection(Protocol):
     """The extension `DIRECT`: what a WebSocket of this server can do beyond ASGI, for the application's task.
 
-    `sent_bytes` counts what `write` has sent.
+    `sent_bytes` counts the content of all messages.
     """
 
     sent_bytes: int
@@ -60,18 +61,18 @@ def admission_of(scope: Scope) -> tuple[bool | None, Callable[[Reply], None] | N
     return state.get(ADMITTED), state.get(STORE_REPLY)
 
 
-def start(awaitable: Awaitable[None]) -> asyncio.Task[None] | None:
+def start(awaitable: Awaitable[None], context: Context | None = None) -> asyncio.Task[None] | None:
     """Run a coroutine until it first waits; return None if it has ended, else the task that continues it.
 
     Sending almost never waits, except for a client that reads too slowly. The coroutine must not use the current task
-    before its first wait, because it runs outside any task until then.
+    before its first wait, because it runs outside any task until then. It runs in `context`, if that is given.
     """
     running = cast(Coroutine[Any, Any, None], awaitable)  # what every ASGI server's `send` returns
     try:
-        waiting_for = running.send(None)
+        waiting_for = running.send(None) if context is None else context.run(running.send, None)
     except StopIteration:
         return None
-    task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for))
+    task = asyncio.get_running_loop().create_task(_resumed(running, waiting_for), context=context)
     task.add_done_callback(lambda _: running.close())  # a task cancelled before its first step has resumed nothing
     return task
 
@@ -284,7 +285,7 @@ class Exchange:
 class SendQueue:
     """Queue that sends messages in order, and without delay as long as the client reads; `account` counts its bytes.
 
-    It calls `give_up` once if the client is unreachable or reads too slowly.
+    It calls `give_up` once if the client is unreachable or reads too slowly. `slow` is whether messages wait.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
@@ -294,17 +295,14 @@ class SendQueue:
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
+        self.slow = False
         self._closed = False
-
-    @property
-    def slow(self) -> bool:
-        return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
         if self._closed:
             return
-        if self._flushing is not None:
+        if self.slow:
             self._queue.append((message, size))
             self._count(size)
             if self._bytes > MAX_BYTES or not self._account.fits(0):
@@ -316,6 +314,7 @@ class SendQueue:
             self._fail(error)
             return
         if waiting is not None:
+            self.slow = True
             self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
             self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
 
@@ -347,7 +346,7 @@ class SendQueue:
         except Exception as error:
             self._fail(error)
         else:
-            self._flushing = None
+            self._flushing, self.slow = None, False
 
     def _count(self, more: int) -> None:
         self._bytes += more

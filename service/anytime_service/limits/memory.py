@@ -81,9 +81,9 @@ class Account(MemoryBudget):
 
     def check(self, more: int, field: str | None = None) -> None:
         """Raise OverloadedError if `more` additional bytes do not fit into the budget or the share of this key."""
-        if self.fits(more):
-            return
         share = self.share(self.most)
+        if self.bytes + more <= share and self._total.bytes + more <= self.most:
+            return
         if self.bytes + more > share and share < self.most:
             self.refused()
             raise OverloadedError(

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from anytime.errors import AnytimeError, listed, suggestion
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
+from anytime.loaded import load
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
 

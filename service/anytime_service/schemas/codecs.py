@@ -170,10 +170,23 @@ def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError
     return MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field.removeprefix('values')}")
 
 
+_PLACED = re.compile(r"(.*?)(?: - at `(key` in `)?\$\.?(.*)`)?", re.DOTALL)
+_OF_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
+_ELEMENTS = {"str": "characters", "bytes": "bytes", "object": "names"}
+
+
 def located(error: msgspec.ValidationError) -> tuple[str, str]:
     """Return a decoder's message, and the place that it names: `rows` for "Expected `int` - at `$.rows`"."""
-    match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$\.?(.*)`)?", str(error), re.DOTALL)
-    message, place = (match[1], match[2] or "") if match else (str(error), "")
+    found = _PLACED.fullmatch(str(error))
+    message, is_key, place = (found[1], found[2], found[3] or "") if found else (str(error), None, "")
+    length = _OF_LENGTH.fullmatch(message)
+    if length:
+        kind, sign, limit = length.groups()
+        elements, than, bound = (
+            _ELEMENTS.get(kind, "items"),
+            *(("fewer", "least") if sign == ">=" else ("more", "most")),
+        )
+        message = f"{'a name' if is_key else 'it'} has {than} than {limit} {elements}; send at {bound} {limit}"
     return message[:1].lower() + message[1:], place
 
 
@@ -217,7 +230,8 @@ def _head(count: int) -> int:
 
 def check_finite(answer: Answer, field: str) -> None:
     """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
-    finite = _is_finite(answer.prediction if answer.probabilities is None else answer.probabilities)
+    numbers = answer.prediction if answer.probabilities is None else answer.probabilities
+    finite = math.isfinite(numbers) if isinstance(numbers, float) else _is_finite(numbers)
     if answer.contributions is not None:
         finite = finite and all(map(_is_finite, answer.contributions.groups.values()))
     if not finite or (answer.interval is not None and not _is_finite(answer.interval)):

@@ -90,10 +90,13 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     values in lists than `limits` allow.
     """
     if isinstance(content, str) and len(content) <= limits.short:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
             frame: Frame = _decode_text(content)
             if content.count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
                 check_keys(form, content, frame)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass  # `read` names the place
+        else:
             return frame
     large = limits.must_be_packed(form, content)
     try:

@@ -51,7 +51,7 @@ class _Backlog:
         self._pieces: deque[memoryview] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return self.bytes > 0
 
     def add(self, data: bytes | memoryview) -> None:
         self._pieces.append(memoryview(data))
@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
         self._backlog = _Backlog()
+        self._unread: deque[Any] = deque()  # parsed messages that wait for the application
         self._bucket = TokenBucket(shared.settings.max_message_rate)
         self._slow = False
         self._turn_queued = False
@@ -114,7 +115,9 @@ class Connection(asyncio.Protocol):
         self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
 
     def data_received(self, data: bytes) -> None:
-        if self._backlog or self._slow or self._rate_limited or len(data) > self._backlog.size:
+        """Parse received bytes, after those and the messages before them."""
+        backlog = self._backlog
+        if self._unread or backlog.bytes or self._slow or self._rate_limited or len(data) > backlog.size:
             self.store(data)
         else:
             self._parse_slice(data)
@@ -164,10 +167,8 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         self.transport.abort()
 
-    def parse(self, data: Any) -> None:
-        raise NotImplementedError
-
-    def messages(self) -> int:
+    def parse(self, data: Any) -> int:
+        """Parse bytes, and return the number of messages in them."""
         raise NotImplementedError
 
     def is_free(self) -> bool:
@@ -213,11 +214,11 @@ class Connection(asyncio.Protocol):
 
     def _parse_slice(self, data: Any) -> None:
         """Parse bytes, and pause reading if they contain more messages than the rate permits."""
-        begun, before = now_ms(), self.messages()
-        self.parse(data)
+        begun = now_ms()
+        count = self.parse(data)
         now = now_ms()
         self._slow = now - begun > QUICK_MS
-        wait_ms = self._bucket.spend(self.messages() - before, now)
+        wait_ms = self._bucket.spend(count, now)
         if wait_ms and not self._rate_limited:
             self._rate_limited = True
             self.loop.call_later(wait_ms / 1000.0, self._end_rate_limit)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from anytime_service.http.exchange import start
 
 
 class ServerState(Protocol):
@@ -54,8 +57,9 @@ class Host:
         self.root_path = config.root_path
         self.state = server_state
 
-    def run(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that answers a request."""
-        task = self.loop.create_task(answering)
-        self.state.tasks.add(task)
-        task.add_done_callback(self.state.tasks.discard)
+    def run(self, answering: Coroutine[Any, Any, None], *, direct: bool = False) -> None:
+        """Run a coroutine that answers a request in a task; if `direct`, from its first wait on."""
+        task = start(answering, copy_context()) if direct else self.loop.create_task(answering)
+        if task is not None:
+            self.state.tasks.add(task)
+            task.add_done_callback(self.state.tasks.discard)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import deque
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
@@ -39,6 +38,7 @@ from anytime_service.limits.costs import HEADERS, PIPELINED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import Row, find
+from anytime_service.schemas.values import AT_ONCE
 from anytime_service.server.connections import Connection, Connections, release_head
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding, request_key
@@ -47,6 +47,7 @@ from anytime_service.server.websocket_protocol import WebSocketProtocol
 
 HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
 MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
+MAX_HEADERS, MAX_PIPELINED = int(HEADERS), int(PIPELINED)
 MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -227,7 +228,7 @@ class HttpProtocol(Connection):
         self._headers: list[tuple[bytes, bytes]] = []
         self._cycle: Cycle | None = None  # the last request
         self._running: Cycle | None = None  # the request that is being answered; others may wait behind it
-        self._pipeline: deque[Cycle] = deque()
+        self._direct: Cycle | None = None  # the request that is answered when this slice is parsed
         self._accepted = True
         self._stopped = False
         self._heads = 0  # bytes of heads that the budget counts: one in part, and those of requests that wait
@@ -245,7 +246,7 @@ class HttpProtocol(Connection):
                 cycle.abandon()
         self._count_heads(0)
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
-        self._pipeline.clear()
+        self._unread.clear()
         self._cycle = self._running = self._parser = None
 
     def shutdown(self) -> None:
@@ -255,19 +256,14 @@ class HttpProtocol(Connection):
         else:
             self._cycle.keep_alive = False
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes, after the waiting requests."""
-        if self._pipeline:
-            self.store(data)
-        else:
-            super().data_received(data)
-
-    def parse(self, data: Any) -> None:
+    def parse(self, data: Any) -> int:
+        """Parse bytes, and return the number of requests and of pieces of bodies in them."""
         state = self._state
+        before = state.pieces
         if not state.receive(len(data)):
             self.cut()
         if state.is_last():
-            return
+            return 0
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
@@ -275,26 +271,29 @@ class HttpProtocol(Connection):
         except httptools.HttpParserError:
             _log.warning("Invalid HTTP request received.")
             self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
+        cycle, self._direct = self._direct, None
+        if cycle is not None:
+            is_complete = not cycle.more_body and len(cycle.body) <= AT_ONCE
+            self.host.run(cycle.run(), direct=is_complete)
+            if not is_complete:
+                self._count_waiting()
         if not self._open:
-            return
+            return 0
         if not state.end_slice():
             if state.stage is Stage.TAIL:  # a response was sent
                 self.cut()
             else:
                 self.refuse(self._too_large())
         self._time_stage()
-        if self._heads or self._state.in_head or self._pipeline:
+        if self._heads or self._state.in_head or self._unread:
             self._count_heads(self._waiting_heads())
         if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
             self.update_reading()
-
-    def messages(self) -> int:
-        """Return the number of requests and of pieces of bodies so far."""
-        return self._state.pieces
+        return state.pieces - before
 
     def is_free(self) -> bool:
         answering = self._answering
-        return self._may_read() and not self._pipeline and (answering is None or answering.more_body)
+        return self._may_read() and not self._unread and (answering is None or answering.more_body)
 
     def update_reading(self) -> None:
         if self.upgraded or self.transport.is_closing():
@@ -330,7 +329,7 @@ class HttpProtocol(Connection):
     def _waiting_heads(self) -> int:
         """Return about how many bytes of memory the heads use that are not complete, or wait behind another request."""
         heads = [self._headers] if self._state.in_head else []
-        heads += [cycle.scope["headers"] for cycle in self._pipeline]
+        heads += [cycle.scope["headers"] for cycle in self._unread]
         return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
 
     def _count_heads(self, size: int) -> None:
@@ -347,18 +346,18 @@ class HttpProtocol(Connection):
         if self._state.is_last():
             return
         self._state.begin_request()
-        if len(self._pipeline) >= int(PIPELINED):
-            waiting = f"{int(PIPELINED)} requests wait on this connection"
+        if len(self._unread) >= MAX_PIPELINED:
+            waiting = f"{MAX_PIPELINED} requests wait on this connection"
             self.refuse(OverloadedError(f"{waiting}; read the responses first"))
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self._headers) < int(HEADERS):
+        if len(self._headers) < MAX_HEADERS:
             self._headers.append((name.lower(), value))
         else:
-            self.refuse(HeadTooLargeError(f"the request has more than {int(HEADERS)} headers; send fewer"))
+            self.refuse(HeadTooLargeError(f"the request has more than {MAX_HEADERS} headers; send fewer"))
 
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, []  # the parser appends trailers to the latter
@@ -404,8 +403,8 @@ class HttpProtocol(Connection):
             return
         if self._running is not None:
             release_head(self._running.scope["headers"])
-        if self._pipeline:
-            self._start(self._pipeline.popleft())
+        if self._unread:
+            self._start(self._unread.popleft())
         elif self._state.stage is Stage.BUSY:
             if self._cycle is not None and self._cycle.more_body:
                 self._state.advance(Event.EARLY_RESPONSE)
@@ -433,7 +432,7 @@ class HttpProtocol(Connection):
         if answering is not None and answering is self._cycle and answering.more_body and not answering.started:
             answering.abandon()  # the body of this request will never be complete
         elif answering is not None:  # the previous request is being answered; the connection closes after it
-            self._pipeline.clear()
+            self._unread.clear()
             answering.keep_alive = False
             return
         self.transport.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
@@ -520,31 +519,35 @@ class HttpProtocol(Connection):
     def _answer_or_shed(self, scope: dict[str, Any], row: Row | None) -> None:
         """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
         # HTTP/1.0 has no interim responses.
-        must_continue = scope["http_version"] != "1.0" and any(
-            name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
-        )
+        must_continue = scope["http_version"] != "1.0" and _expects_continue(scope["headers"])
         shedding = self.shared.shedding
-        admission = None
+        admitted = False
         if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
-            admission = shedding.admission
             scope["state"][ADMITTED] = admitted = shedding.service.admits(now_ms())
-            if not admitted:
-                if not must_continue and self._shed(shedding, scope, row):
-                    return
-                admission = None
+            if not admitted and not must_continue and self._shed(shedding, scope, row):
+                return
         keep_alive = scope["http_version"] != "1.0" and self._parser.should_keep_alive()
         self._cycle = cycle = Cycle(self, scope, keep_alive=keep_alive, must_continue=must_continue)
-        if self._answering is None:
-            self._start(cycle)
+        if self._answering is not None:
+            self._unread.append(cycle)
+        elif admitted and row is not None and row.direct:
+            self._running = self._direct = cycle
+            return
         else:
-            self._pipeline.append(cycle)
-        if admission is not None:
+            self._start(cycle)
+        if admitted:
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        """Count a request of a prediction as waiting until directly after the first turn of its task."""
+        if self.shared.shedding is not None:
+            admission = self.shared.shedding.admission
             admission.waiting += 1
-            self.loop.call_soon(_record_turn, admission)  # directly after the first turn of the request's task
+            self.loop.call_soon(_record_turn, admission)
 
     def _shed(self, shedding: LoadShedding, scope: dict[str, Any], row: Row) -> bool:
         """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
-        busy = self._answering is not None or self._pipeline
+        busy = self._answering is not None or self._unread
         congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
         if busy or congested or scope["method"] == "HEAD" or not self._parser.should_keep_alive():
             return False
@@ -646,7 +649,7 @@ class HttpProtocol(Connection):
         It inherits the timeout of a client that has not read the previous response.
         """
         headers = self._headers
-        if any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers):
+        if _expects_continue(headers):
             self.transport.write(CONTINUE)  # before 101 (RFC 9110, 7.8)
         self.upgraded = True
         self.shared.closed(self)
@@ -664,6 +667,10 @@ class HttpProtocol(Connection):
         if self._stopped:
             websocket.update_reading()
         websocket.shake_hands(self._url, headers)
+
+
+def _expects_continue(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(value.lower() == b"100-continue" for name, value in headers if name == b"expect")
 
 
 def _record_turn(admission: Admission) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from types import GeneratorType
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.types import Message
@@ -38,6 +38,7 @@ CLOSE_S = 10.0  # time for the client's part of the closing handshake
 _PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
 _VERSION = (b"sec-websocket-version", b"13")
+_OF_MESSAGES = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 _log = logging.getLogger("anytime_service")
 
@@ -53,11 +54,11 @@ class WebSocketProtocol(Connection):
         self._response: Any = None  # the response that completes the handshake
         self._refusal: Reply | None = None
         self._scope: dict[str, Any] = {}
-        self._messages: deque[Message | str | bytes] = deque()  # the contents of messages, and other events of ASGI
+        self._unread: deque[Message | str | bytes]  # the contents of messages, and other events of ASGI
         self._on_message: Callable[[str | bytes], None] | None = None
         self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
-        self._frames = 0
+        self._slow = True  # until the handshake is complete: a frame must not be answered before it
         self.sent_bytes = 0
         self._fragments = bytearray()  # of an incomplete message
         self._is_text = False
@@ -110,7 +111,7 @@ class WebSocketProtocol(Connection):
             "state": self.host.app_state.copy(),
             "extensions": {"websocket.http.response": {}, DIRECT: self},
         }
-        self._messages.append({"type": "websocket.connect"})
+        self._unread.append({"type": "websocket.connect"})
         self.host.run(self._run())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,36 +136,35 @@ class WebSocketProtocol(Connection):
         self._end(int(CloseCode.SERVICE_RESTART))
         self.transport.close()
 
-    def parse(self, data: Any) -> None:
-        conn = self._conn
+    def parse(self, data: Any) -> int:
+        """Parse bytes, and return the number of frames in them."""
+        conn, count, answers = self._conn, 0, False
         if self._closed and conn.state is State.CLOSED:
-            return
+            return 0
         conn.receive_data(bytes(data))
         self._unparsed += len(data)
         for frame in conn.events_received():
             if isinstance(frame, Frame):
-                self._frames += 1
+                count += 1
                 size = len(frame.data)
                 self._unparsed -= size + (6 if size < 126 else 8 if size < 65_536 else 14)
+                answers |= frame.opcode not in _OF_MESSAGES
                 self._receive(frame)
         if conn.state is not State.OPEN and not self._closed:  # a frame was invalid, or the client closes
             self._closed = True
             self._end(int(CloseCode.PROTOCOL_ERROR))
-        if self._messages:
+        if answers or conn.state is not State.OPEN:
+            self._flush(pongs=not self.write_paused)
+        if self._unread:
             self._pass_on()
-        self._flush(pongs=not self.write_paused)
         self._unparsed = max(self._unparsed, 0)
         partial = self._unparsed + len(self._fragments)
         if partial != self._partial:
             self._count_partial(partial)
-
-    def messages(self) -> int:
-        """Return the number of frames so far."""
-        return self._frames
+        return count
 
     def is_free(self) -> bool:
-        # A frame that arrives during the handshake waits: it must not be answered before the handshake.
-        return self._opened and not self._messages
+        return self._opened and not self._unread
 
     def update_reading(self) -> None:
         if self.transport.is_closing():
@@ -175,13 +175,6 @@ class WebSocketProtocol(Connection):
                 self._queue_turn()
         else:
             self.transport.resume_reading()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes, after the application has received the messages before them."""
-        if self._closed or self.is_free():
-            super().data_received(data)
-        else:
-            self.store(data)
 
     def timed_out(self) -> None:
         """Send a ping; give the connection up if the last one was not answered."""
@@ -219,11 +212,11 @@ class WebSocketProtocol(Connection):
                 self.transport.close()
 
     async def _receive_message(self) -> Message:
-        while not self._messages or self._waiting():
+        while not self._unread or self._waiting():
             self._waiter = self.loop.create_future()
             await self._waiter
-        message = self._messages.popleft()
-        if not self._messages and self._backlog:
+        message = self._unread.popleft()
+        if not self._unread and self._backlog:
             self.update_reading()
         if isinstance(message, str | bytes):
             return {"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message}
@@ -245,53 +238,50 @@ class WebSocketProtocol(Connection):
     def write(self, content: bytes, *, text: bool) -> bool:
         if self.write_paused or self._closed or self.transport.is_closing():
             return False
-        self._send_message(content, text=text)
-        self.sent_bytes += len(content)
-        return True
-
-    def _send_message(self, content: bytes, *, text: bool) -> None:
-        if len(content) > LARGE:
-            self._flush()
-            self.transport.write(bytes((0x81 if text else 0x82, 127)) + len(content).to_bytes(8, "big"))
+        size = len(content)
+        if size < 126:
+            length = size.to_bytes(1, "big")
+        else:
+            length = b"\x7e" + size.to_bytes(2, "big") if size < 65_536 else b"\x7f" + size.to_bytes(8, "big")
+        head = (b"\x81" if text else b"\x82") + length
+        if size > LARGE:
+            self.transport.write(head)
             self.transport.write(content)
         else:
-            (self._conn.send_text if text else self._conn.send_binary)(content)
-            self._flush()
+            self.transport.write(head + content)
+        self.sent_bytes += size
+        return True
 
     def _waiting(self) -> bool:
         """Return whether a message waits for its turn to be passed to the application."""
-        return self._on_message is not None and bool(self._messages) and isinstance(self._messages[0], str | bytes)
+        return self._on_message is not None and bool(self._unread) and isinstance(self._unread[0], str | bytes)
 
     def _turn(self) -> None:
-        if self._messages:
+        if self._unread:
             self._pass_on(queued=True)
         super()._turn()
 
     def _pass_on(self, *, queued: bool = False) -> None:
         """Pass messages to the application for a share of the loop's turn; a long one only from the fair queue."""
-        if self._on_message is None:
-            self._wake()
-        elif self._context.run(self._pass_messages, self._on_message, queued):
-            self.update_reading()
-
-    def _pass_messages(self, on_message: Callable[[str | bytes], None], queued: bool) -> bool:
-        """Return whether some messages must wait."""
-        messages, until = self._messages, now_ms() + SHARE_MS
+        messages, on_message, until = self._unread, self._on_message, 0.0
         try:
             while messages:
                 content = messages[0]
-                if isinstance(content, dict):
+                if on_message is None or not isinstance(content, str | bytes):
                     self._wake()
-                    return False
-                if len(content) > AT_ONCE and not queued:
-                    return True
-                on_message(cast(str | bytes, messages.popleft()))
-                if now_ms() > until:
+                    return
+                if (len(content) > AT_ONCE and not queued) or (until and now_ms() > until):
                     break
+                until = until or now_ms() + SHARE_MS
+                messages.popleft()
+                self._context.run(on_message, content)
+            else:
+                return
         except Exception as error:
             _log.exception("handling a message failed")
             self.refuse(error)
-        return bool(messages)
+        if messages:
+            self.update_reading()
 
     async def _send(self, message: Message) -> None:
         if self.write_paused:
@@ -305,7 +295,7 @@ class WebSocketProtocol(Connection):
             raise ConnectionResetError("the connection is closed")
         elif kind == "websocket.send":
             content = message.get("bytes")
-            self._send_message(message["text"].encode() if content is None else content, text=content is None)
+            self.write(message["text"].encode() if content is None else content, text=content is None)
         elif kind == "websocket.close":
             self._close(message.get("code", 1000), message.get("reason") or "")
             self._end(message.get("code", 1000))
@@ -324,7 +314,7 @@ class WebSocketProtocol(Connection):
             if message.get("subprotocol"):
                 headers["Sec-WebSocket-Protocol"] = message["subprotocol"]
             self._conn.send_response(self._response)
-            self._opened = True
+            self._opened, self._slow = True, False
             release_head(self._scope["headers"])
             self._flush()
             self.shared.pings.begin(self)
@@ -355,17 +345,21 @@ class WebSocketProtocol(Connection):
     # Frames.
 
     def _receive(self, frame: Frame) -> None:
-        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._is_text = frame.opcode is Opcode.TEXT
-            if frame.fin:
-                self._put(frame.data)
-            else:
-                self._fragments += frame.data
-        elif frame.opcode is Opcode.CONT:
-            self._fragments += frame.data  # in a list, fragments of one byte would use fifty times their size
-            if frame.fin:
-                whole, self._fragments = bytes(self._fragments), bytearray()
-                self._put(whole)
+        data: Any = frame.data
+        if frame.opcode in _OF_MESSAGES:
+            if frame.opcode is not Opcode.CONT:
+                self._is_text = frame.opcode is Opcode.TEXT
+            if self._fragments or not frame.fin:
+                self._fragments += data  # in a list, fragments of one byte would use fifty times their size
+                if not frame.fin:
+                    return
+                data, self._fragments = self._fragments, bytearray()
+            if self._closed:  # the application does not receive messages any more
+                return
+            try:
+                self._unread.append(str(data, "utf-8") if self._is_text else bytes(data))
+            except UnicodeDecodeError:
+                self._conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
         elif frame.opcode is Opcode.PONG:
             self._pinged = False
         elif frame.opcode is Opcode.CLOSE:
@@ -375,21 +369,9 @@ class WebSocketProtocol(Connection):
                 self._closed = True
                 self._end(int.from_bytes(frame.data[:2], "big") if frame.data else 1005)
 
-    def _put(self, data: Any) -> None:
-        if self._closed:  # the application does not receive messages any more
-            return
-        if self._is_text:
-            try:
-                self._messages.append(str(data, "utf-8"))
-            except UnicodeDecodeError:
-                self._conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
-                return
-        else:
-            self._messages.append(bytes(data))
-
     def _end(self, code: int = int(CloseCode.ABNORMAL_CLOSURE)) -> None:
         """Tell the application that the connection has ended."""
-        self._messages.append({"type": "websocket.disconnect", "code": code})
+        self._unread.append({"type": "websocket.disconnect", "code": code})
         self._wake()
 
     def _wake(self) -> None:

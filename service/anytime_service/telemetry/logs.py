@@ -80,7 +80,9 @@ class AccessLog:
             await self.app(scope, receive, count_bytes)
         finally:
             done = sent if scope["type"] == "http" and size else now_ms()
-            _log_access(scope, status, done - begun, size + (0 if direct is None else direct.sent_bytes))
+            _log_access(
+                scope, status, done - begun, direct.sent_bytes if direct is not None and status == 101 else size
+            )
 
 
 def _log_access(scope: Scope, status: int | None, took_ms: float, size: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.training.resequencing import resequence
 from benchmarks.peers.environments import ours
 from benchmarks.peers.measurements import FailedError, Spread, interleave

@@ -23,7 +23,7 @@ from anytime.data.formats import open_table
 from anytime.evaluation.calibrate import calibrate
 from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.shapes import column_shapes
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.manifest import Certificate, Stopped
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
@@ -401,7 +401,8 @@ def test_show_counts_the_terms_of_a_model_with_bases_and_shortens_their_names(de
 def test_show_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
     model = load(trained())
     shown = json.loads(output(capsys, "show", "m.safetensors", "--json"))
-    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha", "deviance"}
+    fields = {"group", "adds", "cost", "cumulative_cost", "explained_variance", "r2", "cv_error", "alpha"}
+    fields |= {"deviance", "best"}
     assert [set(step) for step in shown["steps"]] == [fields] * model.steps
     assert [step["group"] for step in shown["steps"]] == [step.group for step in model.manifest.steps]
     assert np.allclose(np.cumsum([step["cost"] for step in shown["steps"]]), model.costs[1:])

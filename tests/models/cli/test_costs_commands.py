@@ -20,7 +20,7 @@ from anytime.cli.main import main
 from anytime.costs.distributions import CostDistributions, Samples
 from anytime.costs.drift import drift
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 
 Capture = pytest.CaptureFixture[str]
 

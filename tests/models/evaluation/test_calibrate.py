@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from pathlib import Path
@@ -34,13 +34,14 @@ from anytime.inference.conformal import (
     expected_calibration_error,
     model_outputs,
 )
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Answer, Prediction
+from anytime.loaded import load
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
 from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
+from lazily import Lazy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -115,16 +116,22 @@ def dithered(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return frame
 
 
-PROBLEMS: dict[str, Problem] = {
-    "number": problem(dithered(diabetes(), "target"), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(alpha="cv"), 180),
-    "vector": problem(
-        dithered(diabetes(), "target", "bp", "s6"), ["target", "bp", "s6"], [2, 1, 4, 1], AnytimeRegressor(), 180
-    ),
-    "count": problem(diabetes(), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(family="poisson", alpha=0.01), 180),
-    "binary": problem(cancer(), ["target"], [10, 10, 10], AnytimeClassifier(alpha=0.05), 180),
-    "digits": problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(alpha=0.05), 600),
-    "squares": problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(family="gaussian"), 600),
-}
+PROBLEMS: Mapping[str, Problem] = Lazy(
+    {
+        "number": lambda: problem(
+            dithered(diabetes(), "target"), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(alpha="cv"), 180
+        ),
+        "vector": lambda: problem(
+            dithered(diabetes(), "target", "bp", "s6"), ["target", "bp", "s6"], [2, 1, 4, 1], AnytimeRegressor(), 180
+        ),
+        "count": lambda: problem(
+            diabetes(), ["target"], [2, 1, 1, 4, 2], AnytimeRegressor(family="poisson", alpha=0.01), 180
+        ),
+        "binary": lambda: problem(cancer(), ["target"], [10, 10, 10], AnytimeClassifier(alpha=0.05), 180),
+        "digits": lambda: problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(alpha=0.05), 600),
+        "squares": lambda: problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(family="gaussian"), 600),
+    }
+)
 problems = pytest.mark.parametrize("name", PROBLEMS)
 HELD, NEW = slice(0, 130), slice(130, None)
 

@@ -14,7 +14,7 @@ from anytime.errors import TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.certificate.certify import certify
 from anytime.groups import FeatureGroups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.manifest import Certificate
 from anytime.model.model import Model
 from anytime.moments.accumulate import moments_of

@@ -21,8 +21,8 @@ from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import Evaluation, evaluate
 from anytime.families import family_of
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
+from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.types import Float
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import AnytimeClassifier, AnytimeRegressor, evaluate, open_table
+from anytime import AnytimeClassifier, AnytimeError, AnytimeRegressor, ValuesError, evaluate, open_table
 from anytime.cli.main import main
 from anytime.evaluation.page.charts import Chart, bar_rows, ticks
 from anytime.evaluation.report import measured_on, report
@@ -157,6 +157,26 @@ def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not Path("s.html").exists()
 
 
+def test_pictures_of_a_model_are_the_parts_of_its_report(
+    estimator: Any, tables: tuple[Any, Any], tmp_path: Path
+) -> None:
+    model, frame = estimator.model_, rows(200, 1)
+    whole = report(model, tables[0]).replace("test.parquet", "the table")
+    for picture in (model.plot(frame), model.plot_shapes(), model.plot_calibration(frame)):
+        assert picture.html in whole
+        Page(picture.html)
+        assert picture.html in picture._repr_html_()
+        assert ":root" not in picture._repr_html_()  # the style of a notebook stays as it is
+        picture.save(tmp_path / "picture.html")
+        assert Page((tmp_path / "picture.html").read_text(encoding="utf-8")).headings == []
+    assert "cross-validated" in model.plot().html
+    assert len(re.findall("<figure>", model.plot_shapes(top=1).html)) <= 2
+    with pytest.raises(ValuesError, match="prefix 0 of model 'model' has no columns"):
+        model.plot_shapes(prefix=0)
+    with pytest.raises(AnytimeError, match="ends in"):
+        model.plot().save(tmp_path / "picture.png")
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (1e-9, 2e-9), (0.0, 1e12), (5.0, 5.0)])
 def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> None:
     found = ticks(low, high)
@@ -166,7 +186,7 @@ def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> No
 
 def test_charts_survive_what_data_may_be() -> None:
     chart = Chart("t <b>", (0.0, 0.0), (np.nan, np.inf), "x & y", levels=["a", "<i>"])
-    chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs=True)
+    chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs="after")
     chart.points(np.array([0.0]), np.array([np.nan]), ["<b>"], errors=np.array([np.nan]))
     chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
     Page(chart.svg())

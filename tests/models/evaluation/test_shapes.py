@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,22 @@ Y = (
     + TABLE["waves"] ** 3
     + TABLE["steam"]
 )
-ESTIMATOR = AnytimeRegressor(GROUPS, alpha=1e-3).fit(TABLE, Y)
-MODEL = ESTIMATOR.model_
-SHAPES = {shape.name: shape for shape in column_shapes(MODEL)}
+
+
+@cache
+def fitted() -> AnytimeRegressor:
+    return AnytimeRegressor(GROUPS, alpha=1e-3).fit(TABLE, Y)
+
+
+def shapes() -> dict[str, ColumnShape]:
+    return {shape.name: shape for shape in column_shapes(fitted().model_)}
 
 
 def weights(column: str) -> dict[str, tuple[float, float]]:
     """Coefficient and training mean of each term of a column, from the public names of the terms."""
-    names = ESTIMATOR.get_feature_names_out().tolist()
-    means = ESTIMATOR.fit_.prefixes.mean
-    terms = zip(names, ESTIMATOR.coef_.tolist(), means[ESTIMATOR.fit_.expansion.size - len(names) :], strict=True)
+    names = fitted().get_feature_names_out().tolist()
+    means = fitted().fit_.prefixes.mean
+    terms = zip(names, fitted().coef_.tolist(), means[fitted().fit_.expansion.size - len(names) :], strict=True)
     return {name: (w, float(mean)) for name, w, mean in terms if name.startswith(column)}
 
 
@@ -68,7 +75,7 @@ def at(column: str, values: dict[str, float]) -> float:
 
 
 def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped() -> None:
-    basis, shape = MODEL.groups.bases["age"], SHAPES["age"]
+    basis, shape = fitted().model_.groups.bases["age"], shapes()["age"]
     assert basis.range is not None
     assert [point.x for point in shape.points] == [basis.range[0], *(basis.knots or ()), basis.range[1]]
     for point in shape.points:
@@ -83,7 +90,7 @@ def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped()
 
 
 def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
-    shape, (knot,) = SHAPES["fare"], MODEL.groups.bases["fare"].knots or ()
+    shape, (knot,) = shapes()["fare"], fitted().model_.groups.bases["fare"].knots or ()
     (zero,) = shape.levels
     assert zero.level == 0.0
     assert zero.share == pytest.approx((TABLE["fare"] == 0).mean())
@@ -94,7 +101,7 @@ def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
 
 
 def test_categories_are_levels_with_their_shares_and_other_levels_are_one() -> None:
-    shape = SHAPES["port"]
+    shape = shapes()["port"]
     assert shape.points == ()
     assert shape.quantiles is None
     for level in shape.levels:
@@ -106,8 +113,8 @@ def test_categories_are_levels_with_their_shares_and_other_levels_are_one() -> N
 
 
 def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels() -> None:
-    waves = SHAPES["waves"]
-    model, prediction = MODEL, MODEL.open()
+    waves = shapes()["waves"]
+    model, prediction = fitted().model_, fitted().model_.open()
     point = waves.points[7]
     prediction.add("sea", [point.x])
     found = prediction.answer(policy="arrived", explain=True).contributions
@@ -115,7 +122,7 @@ def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels()
     assert len(waves.points) > 20
     (alone,) = column_shapes(model, only="waves")
     assert alone == waves
-    steam = SHAPES["steam"]
+    steam = shapes()["steam"]
     assert [level.level for level in steam.levels] == [0.0, 1.0]
     assert [level.contribution for level in steam.levels] == [
         pytest.approx(at("steam", {"steam": value})) for value in (0.0, 1.0)
@@ -124,7 +131,7 @@ def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels()
 
 @pytest.mark.parametrize("family", ["gaussian", "vector", "binomial"])
 def test_strengths_are_the_deviations_of_the_contributions_over_the_training_rows(family: str) -> None:
-    estimator: Any = ESTIMATOR
+    estimator: Any = fitted()
     if family == "vector":
         estimator = AnytimeRegressor(GROUPS).fit(TABLE, np.column_stack([Y, -3 * Y + TABLE["waves"]]))
     elif family == "binomial":
@@ -167,22 +174,22 @@ def test_several_scores_have_a_contribution_each() -> None:
 
 
 def test_only_the_columns_of_the_prefix_have_shapes_and_the_prefix_must_exist() -> None:
-    for prefix in range(MODEL.steps + 1):
-        names = {name for group in MODEL.computed[prefix] for name in MODEL.places[group].features}
-        assert {shape.name for shape in column_shapes(MODEL, prefix)} == names
+    for prefix in range(fitted().model_.steps + 1):
+        names = {name for group in fitted().model_.computed[prefix] for name in fitted().model_.places[group].features}
+        assert {shape.name for shape in column_shapes(fitted().model_, prefix)} == names
     with pytest.raises(ValuesError, match=r"prefix is 9; expected 0 to \d, the steps of model"):
-        column_shapes(MODEL, 9)
+        column_shapes(fitted().model_, 9)
     with pytest.raises(ValuesError, match=r"there is no column 'agee' in prefix .*; did you mean 'age'"):
-        column_shapes(MODEL, only="agee")
+        column_shapes(fitted().model_, only="agee")
 
 
 def test_quantiles_are_stored_every_twentieth_and_survive_the_model_file(tmp_path: Path) -> None:
-    ESTIMATOR.save(tmp_path / "m.safetensors")
-    assert column_shapes(load(tmp_path / "m.safetensors")) == column_shapes(MODEL)
-    waves: ColumnShape = SHAPES["waves"]
+    fitted().save(tmp_path / "m.safetensors")
+    assert column_shapes(load(tmp_path / "m.safetensors")) == column_shapes(fitted().model_)
+    waves: ColumnShape = shapes()["waves"]
     assert QUANTILES == 21
     assert waves.quantiles == pytest.approx(np.quantile(TABLE["waves"], np.arange(21) / 20))
-    assert SHAPES["age"].quantiles == pytest.approx(np.nanquantile(TABLE["age"], np.arange(21) / 20))
+    assert shapes()["age"].quantiles == pytest.approx(np.nanquantile(TABLE["age"], np.arange(21) / 20))
     linear = AnytimeRegressor().fit(TABLE[["waves"]].to_numpy(), Y).model_
     assert not linear.groups.bases, "columns that need no sample have none, and are read once"
     (shape,) = column_shapes(linear)

@@ -17,7 +17,7 @@ from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Moments

@@ -83,6 +83,11 @@ def zero(x: object) -> Float:
     return np.zeros(1)
 
 
+def much(x: object) -> Float:
+    """Return more than a pipe has room for."""
+    return np.zeros(1_000_000)
+
+
 def slow_zero(x: object) -> Float:
     time.sleep(0.5)
     return np.zeros(1)

@@ -12,7 +12,7 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor, Model, Runner, load
 from anytime.cli.main import main
 from anytime.errors import ValuesError
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.training.model_selection import Errors
 from anytime.types import Float
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,19 @@ from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
+from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime.types import FamilyName, Float, Policy
+from lazily import Lazy
 from models.features.test_terms import FAMILIES, RAW, model_of, trained
 from models.properties import quick
 
-MODELS = {family: model_of(trained(family), family) for family in FAMILIES}
+
+def _model(family: FamilyName) -> LoadedModel:
+    return model_of(trained(family), family)
+
+
+MODELS = Lazy({family: partial(_model, family) for family in FAMILIES})
 LEVELS = {"sex": ["male", "female", "none of these"], "port": ["Oslo", "Rome", "Bonn", "unseen"]}
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -239,7 +246,7 @@ def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
         predicted, found = estimator.predict(X, budget, explain=True)
         np.testing.assert_array_equal(predicted, estimator.predict(X, budget))
         assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
-        scores = estimator._scores(X, budget)
+        scores = estimator._scores(X, budget, "prefix")
         assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
         np.testing.assert_allclose(
             total(found.intercept, found.features.values(), len(X)), scores, rtol=1e-9, atol=1e-9

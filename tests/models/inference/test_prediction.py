@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from functools import cache, partial
 from itertools import permutations
 from typing import Any
 
@@ -20,6 +21,7 @@ from anytime.groups import load_groups
 from anytime.inference.prediction import Answer, Prediction, checked_row
 from anytime.model.model import Model
 from anytime.types import Float
+from lazily import Lazy
 from models.unreadable import Unreadable
 
 GROUPS: dict[str, Any] = {
@@ -57,12 +59,20 @@ def trained_classes(labels: list[Any]) -> Model:
     return AnytimeClassifier(GROUPS, alpha=1e-3, cv=3).fit(X, np.array(labels)[which]).model_
 
 
-MODEL = trained()
-WITH_BASES = {None: MODEL, "hinge:2": trained(basis="hinge:2"), "poly:2": trained(basis="poly:2")}
-VECTOR = trained(responses=3)
-BINARY = trained_classes([0, 1])
-COLOURS = trained_classes(["blue", "green", "red"])
-MODELS = {"number": MODEL, "vector": VECTOR, "binary": BINARY, "colours": COLOURS}
+@cache
+def number() -> Model:
+    return trained()
+
+
+WITH_BASES = Lazy({basis: partial(trained, basis=basis) for basis in (None, "hinge:2", "poly:2")})
+MODELS: Lazy[str, Model] = Lazy(
+    {
+        "number": number,
+        "vector": partial(trained, 3),
+        "binary": partial(trained_classes, [0, 1]),
+        "colours": partial(trained_classes, ["blue", "green", "red"]),
+    }
+)
 
 
 def arriving(model: Model, x: Float, names: list[str], rows: int = 1) -> Prediction:
@@ -107,69 +117,69 @@ def test_step_k_of_a_session_is_prefix_k_of_the_batch(name: str) -> None:
 
 
 def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> None:
-    for k in range(MODEL.steps + 1):
-        answer = arriving(MODEL, table(7, 1)[0], added_until(MODEL, k)).answer()
-        assert answer.groups == tuple(added_until(MODEL, k))
-        assert answer.steps == len(MODEL.manifest.steps)
+    for k in range(number().steps + 1):
+        answer = arriving(number(), table(7, 1)[0], added_until(number(), k)).answer()
+        assert answer.groups == tuple(added_until(number(), k))
+        assert answer.steps == len(number().manifest.steps)
         if k == 0:
-            assert answer.expected.cv_error == MODEL.manifest.prior_error
+            assert answer.expected.cv_error == number().manifest.prior_error
             assert (answer.cost, answer.expected.explained_variance, answer.expected.r2) == (0.0, 0.0, 0.0)
         else:
-            step = MODEL.manifest.steps[k - 1]
+            step = number().manifest.steps[k - 1]
             expected = (step.cv_error, step.explained_variance, step.r2)
             assert answer.cost == step.cumulative_cost
             assert (answer.expected.cv_error, answer.expected.explained_variance, answer.expected.r2) == expected
 
 
 def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
-    answer = Prediction(MODEL).answer()
-    assert answer.prediction == MODEL.prefixes.intercept[0]
+    answer = Prediction(number()).answer()
+    assert answer.prediction == number().prefixes.intercept[0]
     assert (answer.prefix, answer.complete, answer.groups, answer.cost) == (0, False, (), 0.0)
     assert set(answer.missing) == set(NAMES)
     assert (answer.reason, answer.policy, answer.note, answer.interval) == ("end", "prefix", None, None)
 
 
 def test_a_budget_of_nothing_is_complete_once_the_free_groups_are_there() -> None:
-    assert Prediction(MODEL).answer(budget=0).missing == ("speed",)
-    answer = arriving(MODEL, table(7, 1)[0], ["speed"]).answer(budget=0)
+    assert Prediction(number()).answer(budget=0).missing == ("speed",)
+    answer = arriving(number(), table(7, 1)[0], ["speed"]).answer(budget=0)
     assert (answer.complete, answer.cost, answer.groups) == (True, 0.0, ("speed",))
 
 
 def test_the_order_of_arrival_does_not_matter() -> None:
     x = table(3, 1)[0]
     rng = np.random.default_rng(0)
-    whole = arriving(MODEL, x, NAMES).answer()
-    assert (whole.prefix, whole.complete, whole.missing) == (MODEL.steps, True, ())
+    whole = arriving(number(), x, NAMES).answer()
+    assert (whole.prefix, whole.complete, whole.missing) == (number().steps, True, ())
     for _ in range(20):
-        assert same(arriving(MODEL, x, list(rng.permutation(NAMES))).answer(), whole)
+        assert same(arriving(number(), x, list(rng.permutation(NAMES))).answer(), whole)
 
 
 def test_a_group_that_is_ahead_of_its_turn_waits_for_the_groups_before_it() -> None:
     x = table(3, 1)[0]
-    order = added_until(MODEL, MODEL.steps)
-    late = arriving(MODEL, x, order[1:])
+    order = added_until(number(), number().steps)
+    late = arriving(number(), x, order[1:])
     assert (late.answer().prefix, late.answer().missing) == (0, (order[0],))
     assert late.received == tuple(order[1:])
     late.add(order[0], x[SLICES[order[0]]])
-    assert late.answer().prefix == MODEL.steps
+    assert late.answer().prefix == number().steps
 
 
 def test_the_last_values_of_a_group_count() -> None:
     x, other = table(3, 2)
-    prediction = arriving(MODEL, other, NAMES)
+    prediction = arriving(number(), other, NAMES)
     prediction.add("near", [None, math.nan])
     for name in NAMES:
         prediction.add(name, x[SLICES[name]])
     answer = prediction.answer()
-    assert answer.replaced == tuple(added_until(MODEL, MODEL.steps))
-    assert same(replace(answer, replaced=()), arriving(MODEL, x, NAMES).answer())
+    assert answer.replaced == tuple(added_until(number(), number().steps))
+    assert same(replace(answer, replaced=()), arriving(number(), x, NAMES).answer())
 
 
 def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
     values = table(3, 1)[0][SLICES["near"]].copy()
     values[1] = np.nan
     before = values.copy()
-    prediction = Prediction(MODEL)
+    prediction = Prediction(number())
     prediction.add("near", values)
     assert np.array_equal(values, before, equal_nan=True)
     prediction.add("speed", [1.0])
@@ -180,26 +190,26 @@ def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
 
 @given(
     arrivals=st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=12),
-    budget=st.none() | st.floats(0, 10) | st.sampled_from(MODEL.costs.tolist()),
+    budget=st.none() | st.floats(0, 10) | st.sampled_from(number().costs.tolist()),
 )
 def test_any_sequence_of_arrivals_gives_the_longest_complete_prefix(
     arrivals: list[tuple[str, int]], budget: float | None
 ) -> None:
     rows = table(11, 4)
-    prediction, last = Prediction(MODEL), MODEL.prefixes.mean.copy()
+    prediction, last = Prediction(number()), number().prefixes.mean.copy()
     for name, row in arrivals:
         prediction.add(name, rows[row, SLICES[name]])
         last[SLICES[name]] = rows[row, SLICES[name]]
     received = {name for name, _ in arrivals}
     limit = math.inf if budget is None else budget
-    allowed = sum(cost <= limit * (1 + 1e-9) for cost in MODEL.costs[1:])
-    prefix = max(k for k in range(allowed + 1) if received.issuperset(added_until(MODEL, k)))
+    allowed = sum(cost <= limit * (1 + 1e-9) for cost in number().costs[1:])
+    prefix = max(k for k in range(allowed + 1) if received.issuperset(added_until(number(), k)))
     answer = prediction.answer(budget)
     assert answer.prefix == prefix
     assert answer.complete == (prefix == allowed)
-    assert answer.missing == tuple(name for name in added_until(MODEL, allowed) if name not in received)
-    assert answer.cost == MODEL.costs[prefix]
-    assert answer.prediction == pytest.approx(float(scores(MODEL, last, prefix)[0, 0]), rel=1e-9, abs=1e-9)
+    assert answer.missing == tuple(name for name in added_until(number(), allowed) if name not in received)
+    assert answer.cost == number().costs[prefix]
+    assert answer.prediction == pytest.approx(float(scores(number(), last, prefix)[0, 0]), rel=1e-9, abs=1e-9)
     json.dumps(asdict(answer), allow_nan=False)
 
 
@@ -207,21 +217,21 @@ def test_any_sequence_of_arrivals_gives_the_longest_complete_prefix(
 
 
 def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
-    prediction = arriving(MODEL, table(3, 1)[0], NAMES)
-    for k in range(1, MODEL.steps + 1):
-        exact = prediction.answer(float(MODEL.costs[k]))
-        assert exact.prefix == max(j for j in range(MODEL.steps + 1) if MODEL.costs[j] <= MODEL.costs[k])
-        assert (exact.complete, exact.missing, exact.budget) == (True, (), MODEL.costs[k])
-        if MODEL.costs[k] > 0:
-            assert prediction.answer(float(MODEL.costs[k]) * (1 - 1e-6)).prefix < k
+    prediction = arriving(number(), table(3, 1)[0], NAMES)
+    for k in range(1, number().steps + 1):
+        exact = prediction.answer(float(number().costs[k]))
+        assert exact.prefix == max(j for j in range(number().steps + 1) if number().costs[j] <= number().costs[k])
+        assert (exact.complete, exact.missing, exact.budget) == (True, (), number().costs[k])
+        if number().costs[k] > 0:
+            assert prediction.answer(float(number().costs[k]) * (1 - 1e-6)).prefix < k
 
 
 def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
-    cheap = float(MODEL.costs[2])
-    prediction = Prediction(MODEL)
-    assert prediction.answer(cheap).missing == tuple(added_until(MODEL, 2))
-    for name in added_until(MODEL, 2):
-        prediction.add(name, np.zeros(len(MODEL.groups.groups[MODEL.groups.position(name)].features)))
+    cheap = float(number().costs[2])
+    prediction = Prediction(number())
+    assert prediction.answer(cheap).missing == tuple(added_until(number(), 2))
+    for name in added_until(number(), 2):
+        prediction.add(name, np.zeros(len(number().groups.groups[number().groups.position(name)].features)))
     assert prediction.answer(cheap).complete
     assert not prediction.answer().complete
 
@@ -238,12 +248,12 @@ def test_a_budget_written_in_decimals_pays_for_the_sum_of_its_costs() -> None:
 @pytest.mark.parametrize("budget", [-1, -1e-300, math.nan, -math.inf, "40"])
 def test_a_budget_that_is_no_amount_is_refused(budget: Any) -> None:
     with pytest.raises(ValuesError, match="budget"):
-        Prediction(MODEL).answer(budget=budget)
+        Prediction(number()).answer(budget=budget)
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValuesError, match="expected one of prefix, best, arrived"):
-        Prediction(MODEL).answer(policy="worst")  # type: ignore[arg-type]
+        Prediction(number()).answer(policy="worst")  # type: ignore[arg-type]
 
 
 # Missing values
@@ -296,11 +306,11 @@ def test_rows_of_many_sets_of_groups_use_bounded_memory(monkeypatch: pytest.Monk
     monkeypatch.setattr("anytime.model.model.MAX_LAYOUTS", 2)
     row = table(3, 1)[0]
     for names in permutations(NAMES):
-        found = checked_row(MODEL, {name: row[SLICES[name]].tolist() for name in names})
+        found = checked_row(number(), {name: row[SLICES[name]].tolist() for name in names})
         assert found is not None
         for name in names:
             np.testing.assert_array_equal(found[name][0], row[SLICES[name]])
-        cached = [each for each in vars(MODEL).values() if isinstance(each, dict) and names in each]
+        cached = [each for each in vars(number()).values() if isinstance(each, dict) and names in each]
         assert [len(each) <= len(NAMES) + 2 for each in cached] == [True]
 
 
@@ -309,41 +319,41 @@ def test_nulls_are_imputed_by_the_training_mean_and_listed(null: float | None) -
     x = table(3, 1)[0]
     values: list[float | None] = x[SLICES["near"]].tolist()
     values[1] = null
-    prediction = arriving(MODEL, x, NAMES)
+    prediction = arriving(number(), x, NAMES)
     prediction.add("near", values)
     filled = x.copy()
-    filled[1] = MODEL.prefixes.mean[1]
+    filled[1] = number().prefixes.mean[1]
     assert prediction.answer().imputed == ("n1",)
-    assert prediction.answer().prediction == pytest.approx(arriving(MODEL, filled, NAMES).answer().prediction)
+    assert prediction.answer().prediction == pytest.approx(arriving(number(), filled, NAMES).answer().prediction)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_signalling_nan_is_missing_too(dtype: str) -> None:
     bits = np.array([0x7FA00000], "u4") if dtype == "f4" else np.array([0x7FF4000000000000], "u8")
-    prediction = Prediction(MODEL)
+    prediction = Prediction(number())
     prediction.add("speed", bits.view(dtype))
     assert prediction.answer().imputed == ("v",)
 
 
 def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
-    prediction = Prediction(MODEL)
+    prediction = Prediction(number())
     for name in NAMES:
         prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
     answer = prediction.answer()
-    assert answer.prediction == pytest.approx(float(MODEL.prefixes.intercept[0]), rel=1e-12)
-    assert sorted(answer.imputed) == sorted(MODEL.groups.features)
+    assert answer.prediction == pytest.approx(float(number().prefixes.intercept[0]), rel=1e-12)
+    assert sorted(answer.imputed) == sorted(number().groups.features)
 
 
 def test_only_the_nulls_of_the_groups_used_are_listed() -> None:
-    order = added_until(MODEL, MODEL.steps)
-    prediction = Prediction(MODEL)
+    order = added_until(number(), number().steps)
+    prediction = Prediction(number())
     for name in order[:1] + order[2:]:
         prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
-    assert prediction.answer().imputed == MODEL.groups.features[SLICES[order[0]]]
+    assert prediction.answer().imputed == number().groups.features[SLICES[order[0]]]
 
 
 def test_values_that_come_again_without_nulls_are_no_longer_listed() -> None:
-    prediction = Prediction(MODEL)
+    prediction = Prediction(number())
     prediction.add("speed", [None])
     prediction.add("speed", [2.0])
     assert prediction.answer().imputed == ()
@@ -409,7 +419,7 @@ REFUSED: list[tuple[str, str, Any, list[str]]] = [
 def test_a_refused_group_is_one_line_and_changes_nothing(group: str, values: Any, words: list[str]) -> None:
     x = table(3, 1)[0]
     for names in ([], NAMES):
-        prediction = arriving(MODEL, x, names)
+        prediction = arriving(number(), x, names)
         before = prediction.answer(), prediction.answer(policy="arrived"), prediction.received
         with pytest.raises(ValuesError) as caught:
             prediction.add(group, values)
@@ -427,11 +437,11 @@ def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
     if np.finfo(np.longdouble).max == np.finfo(np.float64).max:
         pytest.skip("no longer doubles here")
     with pytest.raises(ValuesError, match=r"infinite|too large"):
-        Prediction(MODEL).add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
+        Prediction(number()).add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
 
 
 def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
-    exact = Prediction(MODEL)
+    exact = Prediction(number())
     exact.add("near", [1.0, 0.0])
     exact.add("speed", [2.0])
     kinds: list[Any] = [
@@ -443,11 +453,11 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
         (1, 0),
     ]
     for values in kinds:
-        other = Prediction(MODEL)
+        other = Prediction(number())
         other.add("near", values)
         other.add("speed", np.array([[2]]))
         assert other.answer().prediction == exact.answer().prediction
-    large = Prediction(MODEL)
+    large = Prediction(number())
     large.add("near", [2**80, None])
     assert large.received == ("near",)
 
@@ -455,14 +465,15 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2"])
 def test_a_prediction_for_no_whole_number_of_rows_is_refused(rows: Any) -> None:
     with pytest.raises(ValuesError, match="rows is"):
-        Prediction(MODEL, rows)
+        Prediction(number(), rows)
 
 
 # Rows
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_many_rows_are_answered_as_one_row_each(model: Model) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_many_rows_are_answered_as_one_row_each(name: str) -> None:
+    model = MODELS[name]
     X = table(5, 6)
     for k in range(model.steps + 1):
         names = added_until(model, k)
@@ -479,7 +490,7 @@ def test_many_rows_are_answered_as_one_row_each(model: Model) -> None:
 
 
 def test_one_row_may_come_flat_or_as_a_row() -> None:
-    flat, row = Prediction(MODEL), Prediction(MODEL)
+    flat, row = Prediction(number()), Prediction(number())
     flat.add("near", [1.0, 2.0])
     row.add("near", [[1.0, 2.0]])
     assert same(flat.answer(), row.answer())
@@ -487,20 +498,20 @@ def test_one_row_may_come_flat_or_as_a_row() -> None:
 
 def test_several_rows_do_not_come_flat() -> None:
     with pytest.raises(ValuesError, match="expected 2 x 1"):
-        Prediction(MODEL, 2).add("speed", [1.0, 2.0])
+        Prediction(number(), 2).add("speed", [1.0, 2.0])
 
 
 def test_a_null_in_any_row_lists_its_feature_once() -> None:
-    prediction = Prediction(MODEL, 3)
+    prediction = Prediction(number(), 3)
     prediction.add("speed", [[None], [1.0], [math.nan]])
     assert prediction.answer().imputed == ("v",)
 
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     X = table(5, 6)
-    counted, reported = Prediction(MODEL, None), arriving(MODEL, X, NAMES, rows=6)
+    counted, reported = Prediction(number(), None), arriving(number(), X, NAMES, rows=6)
     assert counted.rows == 1
-    assert counted.answer().prediction == Prediction(MODEL).answer().prediction
+    assert counted.answer().prediction == Prediction(number()).answer().prediction
     with pytest.raises(ValuesError, match="expected 1 x 2"):
         counted.add("near", [1.0, 2.0, 3.0])
     assert counted.rows == 1
@@ -513,7 +524,7 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
 
 def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> None:
     scan = np.zeros((3, 3))  # ahead of its turn: the prefix is the same before and after it
-    reported, counted = Prediction(MODEL, None), Prediction(MODEL, None)
+    reported, counted = Prediction(number(), None), Prediction(number(), None)
     assert all(isinstance(each.answer().prediction, float) for each in (reported, counted))
     reported.expect_rows(3)
     counted.add("scan", scan)
@@ -522,7 +533,7 @@ def test_an_answer_before_the_rows_were_known_leaves_no_trace_in_the_next() -> N
 
 def test_scores_made_ready_before_are_those_of_the_answer() -> None:
     x, other = table(3, 2)
-    ready, plain = Prediction(MODEL), Prediction(MODEL)
+    ready, plain = Prediction(number()), Prediction(number())
     for name in (*NAMES, NAMES[0]):
         for prediction in (ready, plain):
             prediction.add(name, (other if name == NAMES[0] else x)[SLICES[name]])
@@ -546,7 +557,7 @@ def test_a_ranking_lists_the_rows_by_descending_score_ties_in_their_order(name: 
 
 def test_rows_with_several_scores_are_not_ranked() -> None:
     with pytest.raises(ValuesError, match="ranking requires one score per row"):
-        Prediction(COLOURS, 2).answer(ranking=True)
+        Prediction(MODELS["colours"], 2).answer(ranking=True)
 
 
 # Classes
@@ -581,16 +592,17 @@ def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
 
 
 def test_a_regression_has_no_probabilities() -> None:
-    assert Prediction(MODEL).answer().probabilities is None
+    assert Prediction(number()).answer().probabilities is None
 
 
 # JSON
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_every_field_of_an_answer_is_json(model: Model, rows: int, policy: Any) -> None:
+def test_every_field_of_an_answer_is_json(name: str, rows: int, policy: Any) -> None:
+    model = MODELS[name]
     x = table(3, rows)
     for names in ([], NAMES[2:], NAMES):
         answer = arriving(model, x, names, rows).answer(
@@ -603,12 +615,13 @@ def test_every_field_of_an_answer_is_json(model: Model, rows: int, policy: Any) 
 
 @pytest.mark.parametrize("budget", [math.inf, np.float32(1.5), np.int64(2), np.float64(2.0), 7, 10**400])
 def test_an_answer_is_json_whatever_number_the_budget_was(budget: Any) -> None:
-    json.dumps(asdict(arriving(MODEL, table(3, 1)[0], NAMES).answer(budget)), allow_nan=False)
+    json.dumps(asdict(arriving(number(), table(3, 1)[0], NAMES).answer(budget)), allow_nan=False)
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_the_largest_floats_are_answered_by_json_or_refused(model: Model, policy: Any) -> None:
+def test_the_largest_floats_are_answered_by_json_or_refused(name: str, policy: Any) -> None:
+    model = MODELS[name]
     largest = np.finfo(np.float64).max
     prediction = Prediction(model)
     try:
@@ -622,7 +635,7 @@ def test_the_largest_floats_are_answered_by_json_or_refused(model: Model, policy
 
 
 def test_the_answer_names_the_model_and_its_version() -> None:
-    model = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"name": "brake", "version": "abc"}))
+    model = replace(number(), manifest=number().manifest.model_copy(update={"name": "brake", "version": "abc"}))
     answer = Prediction(model).answer()
     assert (answer.model, answer.version) == ("brake", "abc")
 

@@ -9,6 +9,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -51,6 +52,7 @@ from models.inference.extracting import (
     keeping,
     leaving,
     meeting,
+    much,
     noting,
     noughts,
     process_of,
@@ -668,6 +670,64 @@ def test_waiting_for_an_extraction_continues_after_a_pause() -> None:
     assert extraction.finished
 
 
+@pytest.mark.parametrize(
+    ("own", "arrived", "ended"),
+    [
+        ({}, ["a", "b", "c"], True),
+        ({"a": much}, ["a", "b", "c"], True),
+        ({"b": raising}, ["a", "b", "c"], True),
+        ({"b": hanging}, ["a"], False),
+        ({"a": much, "b": hanging}, ["a"], False),
+        ({"b": dying}, ["a", "b", "c"], True),
+    ],
+    ids=["quick", "large", "failing", "hanging", "large and hanging", "dying"],
+)
+def test_a_caller_receives_from_a_process_itself_until_its_time(
+    own: dict[str, Any], arrived: list[str], ended: bool
+) -> None:
+    with Workers(extractors(**own), "process", max_workers=1, patience_ms=0.0) as workers:
+        for _ in range(2):
+            extraction, arrivals = collected("a", "b", "c")
+            seconds = LONG_MS / 1e3 if ended else 1.0
+            extraction.read_by = time.perf_counter() + seconds
+            workers.start(extraction, extraction.read_by)
+            late_s = extraction.wait(time.perf_counter() + (seconds if ended else 0.0))
+            assert (late_s is None) == ended
+            assert [arrival.group for arrival in arrivals] == arrived
+            extraction.cancel()
+            assert eventually(lambda: workers._serving == {} and bool(workers._idle)), "it serves the next caller"
+
+
+def test_callers_at_the_same_time_share_the_processes() -> None:
+    with Workers(extractors(b=briefly_slow), "process", max_workers=2) as workers:
+        each = [collected("a", "b", "c") for _ in range(6)]
+        until = time.perf_counter() + LONG_MS / 1e3
+        threads = [threading.Thread(target=workers.start, args=(extraction, until)) for extraction, _ in each]
+        for thread in threads:
+            thread.start()
+        assert [extraction.wait(until) for extraction, _ in each] == [None] * 6
+        for thread in threads:
+            thread.join()
+        assert eventually(lambda: len(workers._idle) == 2)
+    assert [[arrival.group for arrival in arrivals] for _, arrivals in each] == [["a", "b", "c"]] * 6
+
+
+def test_an_interrupted_caller_leaves_a_process_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Workers(extractors(), "process", max_workers=1) as workers:
+        with monkeypatch.context() as patch:
+            patch.setattr(process.ProcessWorker, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                workers.start(collected("a")[0], time.perf_counter() + LONG_MS / 1e3)
+        extraction, arrivals = collected("a", "b")
+        assert eventually(lambda: bool(workers._idle))
+        workers.start(extraction, time.perf_counter() + LONG_MS / 1e3)
+        assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
+    assert [(arrival.group, arrival.error) for arrival in arrivals] == [("a", None), ("b", None)]
+
+
 @pytest.mark.parametrize("worker", WORKERS)
 def test_a_receiver_that_needs_no_more_ends_the_extraction(worker: Worker) -> None:
     with Workers(extractors(b=hanging), worker, max_workers=1) as workers:
@@ -892,24 +952,30 @@ def test_an_input_that_an_extractor_keeps_gets_new_memory_once(extractor: Callab
 
 
 @pytest.mark.parametrize(
-    ("task", "sent"),
-    [(Task("quick"), 0), (Task("unknown"), 1), (Task("slow"), 1), (Task("quick", start_by=0.0), 1)],
-    ids=["a quick one", "an unknown one", "a slow one", "the last one in time"],
+    ("arrivals", "rings"),
+    [
+        ([Arrival("a", [1.0])], False),
+        ([Arrival("a", error="it failed")], True),
+        ([Arrival("a", np.zeros(process.UNREAD // 8 + 1))], True),
+        ([Arrival("a", np.zeros(process.UNREAD // 24))] * 4, True),
+    ],
+    ids=["values", "a failure", "much", "much in parts"],
 )
-def test_a_process_holds_arrivals_back_only_while_quick_groups_with_time_to_spare_follow(
-    task: Task, sent: int, monkeypatch: pytest.MonkeyPatch
+def test_a_process_rings_once_at_the_end_or_as_soon_as_its_parent_must_read(
+    arrivals: list[Arrival], rings: bool
 ) -> None:
-    monkeypatch.setattr(process, "HELD_S", 60.0)
-    ours, theirs = Pipe()
-    with ours, theirs:
-        outbox = process._Outbox(theirs)
-        outbox.add(Arrival("quick", [1.0], took_ms=0.1))
-        outbox.add(Arrival("slow", [1.0], took_ms=1e6))
-        outbox.before(task)
-        outbox.send(process.END)
-        messages = [ours.recv() for _ in range(sent + 1)]
-    assert [len(message) for message in messages] == ([2, 1] if sent else [3])
-    assert messages[-1][-1] == process.END
+    (ours, theirs), (heard, bell) = Pipe(), Pipe(duplex=False)
+    with ours, theirs, heard, bell:
+        outbox = process._Outbox(theirs, bell)
+        for _ in range(2):
+            for arrival in arrivals:
+                outbox.add(arrival)
+            assert heard.poll() == rings
+            outbox.end(process.END)
+            assert [heard.recv_bytes(), heard.poll()] == [b"", False]
+            messages = [ours.recv_bytes() for _ in range(len(arrivals) + 1)]
+            assert [pickle.loads(message)[0] for message in messages[:-1]] == ["a"] * len(arrivals)
+            assert messages[-1] == process.END
 
 
 def test_the_example_is_computed_in_advance() -> None:

@@ -6,6 +6,7 @@ import gc
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
 from anytime.types import Float
+from lazily import Lazy
 
 ALPHA = 0.03
 GROUPS: dict[str, Any] = {
@@ -47,13 +49,12 @@ def rows() -> tuple[Float, Float, Float]:
     return X, Y, rng.choice([0.0, 1.0, 2.5], size=120)
 
 
+@cache
 def trained(alpha: float | str = ALPHA) -> Model:
     X, Y, weights = rows()
     return AnytimeRegressor(GROUPS, alpha=alpha, cv=3).fit(X, Y, sample_weight=weights).model_  # type: ignore[arg-type]
 
 
-MODEL = trained()
-CHOSEN = trained("cv")
 X_NEW = np.random.default_rng(8).normal(size=(3, 8)) * 4
 
 
@@ -84,19 +85,20 @@ def ridge(names: tuple[str, ...]) -> tuple[Float, float, float]:
 
 @pytest.mark.parametrize("names", SETS, ids="+".join)
 def test_any_set_is_answered_by_ridge_regression_on_it_from_the_rows(names: tuple[str, ...]) -> None:
-    answer = answered(MODEL, names)
+    answer = answered(trained(), names)
     predicted, explained, r2 = ridge(names)
     np.testing.assert_allclose(answer.prediction, predicted, rtol=1e-8, atol=1e-8)
     assert answer.expected.explained_variance == pytest.approx(explained, rel=1e-8)
     assert answer.expected.r2 == pytest.approx(r2, rel=1e-8)
-    assert answer.groups == MODEL.order(names)
+    assert answer.groups == trained().order(names)
     visit = 2.0 if {"b", "c"} & set(names) else 0.0
     assert answer.cost == pytest.approx(visit + sum(g["cost"] for g in GROUPS["groups"] if g["name"] in names))
     assert (answer.policy, answer.note) == ("arrived", None)
 
 
-@pytest.mark.parametrize("model", [MODEL, CHOSEN], ids=["alpha", "cv"])
-def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(model: Model) -> None:
+@pytest.mark.parametrize("alpha", [ALPHA, "cv"])
+def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(alpha: float | str) -> None:
+    model = trained(alpha)
     for needed in model.needed:
         here, there = answered(model, needed), answered(model, needed, policy="prefix")
         assert here.prediction == there.prediction
@@ -107,19 +109,19 @@ def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix(model: Model) -> N
 
 
 def test_a_set_that_is_a_prefix_is_expected_to_be_as_good_as_that_prefix() -> None:
-    for needed in CHOSEN.needed:
-        here, there = answered(CHOSEN, needed), answered(CHOSEN, needed, policy="prefix")
+    for needed in trained("cv").needed:
+        here, there = answered(trained("cv"), needed), answered(trained("cv"), needed, policy="prefix")
         assert here.expected.cv_error == there.expected.cv_error
         assert here.expected.r2 == pytest.approx(there.expected.r2, rel=1e-9)
 
 
 def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> None:
-    late = MODEL.order(NAMES)[1:]
-    assert answered(MODEL, late, policy="prefix").groups == ()
-    answer = answered(MODEL, late)
+    late = trained().order(NAMES)[1:]
+    assert answered(trained(), late, policy="prefix").groups == ()
+    answer = answered(trained(), late)
     assert answer.groups == late
     assert answer.prefix == 0
-    assert answer.missing == MODEL.order(NAMES)[:1]
+    assert answer.missing == trained().order(NAMES)[:1]
     assert not answer.complete
 
 
@@ -129,20 +131,20 @@ def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_
     names: tuple[str, ...], budget: float
 ) -> None:
     selected: list[str] = []
-    for name in MODEL.order(names):
+    for name in trained().order(names):
         cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*selected, name])
         cost += 2.0 if {"b", "c"} & {*selected, name} else 0.0
         if cost > budget:
             break
         selected.append(name)
-    answer = answered(MODEL, names, budget=budget)
+    answer = answered(trained(), names, budget=budget)
     assert answer.groups == tuple(selected)
     assert answer.cost <= budget
     np.testing.assert_allclose(answer.prediction, ridge(tuple(selected))[0], rtol=1e-8, atol=1e-8)
 
 
 def test_a_model_without_moments_answers_by_the_prefix_and_says_so() -> None:
-    bare = replace(MODEL, moments=None)
+    bare = replace(trained(), moments=None)
     for names in (NAMES, NAMES[1:], []):
         here, there = answered(bare, names), answered(bare, names, policy="prefix")
         assert here == replace(there, note=here.note)
@@ -165,7 +167,7 @@ def test_classes_are_answered_too() -> None:
 
 
 def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
-    prediction = Prediction(MODEL)
+    prediction = Prediction(trained())
     prediction.add("c", [None, 1.0, None])
     assert prediction.answer().imputed == ()
     assert prediction.answer(policy="arrived").imputed == ("c0", "c2")
@@ -182,11 +184,11 @@ def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytes
         assert len(arrived._SOLVED[model].sets) <= 4
     gone = frozenset(SETS[1])
     assert gone not in arrived._SOLVED[model].sets
-    np.testing.assert_array_equal(arrived_model(model, gone).coef, arrived_model(MODEL, gone).coef)
+    np.testing.assert_array_equal(arrived_model(model, gone).coef, arrived_model(trained(), gone).coef)
 
 
 def test_what_was_solved_goes_with_its_model() -> None:
-    model = trained()
+    model = trained.__wrapped__()
     before = len(arrived._SOLVED)
     arrived_model(model, frozenset("a"))
     assert len(arrived._SOLVED) == before + 1
@@ -198,7 +200,7 @@ def test_what_was_solved_goes_with_its_model() -> None:
 def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrived, "MAX_SETS", 5)
     model = trained()
-    expected = {names: answered(MODEL, names).prediction for names in SETS}
+    expected = {names: answered(trained(), names).prediction for names in SETS}
     requested = [SETS[i] for i in np.random.default_rng(0).integers(len(SETS), size=400)]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda names: answered(model, names).prediction, requested))
@@ -272,8 +274,10 @@ def newton_step(model: Model, names: tuple[str, ...]) -> Float:
     return scores
 
 
-LIKELY = {family: likely(family) for family in ("binomial", "poisson", "multinomial")}
-LIKELY["binomial cv"], LIKELY["poisson cv"] = likely("binomial", "cv"), likely("poisson", "cv")
+LIKELY = Lazy(
+    {family: partial(likely, family) for family in ("binomial", "poisson", "multinomial")}
+    | {f"{family} cv": partial(likely, family, "cv") for family in ("binomial", "poisson")}
+)
 
 
 @pytest.mark.parametrize("names", SETS, ids="+".join)

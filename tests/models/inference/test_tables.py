@@ -22,7 +22,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, calibrate, load, open_t
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.types import Policy
 from models.properties import quick
 

@@ -25,8 +25,8 @@ from anytime.features.bases import BASES, Categories
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
-from anytime.inference.loaded import LoadedModel
 from anytime.inference.prediction import Answer, Prediction
+from anytime.loaded import LoadedModel
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target

@@ -22,8 +22,8 @@ from anytime.errors import ArtifactError, EnvironmentFailure
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.glm.search import QuadraticModels
 from anytime.groups import load_groups
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
+from anytime.loaded import load
 from anytime.model.manifest import FORMAT, Calibration, Certificate, Manifest, Provenance, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
@@ -226,8 +226,9 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("model", [made() for made in MODELS.values()], ids=MODELS)
-def test_what_is_loaded_is_what_was_saved_to_the_bit(model: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_loaded_is_what_was_saved_to_the_bit(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
     saved = model.save(tmp_path / "m.safetensors")
     loaded = load(str(tmp_path / "m.safetensors"))
     assert len(saved.version) == 16

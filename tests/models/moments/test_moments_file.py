@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.moments.files import StoredMoments, are_moments
 
 Capture = pytest.CaptureFixture[str]

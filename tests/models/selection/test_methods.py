@@ -221,3 +221,19 @@ def test_a_criterion_is_one_file_one_entry_and_a_row_of_the_guide(name: str) -> 
     fr = ("selection/rule", "selection/least_squares", "estimators", "testing/doubles")
     known = ("evaluation/compare", *{"fr": fr, "omp": ("cli/plan",)}.get(name, ()))
     assert naming <= {f"models/anytime/{file}.py" for file in known}
+
+
+@pytest.mark.parametrize("method", list(CRITERIA))
+def test_the_order_does_not_depend_on_the_size_of_the_responses(method: str) -> None:
+    """Scores are rounding in proportion to those of the empty model, however rare the events are."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 4))
+    eta = X @ [0.0, 0.3, 0.6, 1.2]
+    groups = {"groups": [{"name": str(j), "features": [f"x{j}"], "cost": 1.0} for j in range(4)]}
+    counts, events = rng.poisson(np.exp(eta)), rng.random(1000) < 1 / (1 + np.exp(-eta))
+    expected = ["3", "2", "1", "0"]
+    for scale in (1.0, 1e-7):
+        poisson = AnytimeRegressor(groups, family="poisson", method=method, alpha=1e-12).fit(X, counts * scale)
+        assert poisson.sequence_ == expected
+        binomial = AnytimeClassifier(groups, family="binomial", method=method, alpha=1e-12)
+        assert binomial.fit(X, events, sample_weight=np.where(events, scale, 1.0)).sequence_ == expected

@@ -17,7 +17,7 @@ from anytime.cli.main import main
 from anytime.errors import TrainingError
 from anytime.evaluation.compare import compare
 from anytime.groups import FeatureGroups, load_groups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of

@@ -23,7 +23,7 @@ from anytime.errors import EnvironmentFailure, TableError
 from anytime.families import family_of
 from anytime.folds import FoldAssigner
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
-from anytime.inference.loaded import load
+from anytime.loaded import load
 from anytime.moments.moments import Gram, Moments
 from anytime.training.dask import Cluster, ClusterDesign, spans
 from anytime.training.fit import fit

@@ -17,7 +17,7 @@ from anytime.errors import TableError, TrainingError
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, load_groups
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance

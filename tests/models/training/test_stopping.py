@@ -18,8 +18,8 @@ from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import held_out_curve
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
+from anytime.loaded import load
 from anytime.model.manifest import Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels

@@ -40,7 +40,7 @@ def test_prefixes_worse_than_the_base_rate_are_named_with_the_budget_to_answer_w
     (text,) = (each for each in said(X, y, alpha=1e-6, cv=5) if "cross-validated" in each)
     assert "worse at step 30" in text
     assert ", above " in text
-    assert "answer with a budget of" in text
+    assert "answer by the policy best or" in text
 
 
 def test_largest_penalties_are_a_warning_with_remedies() -> None:

@@ -13,7 +13,7 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError, ValuesError
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",

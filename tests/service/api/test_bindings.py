@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from lazily import Lazy
 from models.properties import quick
 from service.serving import (
     LIKELIHOODS,
@@ -28,13 +31,15 @@ from service.serving import (
     trained_model,
 )
 
-MODELS: dict[str, Model] = {
-    "brake": small_model(),
-    "lens": trained_model(),
-    "picky": picky_model(),
-    "kind": small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
-    **{family: likelihood_model(family) for family in LIKELIHOODS},
-}
+MODELS: Mapping[str, Model] = Lazy(
+    {
+        "brake": small_model,
+        "lens": trained_model,
+        "picky": picky_model,
+        "kind": lambda: small_model("kind", responses=3, classes=("car", "cyclist", "walker")),
+        **{family: partial(likelihood_model, family) for family in LIKELIHOODS},
+    }
+)
 Case = dict[str, Any]
 PICKY = {"model": "picky", "policy": "best"}
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.loaded import LoadedModel
+from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry
@@ -24,7 +24,6 @@ from service.inferring import JSON_BYTES, assert_refused, half_sent, infer, outp
 from service.redis_server import RedisServer
 from service.serving import PLAIN, Running, columns_model, expected, packed, running, timeless
 
-MODEL = columns_model()
 LIMITS = Settings(port=0, max_rows=50, max_body_bytes=100_000, session_store_timeout_ms=5_000)
 DATABASE = 6
 Groups = dict[str, Any]
@@ -52,9 +51,9 @@ IMPUTED = {
 
 def coded(name: str, values: Any) -> Any:
     """Values of a group with the index of the level for each category."""
-    columns = {column.name: column for column in MODEL.expansion.columns}
+    columns = {column.name: column for column in columns_model().expansion.columns}
     found = np.array([[np.nan if each is None else each for each in row] for row in values], dtype=object)
-    for j, feature in enumerate(MODEL.places[name].features):
+    for j, feature in enumerate(columns_model().places[name].features):
         levels = columns[feature].described().levels
         if levels:
             unknown = -1.0 if columns[feature].described().other else np.nan
@@ -65,7 +64,7 @@ def coded(name: str, values: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([MODEL]), LIMITS), LIMITS) as service:
+    with running(create_app(ModelRegistry.of([columns_model()]), LIMITS), LIMITS) as service:
         yield service
 
 
@@ -73,7 +72,7 @@ def service() -> Iterator[Running]:
 def replica(shared_redis: RedisServer) -> Iterator[Running]:
     """A service with its sessions in Redis."""
     settings = LIMITS.model_copy(update={"session_store": shared_redis.url(DATABASE)})
-    with running(create_app(ModelRegistry.of([MODEL]), settings), settings) as service:
+    with running(create_app(ModelRegistry.of([columns_model()]), settings), settings) as service:
         yield service
 
 
@@ -167,7 +166,7 @@ BINDINGS = [
 @pytest.mark.parametrize("binding", BINDINGS, ids=str)
 def test_every_binding_answers_as_the_library(service: Running, replica: Running, binding: Binding, case: str) -> None:
     groups = CASES[case]
-    answer = expected(MODEL, groups, rows=None)
+    answer = expected(columns_model(), groups, rows=None)
     assert set(answer["imputed"]) == set(IMPUTED[case])
     assert answer["clamped"] == (["age"] if case in ("clamped", "rows") else [])
     assert timeless(binding.send(service, groups)) == answer
@@ -180,9 +179,9 @@ def test_a_scored_table_answers_as_the_server(service: Running, case: str) -> No
     row = {
         column: value
         for name, (values,) in CASES[case].items()
-        for column, value in zip(MODEL.places[name].features, values, strict=True)
+        for column, value in zip(columns_model().places[name].features, values, strict=True)
     }
-    answer = LoadedModel.of(MODEL).answer([row], policy="prefix")
+    answer = LoadedModel.of(columns_model()).answer([row], policy="prefix")
     posted = by_post(JSON, unchanged)(service, CASES[case])
     np.testing.assert_allclose(answer.prediction[0], posted["prediction"], rtol=1e-9, atol=1e-9)
     assert {*answer.imputed, *answer.clamped} == {*posted["imputed"], *posted["clamped"]}
@@ -218,7 +217,7 @@ def test_a_value_of_another_type_is_422_that_names_the_column(
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_wrong_values_change_nothing(service: Running, replica: Running, form: Form) -> None:
     right, wrong = {"person": [30.0, "male"]}, {"person": [31.0, 1], "ticket": [1, "yes", "Rome", 3]}
-    answer = expected(MODEL, right)
+    answer = expected(columns_model(), right)
     with service.stream(form) as stream:
         stream.say("begin", 1)
         stream.groups(1, right)
@@ -287,7 +286,7 @@ def inputs(groups: Groups, names: list[str] | None = None) -> list[dict[str, Any
     """The inputs of groups: the numbers, then each text column."""
     found = []
     for group, values in groups.items():
-        features = MODEL.places[group].features
+        features = columns_model().places[group].features
         texts = [feature for feature in features if feature in ("sex", "port", "town")]
         numbers = [
             [each for each, feature in zip(row, features, strict=True) if feature not in texts] for row in values
@@ -341,14 +340,14 @@ def test_a_model_lists_a_text_column_as_an_input_and_none_without_numbers(servic
 @pytest.mark.parametrize("backwards", [False, True])
 def test_inputs_in_json_and_as_bytes_answer_as_the_library(service: Running, case: str, backwards: bool) -> None:
     groups = CASES[case]
-    answer = expected(MODEL, groups, rows=None)
+    answer = expected(columns_model(), groups, rows=None)
     those = inputs(groups)[:: -1 if backwards else 1]
     assert_answers(infer(service, those, "liner"), answer)
     flat = [each | {"data": [value for row in each["data"] for value in row]} for each in those]
     assert_answers(infer(service, flat, "liner"), answer)
     if case == "unknown level":
         groups = groups | {"ticket": [[7.5, False, None, 99]]}  # as bytes, an empty text is a missing value
-        those, answer = inputs(groups), expected(MODEL, groups)
+        those, answer = inputs(groups), expected(columns_model(), groups)
     content, headers = as_bytes(those)
     assert_answers(post(service, content, headers, "liner").json(), answer)
 
@@ -357,7 +356,7 @@ def test_a_group_is_received_with_the_last_of_its_inputs(service: Running) -> No
     groups = CASES["every type"]
     for names in (["person", "person:sex", "ticket"], ["person", "person:sex", "ticket:port"]):
         reply = infer(service, inputs(groups, names), "liner")
-        assert_answers(reply, expected(MODEL, {"person": groups["person"]}))
+        assert_answers(reply, expected(columns_model(), {"person": groups["person"]}))
         assert "ticket" in json.loads(reply["parameters"]["missing"])
 
 
@@ -369,7 +368,7 @@ def test_inputs_that_arrive_before_the_deadline_count_group_by_group(service: Ru
         with half_sent(service, content, sent, "liner", "deadline_ms=100", **{JSON_BYTES: headers[JSON_BYTES]}) as half:
             status, _, reply = half.response()
         assert status == 200, reply
-        assert_answers(reply, expected(MODEL, {name: groups[name] for name in received}))
+        assert_answers(reply, expected(columns_model(), {name: groups[name] for name in received}))
 
 
 def test_an_invalid_text_in_json_names_its_place(service: Running) -> None:
@@ -378,10 +377,10 @@ def test_an_invalid_text_in_json_names_its_place(service: Running) -> None:
 
 
 def test_an_empty_text_in_bytes_is_a_level_where_the_column_has_it() -> None:
-    groups = MODEL.groups
+    groups = columns_model().groups
     bases = groups.bases | {"town": groups.bases["town"].model_copy(update={"levels": ("", "Köln")})}
-    manifest = MODEL.manifest.model_copy(update={"groups": groups.model_copy(update={"bases": bases})})
-    model = Model(manifest, MODEL.prefixes, MODEL.moments)
+    manifest = columns_model().manifest.model_copy(update={"groups": groups.model_copy(update={"bases": bases})})
+    model = Model(manifest, columns_model().prefixes, columns_model().moments)
     with running(create_app(ModelRegistry.of([model]), LIMITS), LIMITS) as other:
         content, headers = as_bytes(inputs({"home": [[""]]}))
         reply = post(other, content, headers, "liner", policy="arrived").json()
@@ -450,7 +449,7 @@ def test_bytes_that_are_no_texts_are_refused(service: Running, blob: bytes, fiel
 
 
 def test_clamped_columns_are_counted_by_group() -> None:
-    with running(create_app(ModelRegistry.of([MODEL]), LIMITS), LIMITS) as fresh:
+    with running(create_app(ModelRegistry.of([columns_model()]), LIMITS), LIMITS) as fresh:
 
         def count() -> float:
             return fresh.metric("anytime_clamped_columns_total", group="person", model="liner")
@@ -482,7 +481,7 @@ def test_values_count_with_the_bytes_of_their_terms(service: Running) -> None:
 
 def test_values_whose_terms_exceed_the_memory_budget_are_refused() -> None:
     settings = LIMITS.model_copy(update={"max_held_bytes": 79})
-    with running(create_app(ModelRegistry.of([MODEL]), settings), settings) as small:
+    with running(create_app(ModelRegistry.of([columns_model()]), settings), settings) as small:
         ticket = CASES["every type"]["ticket"]
         path = f"/sessions/{small.post_to('/sessions').json()['id']}"
         assert small.post_to(f"{path}/groups", {"ticket": ticket}).status_code == 503

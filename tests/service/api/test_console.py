@@ -15,13 +15,15 @@ import httpx
 import numpy as np
 import pytest
 
+from anytime.evaluation.explained import model_curve as curve
+from anytime.evaluation.page.pictures import shape_charts
 from anytime.evaluation.shapes import column_shapes
 from anytime.model.manifest import Certificate, Guarantee, Stopped
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.console import pages
-from anytime_service.api.console.model_data import curve, sample
+from anytime_service.api.console.model_data import sample
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -29,7 +31,7 @@ from anytime_service.settings import Settings
 from service.browser import BONN, classification, regression, trips
 from service.serving import Running, running, small_model, trained_model
 
-FILES = sorted(path.name for path in pages.STATIC.iterdir())
+FILES = sorted([*(path.name for path in pages.STATIC.iterdir()), "charts.css"])
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +50,7 @@ def test_the_page_lets_nothing_in_but_what_comes_from_here(service: Running) -> 
     policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["connect-src"] == "'self'"
-    assert {source for sources in policy.values() for source in sources.split()} <= {
-        "'none'",
-        "'self'",
-        "'unsafe-inline'",  # of styles, see below
-        "data:",
-    }
-    assert [name for name, sources in policy.items() if "unsafe" in sources] == ["style-src"]
+    assert {source for sources in policy.values() for source in sources.split()} <= {"'none'", "'self'", "data:"}
 
 
 def test_the_page_has_no_inline_script_or_style_and_names_no_other_place(service: Running) -> None:
@@ -69,7 +65,6 @@ def test_the_page_has_no_inline_script_or_style_and_names_no_other_place(service
 @pytest.mark.parametrize("path", ["/", "/docs", *(f"/console/{name}" for name in (*FILES, *pages.LIBRARIES))])
 def test_a_file_is_packed_named_by_its_content_and_sent_once(service: Running, path: str) -> None:
     if path.removeprefix("/console/") in pages.LIBRARIES:
-        pytest.importorskip("plotly", reason="no plotly beside the server")
         pytest.importorskip("fastapi_offline", reason="no fastapi-offline beside the server")
     packed = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip"})
     plain = httpx.get(service.url + path, headers={"Accept-Encoding": "gzip;q=0, br"})
@@ -93,10 +88,10 @@ def test_nothing_else_is_sent(service: Running, name: str) -> None:
 
 
 def test_browsers_revalidate_the_page_and_its_own_files_and_cache_the_library(service: Running) -> None:
-    pytest.importorskip("plotly", reason="no plotly beside the server")
+    pytest.importorskip("fastapi_offline", reason="no fastapi-offline next to the server")
     assert service.get("/").headers["cache-control"] == "no-cache"
     assert service.get("/console/console.js").headers["cache-control"] == "no-cache"
-    assert service.get("/console/plotly.min.js").headers["cache-control"] == "public, max-age=604800"
+    assert service.get("/console/swagger-ui.css").headers["cache-control"] == "public, max-age=604800"
 
 
 @pytest.fixture
@@ -137,7 +132,18 @@ def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
     for prefix in (None, model.steps):
         options: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
         found = several.get("/models/lens/shape", column="h1", **options).json()
-        assert found == json.loads(json.dumps(asdict(column_shapes(model, prefix, "h1")[0])))
+        shape = column_shapes(model, prefix, "h1")[0]
+        charts = [chart.svg() for chart in shape_charts(model, shape)]
+        assert found == json.loads(json.dumps(asdict(shape))) | {"charts": charts}
+
+
+def test_a_shape_is_drawn_for_one_score(several: Running) -> None:
+    shape = column_shapes(trained_model(), None, "h1")[0]
+    (drawn,) = several.get("/models/lens/shape", column="h1", score=0).json()["charts"]
+    assert drawn == next(shape_charts(trained_model(), shape, (0,))).svg()
+    problem = several.get("/models/lens/shape", column="h1", score=9).json()
+    assert (problem["status"], problem["field"]) == (422, "score")
+    assert problem["detail"] == "score is 9; expected 0 to 0"
 
 
 @pytest.mark.parametrize(

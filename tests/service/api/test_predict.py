@@ -87,7 +87,7 @@ def test_json_is_read_with_and_without_a_content_type(service: Running, kind: st
         ({"deadline_ms": "-0.1"}, "deadline_ms"),
         ({"deadline_ms": "NaN"}, "deadline_ms"),
         ({"deadline_ms": "soon"}, "deadline_ms"),
-        ({"policy": "best"}, "policy"),
+        ({"policy": "better"}, "policy"),
         ({"deadline": "10"}, "deadline"),
         ({"rows": "0"}, "rows"),
         ({"rows": "51"}, "rows"),

@@ -20,7 +20,6 @@ from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
 
 MODEL = small_model()
-TRAINED = trained_model()
 """Has its moments; its sequence is lab, hog, speed."""
 HOG = frozenset({"hog"})
 EVERY_POLICY = ("prefix", "arrived")
@@ -36,7 +35,7 @@ EVENTS: dict[str, Callable[[OpenPrediction, float], Answer | None]] = {
 
 
 def reach(state: State, policy: Any = "arrived") -> OpenPrediction:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     if state is not State.NEW:
         opened.begin(0.0, PredictionOptions(policy=policy))
         opened.group(1.0, "hog", VALUES["hog"])
@@ -300,18 +299,18 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
 
 
 def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(policy="arrived"))
     opened.group(1.0, "hog", VALUES["hog"])
     assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
-    opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
+    opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
     better = opened.update(2.0)
     assert better is not None
     assert (better.policy, better.groups) == ("arrived", ("hog",))
     opened.group(3.0, "speed", VALUES["speed"])
     assert opened.update(3.0) is None, "the prefix stands in, and is worse than the reported answer"
     both = HOG | {"speed"}
-    opened.solved(4.0, both, arrived_model(TRAINED, both))
+    opened.solved(4.0, both, arrived_model(trained_model(), both))
     best = opened.update(4.0)
     assert best is not None
     assert best.groups == ("hog", "speed")
@@ -321,10 +320,10 @@ def test_an_end_under_arrived_waits_for_the_optimum() -> None:
     opened = reach(State.SOLVING)
     assert opened.unsolved == HOG
     assert opened.end(3.0) is None, "once is enough"
-    answer = opened.solved(4.0, HOG, arrived_model(TRAINED, HOG))
+    answer = opened.solved(4.0, HOG, arrived_model(trained_model(), HOG))
     assert answer is not None
     assert (answer.reason, answer.policy, answer.groups, answer.note) == ("end", "arrived", ("hog",), None)
-    expected = Prediction(TRAINED)
+    expected = Prediction(trained_model())
     expected.add("hog", VALUES["hog"])
     assert answer.prediction == expected.answer(policy="arrived").prediction
     assert opened.unsolved is None
@@ -333,7 +332,7 @@ def test_an_end_under_arrived_waits_for_the_optimum() -> None:
 def test_the_end_does_not_wait_for_an_optimum_that_is_known() -> None:
     opened = reach(State.OPEN)
     assert opened.unsolved == HOG
-    opened.solved(2.0, HOG, arrived_model(TRAINED, HOG))
+    opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
     assert opened.unsolved is None
     answer = opened.end(3.0)
     assert answer is not None
@@ -353,11 +352,11 @@ def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
 
 
 def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_solved_first() -> None:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(deadline_ms=5.0, policy="arrived"))
     opened.group(1.0, "hog", VALUES["hog"])
     assert opened.end(5.1) is None
-    answer = opened.solved(5.2, HOG, arrived_model(TRAINED, HOG))
+    answer = opened.solved(5.2, HOG, arrived_model(trained_model(), HOG))
     assert answer is not None
     assert (answer.reason, answer.policy, answer.groups) == ("deadline", "arrived", ("hog",))
 
@@ -377,7 +376,7 @@ def test_where_the_optimum_is_refused_the_prefix_answers_and_says_so() -> None:
     assert (answer.reason, answer.policy, answer.prediction) == (
         "end",
         "prefix",
-        Prediction(TRAINED).answer().prediction,
+        Prediction(trained_model()).answer().prediction,
     )
     assert answer.note is not None
 
@@ -385,7 +384,7 @@ def test_where_the_optimum_is_refused_the_prefix_answers_and_says_so() -> None:
 def test_the_optimum_of_another_set_does_not_answer() -> None:
     opened = reach(State.SOLVING)
     other = frozenset({"speed"})
-    assert opened.solved(3.0, other, arrived_model(TRAINED, other)) is None
+    assert opened.solved(3.0, other, arrived_model(trained_model(), other)) is None
     assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
 
 
@@ -395,29 +394,29 @@ def test_groups_received_while_the_optimum_is_solved_change_what_is_solved() -> 
     assert opened.groups(4.0, {"lab": VALUES["lab"]}) is None
     with pytest.raises(FieldError):
         opened.group(4.0, "lab", [1.0, 2.0])
-    assert opened.solved(5.0, HOG, arrived_model(TRAINED, HOG)) is None
+    assert opened.solved(5.0, HOG, arrived_model(trained_model(), HOG)) is None
     everything = frozenset(VALUES)
     assert opened.unsolved == everything
-    answer = opened.solved(6.0, everything, arrived_model(TRAINED, everything))
+    answer = opened.solved(6.0, everything, arrived_model(trained_model(), everything))
     assert answer is not None
     assert (answer.groups, answer.late_groups, answer.reason) == (("lab", "hog", "speed"), (), "end")
 
 
 def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(policy="arrived"))
     for now, name in enumerate(VALUES):
         assert opened.group(float(now), name, VALUES[name]) is None
     everything = frozenset(VALUES)
     assert (opened.state, opened.unsolved) == (State.SOLVING, everything)
-    answer = opened.solved(9.0, everything, arrived_model(TRAINED, everything))
+    answer = opened.solved(9.0, everything, arrived_model(trained_model(), everything))
     assert answer is not None
     assert (answer.reason, answer.complete) == ("complete", True)
     assert answer.prediction == expected_prediction(VALUES, policy="prefix")
 
 
 def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
     opened.group(1.0, "speed", VALUES["speed"])
     assert opened.unsolved == frozenset({"speed"})
@@ -428,7 +427,7 @@ def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
 
 
 def expected_prediction(groups: dict[str, Any], **options: Any) -> Any:
-    prediction = Prediction(TRAINED)
+    prediction = Prediction(trained_model())
     for name, values in groups.items():
         prediction.add(name, values)
     return prediction.answer(**options).prediction
@@ -449,13 +448,13 @@ def test_groups_of_a_shared_prediction_count() -> None:
 
 
 def test_a_prediction_whose_groups_are_all_received_is_answered_at_once() -> None:
-    shared = Prediction(TRAINED)
+    shared = Prediction(trained_model())
     for name, values in VALUES.items():
         shared.add(name, values)
-    answer = OpenPrediction(TRAINED, shared).begin(0.0)
+    answer = OpenPrediction(trained_model(), shared).begin(0.0)
     assert answer is not None
     assert answer.reason == "complete"
-    waiting = OpenPrediction(TRAINED, shared)
+    waiting = OpenPrediction(trained_model(), shared)
     assert waiting.begin(0.0, PredictionOptions(policy="arrived")) is None
     assert waiting.state is State.SOLVING
 
@@ -492,7 +491,7 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
     if name == "solved":
         named, refused = arguments
         groups = opened.unsolved or frozenset() if named is None else named
-        return opened.solved(now, groups, None if refused else arrived_model(TRAINED, groups))
+        return opened.solved(now, groups, None if refused else arrived_model(trained_model(), groups))
     if name == "begin":
         rows, budget, deadline_ms, policy = arguments
         return opened.begin(now, PredictionOptions(rows=rows, budget=budget, deadline_ms=deadline_ms, policy=policy))
@@ -501,7 +500,7 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
 
 
 def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
-    opened = OpenPrediction(TRAINED)
+    opened = OpenPrediction(trained_model())
     results: list[Answer | str | None] = []
     for name, now, arguments in log:
         before = (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at)
@@ -535,12 +534,12 @@ def test_rejected_events_do_not_change_later_answers(log: list[Event]) -> None:
 
 def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
-    shared = Prediction(TRAINED)
+    shared = Prediction(trained_model())
     shared.add("hog", VALUES["hog"])
-    opened = OpenPrediction(TRAINED, shared)
+    opened = OpenPrediction(trained_model(), shared)
     opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
     lab = frozenset({"lab"})
-    opened.solved(1.0, lab, arrived_model(TRAINED, lab))
+    opened.solved(1.0, lab, arrived_model(trained_model(), lab))
     opened.end(2.0)
     assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
     shared.add("lab", VALUES["lab"])
@@ -566,10 +565,10 @@ def test_every_transition_of_the_table_occurs() -> None:
             for chosen in itertools.product(steps, repeat=size):
                 log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
                 replay(log, seen)
-    full = Prediction(TRAINED)
+    full = Prediction(trained_model())
     for name in VALUES:
         full.add(name, VALUES[name])
-    opened = OpenPrediction(TRAINED, full)
+    opened = OpenPrediction(trained_model(), full)
     opened.begin(0.0, PredictionOptions(policy="arrived"))
     seen.add((State.NEW, "begin", opened.state))
     for event, received in (("groups", {"lab": VALUES["lab"]}), ("took", ["lab"])):
@@ -590,7 +589,7 @@ def test_every_transition_of_the_table_occurs() -> None:
 def test_the_order_of_arrival_does_not_change_the_answer(
     order: list[str], budget: float | None, count: int, policy: Any
 ) -> None:
-    opened, reference = OpenPrediction(TRAINED), Prediction(TRAINED)
+    opened, reference = OpenPrediction(trained_model()), Prediction(trained_model())
     answer = opened.begin(0.0, PredictionOptions(budget=budget, policy=policy))
     for name in order[:count]:
         if answer is None and opened.state is State.OPEN:
@@ -600,7 +599,7 @@ def test_the_order_of_arrival_does_not_change_the_answer(
         answer = opened.end(2.0)
     wanted = opened.unsolved
     if answer is None and wanted is not None:
-        answer = opened.solved(3.0, wanted, arrived_model(TRAINED, wanted))
+        answer = opened.solved(3.0, wanted, arrived_model(trained_model(), wanted))
     assert answer is not None
     expected = reference.answer(budget, policy)
     assert replace(answer, reason=None, elapsed_ms=0.0) == replace(expected, reason=None, elapsed_ms=0.0)

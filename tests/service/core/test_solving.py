@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from time import sleep
 from typing import Any
 
@@ -21,10 +22,15 @@ from service.loops import run
 from service.serving import logged, trained_model
 
 WIDTH = 40
-FIRST, *OTHERS = trained_model("wide", width=WIDTH).order("abcd")
-PAIR = frozenset(OTHERS[:2])
-OTHER_PAIR = frozenset(OTHERS[1:])
-THIRD_PAIR = frozenset({OTHERS[0], OTHERS[2]})
+
+
+@cache
+def order() -> tuple[str, ...]:
+    return trained_model("wide", width=WIDTH).order("abcd")
+
+
+def some(*places: int) -> frozenset[str]:
+    return frozenset(order()[place] for place in places)
 
 
 def fresh() -> Model:
@@ -63,11 +69,11 @@ async def filled(results: list[Any], count: int) -> None:
 
 def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
     model = fresh()
-    known = arrived_model(model, PAIR)
+    known = arrived_model(model, some(1, 2))
 
     async def main() -> None:
         with solver(0.0) as here:
-            for groups in (frozenset(), frozenset({FIRST}), frozenset("abcd"), PAIR):
+            for groups in (frozenset(), some(0), frozenset("abcd"), some(1, 2)):
                 results: list[Any] = []
                 here.find(model, groups, results.append)
                 assert [found.groups for found in results] == [groups]
@@ -79,8 +85,8 @@ def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
 def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solving, "MAX_WAITING", 0)
     model = fresh()
-    small = frozenset({OTHERS[1]})
-    assert model.places[OTHERS[1]].stop - model.places[OTHERS[1]].start <= AT_ONCE
+    small = some(2)
+    assert model.places[order()[2]].stop - model.places[order()[2]].start <= AT_ONCE
 
     async def main() -> None:
         with solver(0.0) as here:
@@ -97,14 +103,14 @@ def test_wide_sets_are_solved_beside_the_loop() -> None:
     async def main() -> None:
         with solver() as here:
             results: list[ArrivedModel | None] = []
-            here.find(model, PAIR, results.append)
+            here.find(model, some(1, 2), results.append)
             assert not results
             await asyncio.wait_for(filled(results, 1), 20)
             found = results[0]
             assert found is not None
-            np.testing.assert_array_equal(found.coef, arrived_model(fresh(), PAIR).coef)
-            assert cached_arrived_model(model, PAIR) is found
-            here.find(model, PAIR, results.append)
+            np.testing.assert_array_equal(found.coef, arrived_model(fresh(), some(1, 2)).coef)
+            assert cached_arrived_model(model, some(1, 2)) is found
+            here.find(model, some(1, 2), results.append)
             assert results == [found, found]
 
     run(main())
@@ -117,13 +123,13 @@ def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -
         with solver() as here:
             results: list[Any] = []
             for _ in range(5):
-                here.find(model, PAIR, results.append)
+                here.find(model, some(1, 2), results.append)
             gate.open.set()
             await asyncio.wait_for(filled(results, 5), 20)
             assert len(set(map(id, results))) == 1
 
     run(main())
-    assert gate.solved == [PAIR]
+    assert gate.solved == [some(1, 2)]
 
 
 def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
@@ -132,9 +138,9 @@ def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
     async def main() -> None:
         with solver(0.0) as here:
             results: list[Any] = []
-            here.find(model, PAIR, results.append)
+            here.find(model, some(1, 2), results.append)
             assert results == [None]
-        assert cached_arrived_model(model, PAIR) is None
+        assert cached_arrived_model(model, some(1, 2)) is None
 
     run(main())
 
@@ -146,15 +152,15 @@ def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkey
     async def main() -> None:
         with solver() as here:
             results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
-            here.find(model, PAIR, results["first"].append)
-            here.find(model, OTHER_PAIR, results["second"].append)
-            here.find(model, THIRD_PAIR, results["third"].append)
+            here.find(model, some(1, 2), results["first"].append)
+            here.find(model, some(2, 3), results["second"].append)
+            here.find(model, some(1, 3), results["third"].append)
             assert results == {"first": [], "second": [], "third": [None]}
-            here.find(model, PAIR, results["first"].append)
+            here.find(model, some(1, 2), results["first"].append)
             gate.open.set()
             await asyncio.wait_for(filled(results["first"], 2), 20)
             await asyncio.wait_for(filled(results["second"], 1), 20)
-            here.find(model, THIRD_PAIR, results["third"].append)
+            here.find(model, some(1, 3), results["third"].append)
             await asyncio.wait_for(filled(results["third"], 2), 20)
             assert None not in results["first"] + results["second"] + results["third"][1:]
 
@@ -172,11 +178,11 @@ def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.M
             results: list[Any] = []
             with monkeypatch.context() as patched:
                 patched.setattr(solving, "arrived_model", fail)
-                here.find(model, PAIR, results.append)
-                here.find(model, PAIR, results.append)
+                here.find(model, some(1, 2), results.append)
+                here.find(model, some(1, 2), results.append)
                 await asyncio.wait_for(filled(results, 2), 20)
             assert results == [None, None]
-            here.find(model, PAIR, results.append)
+            here.find(model, some(1, 2), results.append)
             await asyncio.wait_for(filled(results, 3), 20)
             assert results[2] is not None, "the next one may be solved"
 
@@ -191,8 +197,8 @@ def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -
     async def main() -> None:
         results: list[Any] = []
         with solver() as here:
-            here.find(model, PAIR, results.append)
-            here.find(model, OTHER_PAIR, results.append)
+            here.find(model, some(1, 2), results.append)
+            here.find(model, some(2, 3), results.append)
             here.close()
             gate.open.set()
         await asyncio.sleep(0.05)
@@ -214,7 +220,7 @@ def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPa
             results: list[Any] = []
             begun = here._ms_per_cube
             for count in range(1, 31):
-                here.find(model, PAIR, results.append)
+                here.find(model, some(1, 2), results.append)
                 await asyncio.wait_for(filled(results, count), 20)
                 arrived._SOLVED[model].sets.clear()
             assert None not in results
@@ -225,7 +231,7 @@ def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
-    known = arrived_model(model, OTHER_PAIR)
+    known = arrived_model(model, some(2, 3))
     inside, let = threading.Event(), threading.Event()
     solve: Any = arrived._solve
 
@@ -235,17 +241,17 @@ def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: 
         return solve(*arguments)
 
     monkeypatch.setattr(arrived, "_solve", gated)
-    thread = threading.Thread(target=arrived_model, args=(model, PAIR))
+    thread = threading.Thread(target=arrived_model, args=(model, some(1, 2)))
     thread.start()
     try:
         assert inside.wait(20)
-        assert cached_arrived_model(model, OTHER_PAIR) is known
-        assert cached_arrived_model(model, frozenset({FIRST})) is not None
-        assert cached_arrived_model(model, PAIR) is None
+        assert cached_arrived_model(model, some(2, 3)) is known
+        assert cached_arrived_model(model, some(0)) is not None
+        assert cached_arrived_model(model, some(1, 2)) is None
     finally:
         let.set()
         thread.join()
-    assert cached_arrived_model(model, PAIR) is not None
+    assert cached_arrived_model(model, some(1, 2)) is not None
 
 
 @pytest.mark.parametrize("took_ms", [1e-3, 1.0, 1e3])
@@ -260,7 +266,7 @@ def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.M
             begun, results = here._ms_per_cube, list[Any]()
             measured = took_ms / (2 * WIDTH) ** 3
             for count in range(1, 4):
-                here.find(model, PAIR, results.append)
+                here.find(model, some(1, 2), results.append)
                 await asyncio.wait_for(filled(results, count), 20)
                 arrived._SOLVED[model].sets.clear()
                 assert here._ms_per_cube == pytest.approx(min(measured, begun * 1.1**count))

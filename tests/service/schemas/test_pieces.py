@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 
 from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.limits.costs import INLINE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas import codecs
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
+from lazily import Lazy
 from service.serving import Running, expected, packed, running, small_model, timeless, trained_model, until
 
 SETTINGS = Settings(port=0)
 CLASSES = ("car", "cyclist", "walker")
-MODELS = {each.name: each for each in (trained_model(), small_model("kind", responses=3, classes=CLASSES))}
+MODELS: Lazy[str, Model] = Lazy(
+    {"lens": trained_model, "kind": lambda: small_model("kind", responses=3, classes=CLASSES)}
+)
 
 
 @pytest.fixture(scope="module")

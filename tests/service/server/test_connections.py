@@ -380,7 +380,7 @@ def test_a_client_that_does_not_read_is_cut(hasty: Running) -> None:
             pass
 
     until(lambda: hasty.metric("anytime_connections") == 1)
-    stopped(REQUEST.replace(b"/livez", b"/console/plotly.min.js"), lambda _: None)
+    stopped(REQUEST.replace(b"/livez", b"/console/swagger-ui-bundle.js"), lambda _: None)
     stopped(HANDSHAKE, ping)
 
 

@@ -19,9 +19,9 @@ from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.loaded import load
 from anytime.inference.prediction import Prediction
 from anytime.inference.workers import Workers
+from anytime.loaded import load
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.engine import Call

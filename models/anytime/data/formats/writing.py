@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import secrets
 from collections.abc import Mapping
@@ -75,7 +77,12 @@ class TableWriter:
         compression = "gzip" if suffix == ".gz" else None
         self._sink = required("pyarrow").output_stream(self._temporary, compression=compression)
         if suffix in (".csv", ".gz"):
-            self._writer = required("pyarrow.csv").CSVWriter(self._sink, schema)
+            # Arrow quotes every name of a header that it writes.
+            header = io.StringIO()
+            csv.writer(header, lineterminator="\n").writerow(schema.names)
+            self._sink.write(header.getvalue().encode())
+            files = required("pyarrow.csv")
+            self._writer = files.CSVWriter(self._sink, schema, write_options=files.WriteOptions(include_header=False))
         else:
             self._writer = required("pyarrow.ipc").new_file(self._sink, schema)
 

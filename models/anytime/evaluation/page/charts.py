@@ -1,21 +1,32 @@
-"""Charts as SVG text: lines, bars and points in one plane. Colours are those of the page's style (`--c0`, `--c1`, ...).
+"""Charts as SVG text: lines, bars and points in one plane, for the report, notebooks and the console.
 
-A chart is a picture for readers of the page and a title for readers of its text: every mark has a `<title>`.
+Colours are those of `charts.css` (classes `c0`, `c1`, ...). A chart is a picture for readers of the page and a title
+for readers of its text: every mark has a `<title>`. Attributes (`data-x`, `data-y`) let a script add marks.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from anytime.types import Float
 
+STYLE = Path(__file__).with_name("charts.css")
+"""Colours of light and dark pages, and the style of charts."""
+
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
 MAX_LABEL = 26
+
+STRIP = 0.14
+"""Share of the height that the distribution of the rows takes."""
 
 MAX_LEVEL = 7
 """Most names along the x axis that stand upright; more are turned."""
@@ -62,7 +73,7 @@ class Chart:
         self._x, self._y = _widened(*x), _widened(*y)
         self._parts: list[str] = []
         self._labels: list[tuple[str, int]] = []
-        self._title = title
+        self._title, self._levels = title, levels
         for value in ticks(*self._y):
             at = self._at(0.0, value)[1]
             self._parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
@@ -99,23 +110,35 @@ class Chart:
         return min(max(u, LEFT - 1), WIDTH), min(max(v, TOP - 8), bottom + 8)
 
     def line(
-        self, x: Float, y: Float, colour: int = 0, label: str = "", *, stairs: bool = False, dashed: bool = False
+        self,
+        x: Float,
+        y: Float,
+        colour: int = 0,
+        label: str = "",
+        *,
+        stairs: Literal["after", "before"] | None = None,
+        dashed: bool = False,
     ) -> None:
-        """Draw a line, or stairs that keep each value until the next; missing values interrupt it."""
+        """Draw a line, or stairs whose values apply after their x until the next, or before it.
+
+        Missing values interrupt a line.
+        """
         path, pen = [], False
         for u, v in zip(np.asarray(x).tolist(), np.asarray(y).tolist(), strict=True):
             if not math.isfinite(v):
                 pen = False
                 continue
             a, b = self._at(u, v)
-            if pen and stairs:
+            if pen and stairs == "after":
                 path.append(f"H{a:.1f}")
+            elif pen and stairs == "before":
+                path.append(f"V{b:.1f}")
             path.append(f"{'L' if pen else 'M'}{a:.1f} {b:.1f}")
             pen = True
-        if stairs and pen and path:
+        if stairs == "after" and pen and path:
             path.append(f"H{WIDTH - RIGHT}")
         style = ' stroke-dasharray="5 4"' * dashed
-        self._parts.append(f'<path class="line" style="stroke:var(--c{colour})" d="{"".join(path)}"{style}/>')
+        self._parts.append(f'<path class="line c{colour}" d="{"".join(path)}"{style}/>')
         if label:
             self._labels.append((label, colour))
 
@@ -130,10 +153,8 @@ class Chart:
             a, b = self._at(u, v)
             if math.isfinite(e):
                 low, high = self._at(u, v - e)[1], self._at(u, v + e)[1]
-                self._parts.append(
-                    f'<path class="bar" style="stroke:var(--c{colour})" d="M{a:.1f} {low:.1f}V{high:.1f}"/>'
-                )
-            mark = f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.2" style="fill:var(--c{colour})">'
+                self._parts.append(f'<path class="bar c{colour}" d="M{a:.1f} {low:.1f}V{high:.1f}"/>')
+            mark = f'<circle class="c{colour}" cx="{a:.1f}" cy="{b:.1f}" r="3.2">'
             self._parts.append(f"{mark}<title>{escape(title)}</title></circle>")
         if label:
             self._labels.append((label, colour))
@@ -143,7 +164,18 @@ class Chart:
         for k, (height, title) in enumerate(zip(np.asarray(heights).tolist(), titles, strict=True)):
             (a, zero), (b, top) = self._at(k - width / 2, 0.0), self._at(k + width / 2, height)
             size = f'width="{b - a:.1f}" height="{abs(top - zero):.1f}"'
-            mark = f'<rect x="{a:.1f}" y="{min(top, zero):.1f}" {size} style="fill:var(--c{colour})">'
+            mark = f'<rect class="c{colour}" x="{a:.1f}" y="{min(top, zero):.1f}" {size}>'
+            self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
+
+    def strip(self, edges: Float, shares: Float, titles: Sequence[str]) -> None:
+        """Draw shares of the rows as pale bars at the bottom of the plane; `edges` has one element more."""
+        most = float(np.max(shares, initial=0.0)) or 1.0
+        bottom = HEIGHT - BOTTOM
+        at = [self._at(edge, 0.0)[0] for edge in np.asarray(edges).tolist()]
+        for (left, right), share, title in zip(pairwise(at), np.asarray(shares).tolist(), titles, strict=True):
+            tall = STRIP * (bottom - TOP) * share / most
+            size = f'width="{max(right - left - 1, 0.5):.1f}" height="{tall:.1f}"'
+            mark = f'<rect class="rows" x="{left + 0.5:.1f}" y="{bottom - tall:.1f}" {size}>'
             self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
 
     def text(self, x: float, y: float, words: str, *, below: bool = False) -> None:
@@ -153,14 +185,21 @@ class Chart:
         place = f'x="{a + shift:.1f}" y="{b + (14 if below else -5):.1f}" text-anchor="{anchor}"'
         self._parts.append(f'<text class="name" {place}>{escape(_short(words, MAX_LABEL))}</text>')
 
-    def svg(self) -> str:
-        head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}">'
+    def svg(self, caption: str = "") -> str:
+        """Return an HTML element `figure` with a legend, the picture and a caption."""
+        place = {
+            "x": self._x,
+            "y": self._y,
+            "names": self._levels,
+            "frame": (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP),
+        }
+        plane = "".join(f' data-{key}="{escape(json.dumps(each))}"' for key, each in place.items() if each is not None)
+        head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}"{plane}>'
         picture = head + "".join(self._parts) + "</svg>"
-        keys = "".join(
-            f'<span><i style="background:var(--c{colour})"></i>{escape(name)}</span>' for name, colour in self._labels
-        )
+        keys = "".join(f'<span><i class="c{colour}"></i>{escape(name)}</span>' for name, colour in self._labels)
         legend = f'<div class="legend">{keys}</div>' if len(self._labels) > 1 else ""
-        return f"<figure>{legend}{picture}</figure>"
+        words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+        return f"<figure>{legend}{picture}{words}</figure>"
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -178,7 +217,7 @@ def bar_rows(rows: Sequence[tuple[str, float, str]], colour: int = 0) -> str:
     lines = []
     for name, value, words in rows:
         size = 100 * abs(value) / most if math.isfinite(value) else 0.0
-        bar = f'<div style="width:{size:.1f}%;background:var(--c{colour});opacity:{1 if value >= 0 else 0.4}"></div>'
+        bar = f'<div class="c{colour}{" less" if value < 0 else ""}" style="width:{size:.1f}%"></div>'
         lines.append(f'<tr><th>{escape(name)}</th><td class="bars">{bar}</td><td>{escape(words)}</td></tr>')
     return f'<div class="wide"><table class="rows">{"".join(lines)}</table></div>'
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -148,12 +149,15 @@ class Workers:
         self._lock = RLock()
         self._queue: deque[Extraction] = deque()
         self._threads: dict[Thread, ProcessWorker | _ThreadWorker | None] = {}  # None while starting
-        self._idle: list[Condition] = []
-        """What each idle worker waits for; the one that was busy last is the last."""
-        self._serving: dict[Thread, Extraction] = {}
+        self._idle: list[tuple[ProcessWorker | _ThreadWorker, Condition]] = []
+        """Idle workers, and what the thread of each waits for; the one that was busy last is the last."""
+        self._serving: dict[ProcessWorker | _ThreadWorker, Extraction] = {}
 
-    def start(self, extraction: Extraction) -> None:
+    def start(self, extraction: Extraction, until: float = -math.inf) -> None:
         """Queue an extraction and return at once. Cancel it to abandon it.
+
+        A caller that would wait until some time may instead exchange the messages with an idle process itself, and this
+        returns when that ends: each thread that a message wakes takes .1 ms.
 
         Raises ExtractorError if the workers are closed, or the input is not picklable for a process.
         """
@@ -163,11 +167,38 @@ class Workers:
                 raise ExtractorError("these workers are closed; create new ones")
             if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.finished)
-            self._queue.extend([extraction] * extraction.workers)
-            for _ in range(extraction.workers):
-                starting = sum([worker is None for worker in self._threads.values()])
-                if not self._wake() and len(self._queue) > starting and self.count < self.max_workers:
-                    self._grow().add_done_callback(_log_refusal)
+            if math.isfinite(until) and self._idle and isinstance(worker := self._idle[-1][0], ProcessWorker):
+                _, woken = self._idle.pop()
+                self._serving[worker] = extraction
+            else:
+                self._queue.extend([extraction] * extraction.workers)
+                for _ in range(extraction.workers):
+                    starting = sum([each is None for each in self._threads.values()])
+                    if not self._wake() and len(self._queue) > starting and self.count < self.max_workers:
+                        self._grow().add_done_callback(_log_refusal)
+                return
+        self._converse(worker, woken, extraction, until)
+
+    def _converse(self, worker: ProcessWorker, woken: Condition, extraction: Extraction, until: float) -> None:
+        """Exchange the messages of an extraction with an idle process until a time; then its thread continues."""
+        ended = False
+        try:
+            if worker.alive():
+                extraction.join(worker)
+                worker.begin(extraction, extraction.take())
+                if ended := worker.collect(extraction, until):
+                    extraction.leave(worker)
+        except BaseException:  # such as Ctrl-C: half a message may have been read
+            worker.abort()
+            raise
+        finally:
+            with self._lock:
+                if ended:
+                    del self._serving[worker]
+                if not ended or self._queue or self._closed:
+                    woken.notify()
+                else:
+                    self._idle.append((worker, woken))
 
     @property
     def shortage(self) -> str:
@@ -240,7 +271,7 @@ class Workers:
         finally:
             with self._lock:
                 del self._threads[current_thread()]
-                self._serving.pop(current_thread(), None)
+                self._serving.pop(worker, None)
                 if lost and not self._closed:
                     self._grow().add_done_callback(_log_refusal)
             worker.close()
@@ -248,12 +279,16 @@ class Workers:
     def _serve(self, worker: ProcessWorker | _ThreadWorker) -> bool:
         """Compute extractions until the pool closes (False) or the worker is lost (True)."""
         woken = Condition(self._lock)
-        while (extraction := self._next(woken)) is not None:
-            if not worker.alive():  # it died between two extractions; this one did not cause it
+        while (extraction := self._next(worker, woken)) is not None:
+            begun = isinstance(worker, ProcessWorker) and worker.busy
+            if not begun and not worker.alive():  # it died between two extractions; this one did not cause it
                 self._return(extraction)
                 return True
-            extraction.join(worker)
+            if not begun:
+                extraction.join(worker)
             try:
+                if isinstance(worker, ProcessWorker):
+                    worker.collect(extraction)
                 while tasks := extraction.take():
                     worker.compute(extraction, tasks)
             except WorkerLostError as error:
@@ -278,20 +313,22 @@ class Workers:
     def _wake(self) -> bool:
         """Wake the idle worker that was busy last, with the lock held; return whether there is one."""
         if self._idle:
-            self._idle.pop().notify()
+            self._idle.pop()[1].notify()
             return True
         return False
 
-    def _next(self, woken: Condition) -> Extraction | None:
+    def _next(self, worker: ProcessWorker | _ThreadWorker, woken: Condition) -> Extraction | None:
+        """Return the next extraction for a worker, or one that a caller has begun."""
         with self._lock:
-            self._serving.pop(current_thread(), None)
+            self._serving.pop(worker, None)
             while not self._closed:
+                if worker in self._serving:
+                    return self._serving[worker]
                 if not self._queue:
-                    self._idle.append(woken)
+                    self._idle.append((worker, woken))
                     woken.wait()
                 elif not (extraction := self._queue.popleft()).finished:
-                    self._serving[current_thread()] = extraction
-                    return extraction
+                    self._serving[worker] = extraction
         return None
 
 

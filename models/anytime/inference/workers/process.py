@@ -3,8 +3,12 @@
 The process and the parent's thread that owns the other end of its pipe send
 
     parent -> child    extractors, then each `_Job`, the descriptor of new shared memory, and b"written"
-    child -> parent    None and a clock reading (ready) or the error, then lists of packed arrivals, the last
-                       of a job with `END` or `KEPT`
+    child -> parent    None and a clock reading (ready) or the error, then packed arrivals, and `END` or `KEPT`
+                       after the last of a job
+    child -> parent    on a second pipe, the bell: one message a job, at its end or as soon as the parent must read
+
+A parent that has time does not wait for arrivals but for the bell: a message that wakes a thread costs both sides
+.1 ms, and one that stays in the pipe a tenth of that.
 
 All messages are pickled by `packed`: `Connection.send` pickles too, at several times the cost. Large arrays of an input
 do not travel through the pipe: the parent copies them into anonymous shared memory, which ends with its last process,
@@ -16,6 +20,7 @@ reports it at the end of the job, the parent writes its next input to new memory
 
 from __future__ import annotations
 
+import math
 import mmap
 import multiprocessing
 import multiprocessing.process
@@ -68,8 +73,14 @@ arrays caused page faults: optical flow of 640 x 480 took a quarter longer than 
 END, KEPT = b"", b"kept"
 """The end of a job; with `KEPT`, the memory of its input is still in use."""
 
-HELD_S = 1e-3
-"""How long the child may hold an arrival back, to send it with the next ones: a message costs both sides .1 ms."""
+READING_S = 3e-4
+"""How long before a time the parent begins to read what must have been added by then."""
+
+FD_SETSIZE = 1024
+"""Descriptors from this number on are beyond what select(2) accepts."""
+
+UNREAD = 1 << 16
+"""Bytes of messages that the parent may leave in the pipe; a pipe has more, and the child waits while it is full."""
 
 _SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
 
@@ -195,9 +206,12 @@ def _poller(pipe: Connection[Any, Any]) -> Callable[[float], bool]:
     """Return a function that waits for a message, at most so many seconds; `Connection.poll` takes 15 us more."""
     if not hasattr(select, "poll"):  # Windows
         return pipe.poll
+    number = pipe.fileno()
+    if number < FD_SETSIZE:
+        return lambda seconds: bool(select.select([number], (), (), seconds)[0])
     poll = select.poll()
-    poll.register(pipe.fileno(), select.POLLIN)
-    return lambda seconds: bool(poll.poll(seconds * 1e3))
+    poll.register(number, select.POLLIN)
+    return lambda seconds: bool(poll.poll(int(seconds * 1e3)))  # whole milliseconds: it returns early, not late
 
 
 def _socket(pipe: Connection[Any, Any]) -> socket.socket:
@@ -226,7 +240,7 @@ def _unpicklable(what: str, error: Exception, remedy: str = "") -> ExtractorErro
     return ExtractorError(f"{what} is not picklable for a process ({summary(error)}); {remedy}use worker='thread'")
 
 
-def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
+def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlong) -> None:
     """Run the child: compute jobs until the other end of the pipe is closed."""
     # Ctrl-C reaches every process of a terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -237,7 +251,7 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
         pipe.send_bytes(packed((summary(error), 0.0)))
         return
     pipe.send_bytes(packed((None, time.perf_counter())))
-    memory, outbox, x = _SharedMemory(), _Outbox(pipe), None
+    memory, outbox, x = _SharedMemory(), _Outbox(pipe, bell), None
     # The other cores belong to the process that answers; spinning BLAS threads would occupy them.
     with single_blas_thread(), suppress(EOFError, OSError):
         while True:
@@ -254,7 +268,7 @@ def serve(pipe: Connection[Any, Any], stop: c_longlong) -> None:
                 _compute(outbox, extractors, job, x, stop)
             if memory.received.spans:
                 x = None
-            outbox.send(KEPT if memory.in_use() else END)
+            outbox.end(KEPT if memory.in_use() else END)
 
 
 def _compute(
@@ -263,49 +277,43 @@ def _compute(
     silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
     if stop.value >= job.number:
         return
-    results = dict(job.results)
-    outbox.before(job.tasks[0])
-    arrivals = computed(job.tasks, extractors, x, results, job.skipped, in_order=job.in_order)
-    for arrival, following in zip(arrivals, [*job.tasks[1:], None], strict=False):
+    for arrival in computed(job.tasks, extractors, x, dict(job.results), job.skipped, in_order=job.in_order):
         outbox.add(arrival, without_values=arrival.group in silent)
         if stop.value >= job.number:
             return
-        if following is not None:
-            outbox.before(following)
 
 
 class _Outbox:
-    """Arrivals that the child holds back for a moment, so that those of quick groups travel in one message."""
+    """The child's way to the parent."""
 
-    def __init__(self, pipe: Connection[Any, Any]) -> None:
+    def __init__(self, pipe: Connection[Any, Any], bell: Connection[Any, Any]) -> None:
         self._pipe = pipe
-        self._held: list[bytes] = []
-        self._since = 0.0
-        self._took: dict[str, float] = {}
-        """Recent largest duration of each group, in seconds."""
+        self._bell = bell
+        self._rung = False
+        self._unread = 0
 
     def add(self, arrival: Arrival, *, without_values: bool = False) -> None:
-        if not self._held:
-            self._since = time.perf_counter()
+        """Send an arrival; ring if it is an error, or before the pipe is full."""
         group, took_ms = arrival.group, arrival.took_ms
-        self._took[group] = max(took_ms / 1e3, 0.9 * self._took.get(group, 0.0))
         values = None if without_values else arrival.values
         try:
             message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
         except Exception as error:  # pickling foreign values may raise anything
             message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
-        self._held.append(message)
+        self._unread += len(message)
+        if arrival.error is not None or self._unread > UNREAD:
+            self._ring()
+        self._pipe.send_bytes(message)
 
-    def before(self, task: Task) -> None:
-        """Send what is held, unless this group is quick enough for it to wait, and has time to spare."""
-        now = time.perf_counter()
-        ends = now + self._took.get(task.group, HELD_S)
-        if self._held and (ends > self._since + HELD_S or now > task.start_by - HELD_S):
-            self.send()
+    def end(self, message: bytes) -> None:
+        self._pipe.send_bytes(message)
+        self._ring()
+        self._rung, self._unread = False, 0
 
-    def send(self, *end: bytes) -> None:
-        self._pipe.send_bytes(packed([*self._held, *end]))
-        self._held = []
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self._bell.send_bytes(b"")
 
 
 class WorkerLostError(Exception):
@@ -353,7 +361,6 @@ class ProcessWorker:
         self._kill_after = patience_ms / 1e3
         self._job = 0
         self._forwarding = False
-        self._computing = False
         self._latest: Callable[[], Extraction | None] = lambda: None
         self._clock_offset = 0.0
         self._lock = Lock()
@@ -363,14 +370,21 @@ class ProcessWorker:
         # No lock around the value: one side writes, the other reads, and eight aligned bytes are written at once.
         self._stop = context.RawValue(c_longlong, 0)
         self._pipe, child_end = context.Pipe()
-        self._arriving = _poller(self._pipe)
-        self._process = context.Process(target=serve, args=(child_end, self._stop), name="anytime-worker", daemon=True)
+        self._bell, child_bell = context.Pipe(duplex=False)
+        self._arriving, self._ringing = _poller(self._pipe), _poller(self._bell)
+        self._rung = self.busy = False
+        self._tasks: Sequence[Task] = ()
+        self._waiting = deque[Task]()
+        self._broken: OSError | None = None
+        arguments = child_end, child_bell, self._stop
+        self._process = context.Process(target=serve, args=arguments, name="anytime-worker", daemon=True)
         _processes.add(self._process)
         try:
             try:
                 self._process.start()
             finally:
                 child_end.close()
+                child_bell.close()
             self._prepare(extractors)
         except BaseException:
             self.close()
@@ -403,40 +417,54 @@ class ProcessWorker:
         return self._process.is_alive()
 
     def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
-        """Send a job and put each arriving group.
+        """Send a job and put each arriving group; raise as `collect`."""
+        self.begin(extraction, tasks)
+        self.collect(extraction)
 
-        Raises WorkerLostError if the process died, and the group that it was computing has been put as failed; or if it
-        stays busy too long after a cancellation, and the caller must close it.
-        """
+    def begin(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
+        """Send a job, some tasks of an extraction; `collect` follows, and reports what fails."""
         self._job += 1
-        self._forwarding = False
-        if extraction.cancelled:  # `stop` may have seen the number before
-            return
-        self._computing = True
-        waiting = deque(tasks)
-        extraction.starting(waiting[0].group)
+        self._forwarding = self._rung = False
+        self._tasks, self._waiting, self._broken = tasks, deque(tasks), None
+        self.busy = not extraction.cancelled  # else `stop` may have seen the number before
+        if self.busy:
+            extraction.starting(tasks[0].group)
+            try:
+                self._send_job(extraction, tasks)
+            except Exception as error:  # the process may have ended, or pickling failed
+                self._broken = OSError(summary(error))
+
+    def collect(self, extraction: Extraction, until: float = math.inf) -> bool:
+        """Put each arriving group of the job; return whether it has ended.
+
+        False if it goes on at the time `until`, or needs the attention of the thread that calls `compute`. Without
+        such a time, raise WorkerLostError if the process died, and the group that it was computing has been put as
+        failed; or if it stays busy too long after a cancellation, and the caller must close it.
+        """
+        waiting = self._waiting
         try:
-            self._send_job(extraction, tasks)
-            ended = False
-            while not ended:
-                for message in self._receive(extraction, waiting):
-                    if message in (END, KEPT):
-                        ended = True
-                        if message == KEPT:
-                            self._memory.forget()
-                        break
+            while self.busy:
+                if (message := self._receive(extraction, until)) is None:
+                    return False
+                if message in (END, KEPT):
+                    if message == KEPT:
+                        self._memory.forget()
+                    self._bell.recv_bytes()
+                    self.busy = False
+                else:
                     arrival = _unpacked(message, waiting.popleft().group)
                     if waiting and not (arrival.skipped and extraction.in_order):
                         extraction.starting(waiting[0].group)
                     extraction.put(arrival)
                 self._forwarding = False
         except (EOFError, OSError) as error:
+            if until < math.inf:
+                return False
             reason = f"the worker process ended ({self._ending() or summary(error)})"
             if waiting:
                 extraction.put(Arrival(waiting.popleft().group, error=reason))
-            raise WorkerLostError(reason, _with_shared(tasks, waiting)) from None
-        finally:
-            self._computing = False
+            raise WorkerLostError(reason, _with_shared(self._tasks, waiting)) from None
+        return True
 
     def _send_job(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
         sent = None
@@ -452,24 +480,38 @@ class ProcessWorker:
         if sent is not None:
             self._memory.send(extraction.x, sent, self._pipe)
 
-    def _receive(self, extraction: Extraction, waiting: Sequence[Task]) -> list[bytes]:
-        """Return the next message: packed arrivals of the first tasks that wait; at the end `END` or `KEPT`."""
-        while not self._arriving(TICK_SECONDS):
-            since = extraction.cancelled_at
-            if since is not None and time.perf_counter() - since > self._kill_after:
+    def _receive(self, extraction: Extraction, until: float) -> bytes | None:
+        """Return the next message: a packed arrival of the first task that waits; at the end `END` or `KEPT`.
+
+        None at the time `until`, and if there is one, as soon as the extraction is finished.
+        """
+        if self._broken is not None:
+            raise self._broken
+        while True:
+            now, arriving = time.perf_counter(), self._arriving
+            over = until < math.inf and (now >= until or extraction.finished)
+            wait_s = 0.0 if over else min(until - now, TICK_SECONDS)
+            quiet_s = 0.0 if over or self._rung else extraction.read_by - READING_S - now
+            if quiet_s > 0:
+                wait_s, arriving = min(wait_s, quiet_s), self._ringing
+            if arriving(wait_s):
+                if quiet_s <= 0:
+                    self._forwarding = True
+                    return self._pipe.recv_bytes()
+                self._rung = True
+            elif over:
+                return None
+            elif until == math.inf and now - (extraction.cancelled_at or now) > self._kill_after:
                 why = f"killed: still busy {self._kill_after * 1e3:g} ms after it was cancelled"
-                extraction.put(Arrival(waiting[0].group, error=why, killed=True))
+                extraction.put(Arrival(self._waiting[0].group, error=why, killed=True))
                 raise WorkerLostError(why)
-        self._forwarding = True
-        messages: list[bytes] = self._pipe.recv()
-        return messages
 
     def stop(self) -> None:
         self._stop.value = self._job
 
     def pending(self) -> bool:
         # The order matters: the flag is set before a message leaves the pipe and cleared after its group is put.
-        return self._computing and (self._pipe.poll() or self._forwarding)
+        return self.busy and (self._pipe.poll() or self._forwarding)
 
     def _ending(self) -> str | None:
         self._process.join(END_SECONDS)
@@ -491,6 +533,7 @@ class ProcessWorker:
                 return
             self._closed = True
         self._pipe.close()
+        self._bell.close()
         self._memory.forget()
         if self._process.pid is None:  # it was never started
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -11,10 +12,11 @@ from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
+from anytime.evaluation.explained import ModelCurve, model_curve
+from anytime.evaluation.page.pictures import curve_chart, shape_charts
 from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.expansion import Column
-from anytime.model.model import Model, at_least
-from anytime.training.guarantee import bound, buys_no_group, doubling_bound
+from anytime.model.model import Model
 from anytime.types import Float, Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
@@ -30,48 +32,25 @@ router = APIRouter(
 )
 
 
-class CurvePoint(BaseModel, frozen=True):
-    """A prefix: its cost and its explained shares.
+@dataclass(frozen=True)
+class DrawnCurve(ModelCurve):
+    """The curve of a model with its chart, an HTML element `figure`."""
 
-    `r2` is R² on the training data. `cv_r2` is R² on held-out rows: 1 - cv_error/variance of the response; for several
-    responses 1 - mean error/mean variance; for a likelihood 1 - deviance/null deviance. The theory is about F, which
-    includes the penalty: `penalised_r2` is 2F over the number of responses, and `guaranteed_r2` is its lower bound. For
-    a certified model, every set of its groups of this cost or less has a `penalised_r2` of at most `certified_r2`, and
-    the prefix reaches at least the share `certified_share` of the best possible F. An unknown field is None; `r2` and
-    `cv_r2` are None if a response is constant in training.
-    """
-
-    prefix: int
-    group: str | None
-    cost: float
-    r2: float | None
-    cv_r2: float | None
-    cv_error: float | None
-    penalised_r2: float | None
-    guaranteed_r2: float | None
-    certified_r2: float | None
-    certified_share: float | None
+    chart: str
 
 
-class ModelCurve(BaseModel, frozen=True):
-    """The curve of a model, starting at the base rate.
+@dataclass(frozen=True)
+class DrawnShape(ColumnShape):
+    """The shape of a column with its charts, HTML elements `figure`."""
 
-    `promise` describes the guarantee behind `guaranteed_r2`. `certified` summarises `certified_r2`; it is None if the
-    model is not certified.
-    """
-
-    model: str
-    version: str
-    cost_unit: str
-    points: tuple[CurvePoint, ...]
-    promise: str
-    certified: str | None
+    charts: tuple[str, ...]
 
 
 @router.get("/models/{name}/curve", responses=problem_responses(404, 422))
-async def model_curve(name: str, service: Service) -> ModelCurve:
+async def curve(name: str, service: Service) -> DrawnCurve:
     """Return cost and R² of each prefix: in training, cross-validated, and guaranteed."""
-    return curve(service.registry.get(name))
+    found = model_curve(service.registry.get(name))
+    return DrawnCurve(**vars(found), chart=curve_chart(found).svg())
 
 
 class Sample(BaseModel, frozen=True):
@@ -103,121 +82,23 @@ async def column_shape(
     service: Service,
     column: Annotated[str, Query(description="Name of a column.")],
     prefix: Annotated[int | None, Query(description="Number of steps that count; all by default.")] = None,
-) -> ColumnShape:
+    score: Annotated[
+        int | None, Query(ge=0, description="Index of the score that is drawn; up to 5 by default.")
+    ] = None,
+) -> DrawnShape:
     """Return what a column contributes to the scores of a prefix, whatever its value."""
     model = service.registry.get(name)
     try:
-        return column_shapes(model, prefix, column)[0]
+        shape = column_shapes(model, prefix, column)[0]
     except ValuesError as error:
         exists = prefix is None or 0 <= prefix <= model.steps
         field = "column" if exists and column not in model.groups.features else "prefix"
         raise FieldError(field, str(error)) from error
-
-
-def curve(model: Model) -> ModelCurve:
-    steps = model.manifest.steps
-    lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
-    points = []
-    for prefix in range(model.steps + 1):
-        expected = model.expected(prefix)
-        points.append(
-            CurvePoint(
-                prefix=prefix,
-                group=steps[prefix - 1].group if prefix else None,
-                cost=float(model.costs[prefix]),
-                r2=expected.r2,
-                cv_r2=_held_out(model, prefix),
-                cv_error=expected.cv_error,
-                penalised_r2=_penalised(model, prefix),
-                guaranteed_r2=lower[prefix],
-                certified_r2=upper[prefix],
-                certified_share=None if shares is None else shares[prefix],
-            )
-        )
-    return ModelCurve(
-        model=model.name,
-        version=model.version,
-        cost_unit=model.groups.cost_unit,
-        points=tuple(points),
-        promise=_guarantee_text(model),
-        certified=_certified(model),
-    )
-
-
-def _held_out(model: Model, prefix: int) -> float | None:
-    expected, null = model.expected(prefix), model.manifest.prior_deviance
-    if expected.cv_error is None or expected.r2 is None:
-        return None
-    variance = float(np.mean(np.square(model.prefixes.response_scale))) if null is None else null
-    return 1.0 - expected.cv_error / variance
-
-
-def _penalised(model: Model, prefix: int) -> float | None:
-    """Return 2F over the number of responses; None for a likelihood, to which the theory does not apply."""
-    if not model.manifest.learned.law.least_squares:
-        return None
-    return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
-
-
-def _floor(model: Model) -> list[float | None]:
-    """Return the lower bound of each prefix's `penalised_r2`.
-
-    Theorem 3.2 applies with K the cost of all groups, because the best set of that cost is the set of all groups.
-    Theorem 4.3 applies with the prefix of cost B/4 instead of the best set of that cost, which explains at least as
-    much.
-    """
-    guarantee, costs = model.manifest.guarantee, model.costs
-    complete, total = _penalised(model, model.steps), float(costs[-1])
-    if complete is None:
-        return [None] * (model.steps + 1)
-    if guarantee.gamma is not None and total > 0:
-        return [bound(guarantee.gamma, float(cost), total) * complete for cost in costs]
-    if guarantee.doubling_gamma is not None:
-        share, until = doubling_bound(guarantee.doubling_gamma), guarantee.doubling_until or 0
-        quarters = [_penalised(model, model.affordable(float(cost) / 4)) or 0.0 for cost in costs]
-        return [share * quarter if prefix <= until else None for prefix, quarter in enumerate(quarters)]
-    return [None] * (model.steps + 1)
-
-
-def _ceiling(model: Model) -> list[float | None]:
-    """Return the largest `penalised_r2` of any set of groups that costs what each prefix does."""
-    certificate = model.manifest.certificate
-    if certificate is None:
-        return [None] * (model.steps + 1)
-    return [2 * bound / len(model.manifest.responses) for bound in certificate.bounds]
-
-
-def _certified(model: Model) -> str | None:
-    """Return a sentence about the certificate; the share is rounded down, so that the statement is true."""
-    shares, stopped = model.certified_shares, model.manifest.stopped
-    if shares is None:
-        return None
-    selected = "selected " if stopped is not None and stopped.left_out else ""
-    return (
-        f"Certified: every set of {selected}groups of the same cost explains at most the upper line (training data, "
-        f"less the penalty), and every step explains at least {at_least(min(shares[1:]))} of it."
-    )
-
-
-def _guarantee_text(model: Model) -> str:
-    guarantee, unit = model.manifest.guarantee, model.groups.cost_unit
-    if guarantee.gamma is not None:
-        return (
-            f"At equal cost the sequence explains at least {bound(guarantee.gamma, 1.0, 1.0):.2%} of what the best set "
-            f"of groups does (Theorem 3.2, gamma = {guarantee.gamma:.3g})."
-        )
-    if guarantee.doubling_gamma is not None:
-        until = model.costs[guarantee.doubling_until or 0]
-        if buys_no_group(model.costs, guarantee.doubling_until or 0):
-            return (
-                f"No guarantee: the bound applies up to {until:g} {unit}, where a quarter of the budget buys no group."
-            )
-        return (
-            f"Within any budget B up to {until:g} {unit} the sequence explains at least "
-            f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 does "
-            f"(Theorem 4.3, gamma = {guarantee.doubling_gamma:.3g})."
-        )
-    return f"No guarantee: {guarantee.why}." if guarantee.why else "No guarantee is known."
+    names = model.score_names
+    if score is not None and score >= len(names):
+        raise FieldError("score", f"score is {score}; expected 0 to {len(names) - 1}")
+    charts = shape_charts(model, shape, None if score is None else (score,))
+    return DrawnShape(**vars(shape), charts=tuple(chart.svg() for chart in charts))
 
 
 def sample(model: Model, seed: int) -> Sample:

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from anytime.evaluation.page import charts
 from anytime_service.api.openapi import problem_responses
 from anytime_service.http.responses import PageRoute, check_query, problem_response
 from anytime_service.schemas.problem import Problem
@@ -23,7 +24,6 @@ from anytime_service.schemas.problem import Problem
 STATIC = Path(__file__).with_name("static")
 
 LIBRARIES: Mapping[str, tuple[str, str]] = {
-    "plotly.min.js": ("plotly", "plotly/package_data/plotly.min.js"),
     "swagger-ui-bundle.js": ("fastapi-offline", "fastapi_offline/static/swagger-ui-bundle.js"),
     "swagger-ui.css": ("fastapi-offline", "fastapi_offline/static/swagger-ui.css"),
 }
@@ -41,7 +41,7 @@ POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # plotly and Swagger UI insert their own style sheets
+        "style-src 'self'",
         "img-src 'self' data:",
         "connect-src 'self'",
         "base-uri 'none'",
@@ -49,6 +49,9 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+
+# Swagger UI inserts its own style sheets.
+DOCS_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
 
 PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
@@ -82,7 +85,8 @@ class Asset:
 
 @cache
 def page_assets() -> Mapping[str, Asset]:
-    return {path.name: Asset.read(path) for path in sorted(STATIC.iterdir()) if path.suffix in MEDIA_TYPES}
+    paths = [charts.STYLE, *sorted(STATIC.iterdir())]
+    return {path.name: Asset.read(path) for path in paths if path.suffix in MEDIA_TYPES}
 
 
 @cache
@@ -142,7 +146,7 @@ async def console_page(request: Request) -> Response:
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
 async def docs_page(request: Request) -> Response:
-    return send(request, page_assets()["docs.html"], PAGE)
+    return send(request, page_assets()["docs.html"], PAGE | {"Content-Security-Policy": DOCS_POLICY})
 
 
 @router.get("/openapi.json", response_class=Response, include_in_schema=False)

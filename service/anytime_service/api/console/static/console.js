@@ -266,5 +266,4 @@ byId("key-form").onsubmit = (event) => {
   attempt(start);
 };
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => model && (draw(), parts.draw()));
 attempt(start);

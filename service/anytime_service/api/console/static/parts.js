@@ -15,7 +15,7 @@ export class Parts {
   #shape = null;
 
   constructor() {
-    byId("score").onchange = () => this.draw();
+    byId("score").onchange = () => this.answer?.contributions && this.show(this.answer, this.sent);
     byId("parts").onclick = ({ target }) => target.dataset.column !== undefined && this.#choose(target.dataset.column);
   }
 
@@ -44,11 +44,6 @@ export class Parts {
     Object.assign(this, { answer, sent });
     this.#redraw();
     if (this.#column !== null) this.#choose(this.#column);
-  }
-
-  /** Draw again, in other colours or for another score. */
-  draw() {
-    if (this.answer?.contributions) this.#redraw();
   }
 
   /** Return the index of the score shown. */
@@ -105,10 +100,11 @@ export class Parts {
       byId("shape-says").textContent = answer.contributions ? `${column}: the answer does not use it.` : "";
       return;
     }
+    const score = this.#k;
     const prefix = answer.policy !== "arrived" ? `&prefix=${answer.prefix}` : "";
     try {
-      const shape = await get(`models/${encodeURIComponent(model.name)}/shape?column=${encodeURIComponent(column)}${prefix}`);
-      if (this.#column !== column || this.answer !== answer) return; // another answer or column meanwhile
+      const shape = await get(`models/${encodeURIComponent(model.name)}/shape?column=${encodeURIComponent(column)}&score=${score}${prefix}`);
+      if (this.#column !== column || this.answer !== answer || this.#k !== score) return; // another choice or answer meanwhile
       this.#shape = shape;
       byId("shape-chart").hidden = false;
       this.#drawShape();
@@ -128,6 +124,6 @@ export class Parts {
     const halves = paired ? " It includes half of each of its pairs; the line does not." : "";
     byId("shape-says").textContent = `${shape.name} is ${value === null ? "missing" : typeof value === "number" ? number(value) : value} and contributes ${signed(this.#of(part))} (basis ${shape.basis}).${halves}${steps}`;
     const isDate = this.model.columns.find(({ name }) => name === shape.name).type === "date";
-    drawShape(byId("shape-chart"), shape, this.#k, isDate && value !== null ? seconds(value) : value, this.#of(part), isDate);
+    drawShape(byId("shape-chart"), shape, isDate && value !== null ? seconds(value) : value, this.#of(part));
   }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction
@@ -13,9 +13,19 @@ from anytime.model.model import Model
 from anytime.types import Float, Policy
 
 if TYPE_CHECKING:
+    from anytime.evaluation.page.document import Picture
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
+
+
+class TableOptions(TypedDict, total=False):
+    """Options of a table's answer, as in `LoadedModel.predict`."""
+
+    budget: float | None
+    prefix: int | None
+    policy: Policy
+    explain: bool
 
 
 class LoadedModel(Model):
@@ -47,6 +57,50 @@ class LoadedModel(Model):
         from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
 
         return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def plot(self, test: Any = None) -> Picture:
+        """Return the picture of what each prefix explains against its cost, as HTML with SVG.
+
+        Parameters
+        ----------
+        test : a table with the target (see the class), whose values are drawn with their standard errors.
+
+        Raises
+        ------
+        TableError
+            The table is unreadable, or lacks columns.
+        """
+        from anytime.evaluation.report import curve_picture  # noqa: PLC0415  (a server draws none)
+        from anytime.inference.tables import as_table  # noqa: PLC0415
+
+        return curve_picture(self, None if test is None else as_table(test, self.groups))
+
+    def plot_shapes(self, *, prefix: int | None = None, top: int = 12) -> Picture:
+        """Return the pictures of what the `top` strongest columns of a prefix add to the scores, as HTML with SVG.
+
+        Raises
+        ------
+        ValuesError
+            There is no such prefix, or it has no column.
+        """
+        from anytime.evaluation.report import shapes_picture  # noqa: PLC0415
+
+        return shapes_picture(self, prefix, top)
+
+    def plot_calibration(self, test: Any) -> Picture:
+        """Return the diagram of predicted and observed shares on a test table, with a verdict, as HTML with SVG.
+
+        A model of numbers has means of predictions and of the target instead.
+
+        Raises
+        ------
+        TableError
+            The table is unreadable, or lacks columns.
+        """
+        from anytime.evaluation.report import calibration_picture  # noqa: PLC0415
+        from anytime.inference.tables import as_table  # noqa: PLC0415
+
+        return calibration_picture(self, as_table(test, self.groups))
 
     def predict(
         self,
@@ -91,36 +145,17 @@ class LoadedModel(Model):
         assert answer.probabilities is not None  # noqa: S101
         return answer.probabilities
 
-    def answer(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> TableAnswer:
+    def answer(self, table: Any, **options: Unpack[TableOptions]) -> TableAnswer:
         """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""
         from anytime.inference.tables import joined  # noqa: PLC0415  (a server reads no tables)
 
-        return joined(list(self.answers(table, budget=budget, prefix=prefix, policy=policy, explain=explain)))
+        return joined(list(self.answers(table, **options)))
 
-    def answers(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> Iterator[TableAnswer]:
+    def answers(self, table: Any, **options: Unpack[TableOptions]) -> Iterator[TableAnswer]:
         """Yield the answers of `answer` batch by batch, so that memory does not grow with the table."""
         from anytime.inference.tables import TableScorer, as_table  # noqa: PLC0415
 
-        scorer = TableScorer.of(
-            self, as_table(table, self.groups), budget=budget, prefix=prefix, policy=policy, explain=explain
-        )
-        return (answer for answer, _ in scorer.answers())
+        return (answer for answer, _ in TableScorer.of(self, as_table(table, self.groups), **options).answers())
 
 
 def load(path: str | Path) -> LoadedModel:

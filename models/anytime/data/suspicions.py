@@ -1,0 +1,225 @@
+"""What is suspicious about the columns of a training table: sentences for the reader, each with a remedy.
+
+All of it is found in the sample that bases are learned from, with the target: wild values, columns that predict the
+target alone, columns that number the rows, and gaps that predict the target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from anytime.errors import clipped
+from anytime.features.learning import Sample, present
+from anytime.types import Float, Index
+
+MIN_ROWS = 20
+"""Fewest rows from which a column whose values all differ looks like an identifier, or determines a target."""
+
+MIN_LEVEL = 4
+"""Fewest rows for each value of a column of levels that determines the target."""
+
+SAME = 1e-9
+"""A squared correlation this close to 1 makes a column a copy of the target."""
+
+ALONE = 0.999
+"""Squared correlation, or area under the ROC curve, from which a column predicts the target alone."""
+
+WILD = 100.0
+"""A value is wild if its distance to the median is more than this number of distances between the deciles .1 and .9."""
+
+MAX_WILD_SHARE, MAX_WILD_ROWS = 0.01, 5
+"""More wild values than this share of the rows, and than this number, are the tail of a column."""
+
+GAPS_EXPLAIN, GAPS_ERRORS = 0.02, 4.0
+"""Gaps predict the target if they explain this share of its variance, at this number of standard errors."""
+
+MAX_LOOKED_AT = 5_000
+"""Rows that columns are compared with the target on."""
+
+MAX_CLASSES = 20
+"""Most classes whose shares are compared with gaps."""
+
+MAX_NAMED = 3
+"""Most columns that one sentence describes."""
+
+Values = NDArray[Any]
+
+
+def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -> tuple[str, ...]:
+    """Return what is suspicious about some features of a sample, which has the target columns too."""
+    fewer = sample.every(max(1, sample.rows // MAX_LOOKED_AT))
+    numeric = [name for name in features if sample.columns[name].dtype.kind in "iuf"]
+    targets = [_Labels.of(fewer.columns[name]) for name in target]
+    found = (
+        _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
+        _named(
+            {name: f"{name!r}" for name in features if any(_predicts(fewer.columns[name], each) for each in targets)},
+            "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
+            "out (--drop)",
+        ),
+        _named(
+            {name: f"{name!r}" for name in numeric if _numbers_rows(sample.columns[name])},
+            "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
+            "leave it out (--drop) unless it measures something",
+        ),
+        _named(
+            _telling_gaps(fewer, features, targets),
+            "missing values predict the target: those of {}; make sure that they have the same cause when the model "
+            "is used, or leave the columns out (--drop)",
+        ),
+    )
+    return tuple(filter(None, found))
+
+
+def _named(described: dict[str, str], sentence: str) -> str:
+    """Return a sentence on some columns, as they are described; empty without columns."""
+    texts = list(described.values())
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return sentence.format(", ".join(texts[:MAX_NAMED]) + more) if texts else ""
+
+
+def _wild_values(sample: Sample, names: Iterable[str]) -> str:
+    """Return which columns have a few values far from all others, the worst first, and in which rows."""
+    worst: list[tuple[float, str, str]] = []
+    for name in dict.fromkeys(names):
+        values = np.asarray(sample.columns[name], dtype=np.float64)
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) < MIN_ROWS:
+            continue
+        low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
+        if not high > low:
+            continue
+        distance = np.abs(values[known] - middle) / (high - low)
+        wild = np.flatnonzero(distance > WILD)
+        if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
+            order = wild[np.argsort(-distance[wild], kind="stable")]
+            at = known[order[:MAX_NAMED]]
+            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in at.tolist()]
+            rows += ["..."] * (len(order) > len(at))
+            worst.append((float(distance[order[0]]), name, f"{name!r} ({', '.join(rows)})"))
+    described = {name: text for _, name, text in sorted(worst, key=lambda each: -each[0])}
+    return _named(
+        described,
+        "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
+        "columns by --clamp 0.01",
+    )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """A target, and its values as numbered classes."""
+
+    values: Values
+    codes: Index
+    classes: int
+
+    @classmethod
+    def of(cls, values: Values) -> _Labels:
+        labels, codes = np.unique(values.astype(str), return_inverse=True)
+        return cls(values, codes, len(labels))
+
+
+def _predicts(column: Values, target: _Labels, least: float = ALONE) -> bool:
+    """Return whether a column alone predicts a target nearly in every row, or with `least` 1 in every row.
+
+    It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
+    all rows that share a value have one class.
+    """
+    known = present(column)
+    column, values, codes = column[known], target.values[known], target.codes[known]
+    if len(column) < MIN_ROWS or (codes == codes[0]).all() or _is_constant(column):
+        return False
+    if numeric := column.dtype.kind in "iufb":
+        if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
+            return True
+        if target.classes == 2:
+            area = _area(np.asarray(column, dtype=np.float64), codes)
+            return max(area, 1 - area) >= least
+    levels, at = np.unique(column if numeric else column.astype(str), return_inverse=True)
+    if len(levels) * MIN_LEVEL > len(column):
+        return False
+    pairs, counts = np.unique(at * target.classes + codes, return_counts=True)
+    most = np.zeros(len(levels))
+    np.maximum.at(most, pairs // target.classes, counts)
+    return float(most.sum()) >= least * len(column)
+
+
+def _is_constant(values: Values) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _squared_correlation(x: Values, y: Values) -> float:
+    """Return the squared correlation of two columns of numbers; 0 if one is constant."""
+    with np.errstate(all="ignore"):
+        r = np.corrcoef(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))[0, 1]
+    return float(r * r) if np.isfinite(r) else 0.0
+
+
+def _area(x: Float, codes: Index) -> float:
+    """Return the area under the ROC curve of a column for the second of two classes."""
+    ranks, ones = rankdata(x), int(codes.sum())
+    return float((ranks[codes == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(codes) - ones)))
+
+
+def _numbers_rows(column: Values) -> bool:
+    """Return whether a column counts the rows: whole numbers without a gap, or ascending over all rows."""
+    values = column[present(column)]
+    if len(values) < MIN_ROWS:
+        return False
+    numbers = np.asarray(values, dtype=np.float64)
+    whole = (numbers == np.floor(numbers)).all()
+    steps = np.diff(numbers)
+    return bool(whole and ((steps > 0).all() or (np.diff(np.sort(numbers)) == 1).all()))
+
+
+def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> dict[str, str]:
+    """Return the columns whose missing values predict a target, described."""
+    found: dict[str, str] = {}
+    responses = [each for target in targets for each in _responses(target)]
+    for name in features:
+        gap = ~present(sample.columns[name])
+        if not 0.01 <= gap.mean() <= 0.99:
+            continue
+        explained = max(_squared_correlation(gap, each) for each in responses)
+        if explained >= GAPS_EXPLAIN and explained * len(gap) >= GAPS_ERRORS**2:
+            found[name] = f"{name!r} ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})"
+    return found
+
+
+def _responses(target: _Labels) -> list[Values]:
+    """Return a target as numbers: itself, or an indicator for each class."""
+    if target.values.dtype.kind in "iufb":
+        return [target.values]
+    return [target.codes == code for code in range(min(target.classes, MAX_CLASSES))]
+
+
+def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
+    """Return why a column is better left out; empty if it is not."""
+    values = sample.column(name).values
+    distinct = len(set(values.tolist()))
+    if distinct < 2:
+        return "no value" if not distinct else f"the value {in_comment(str(values[0]))} in every row that has one"
+    if len(values) >= MIN_ROWS and distinct == len(values) and _is_identifier(values, kind):
+        return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
+    copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
+    return "" if copied is None else f"determines {in_comment(copied)} in every row: a copy or a consequence of it?"
+
+
+def _is_identifier(values: Values, kind: str) -> bool:
+    """Return whether different values are text, or whole numbers that count the rows."""
+    if kind in ("text", "date"):
+        return kind == "text"
+    numbers = np.sort(np.asarray(values, dtype=np.float64))
+    return bool((np.diff(numbers) == 1).all())
+
+
+def in_comment(text: str) -> str:
+    """Return a text for a comment, on one line."""
+    return clipped(re.sub(r"\s+", " ", "".join(c if c.isprintable() else " " for c in text)), 40)
