@@ -43,7 +43,7 @@ from anytime.errors import (
 from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import sample_size
+from anytime.features.learning import clampable, sample_size
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
@@ -53,10 +53,10 @@ from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
-from anytime.moments.moments import Moments
 from anytime.selection import SelectionMethod
 from anytime.target import Target, check_family, class_codes
-from anytime.training.fit import Fit, fit, provenance
+from anytime.training.clamping import Clamped
+from anytime.training.fit import Fit, fit_clamped, provenance
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
@@ -76,11 +76,14 @@ class _Part(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments."""
+    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments.
+
+    Without rows, there is one clamp.
+    """
 
     parts: tuple[_Part, ...]
     assigner: FoldAssigner
-    moments: list[Moments]
+    clamped: list[Clamped]
 
 
 class _Restored:
@@ -386,12 +389,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if decay is None:
             rows = self._rows(table, Y, weights, query)
             check_folds(options, rows.folds)
-            self.fit_: Fit = fit(rows.moments(), self._groups, options, rows.observed())
+            self.fit_: Fit = fit_clamped(rows.clamped(), options, rows.observed())
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
         else:
             stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
-            self.fit_ = fit(stream.moments, self._groups, options)
+            self.fit_ = fit_clamped(stream.clamped, options)
+            if not stream.parts:
+                (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
+                self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
         for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
@@ -480,7 +486,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
-        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target)
+        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, self._clampable)
 
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
@@ -520,8 +526,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         )
         self._remarks = found.warnings
         self._emptied = tuple(name for name in groups.names if name not in self._groups.positions)
+        selects = self.clamp == "auto" and self._has_folds
+        self._clampable = clampable(self._groups, groups) if selects else ()
         groups = self._groups
-        self._learns = found.sample is not None
+        self._learns = found.sample is not None or bool(self._clampable)
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
         return self._groups
@@ -536,10 +544,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if stream is not None and not stream.parts:
             dataset = self._dataset(part.table, part.Y, part.weights)
             assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-            before = [moments.decayed(decay) for moments in stream.moments]
+            ((clamp, groups, sums, _),) = stream.clamped
+            before = [moments.decayed(decay) for moments in sums]
             jobs = _threads(self.n_jobs, len(part.Y) * dataset.terms.size)
             moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-            return _Stream((), assigner, moments)
+            return _Stream((), assigner, [Clamped(clamp, groups, moments, moments)])
         earlier = () if stream is None else tuple(each.decayed(decay) for each in stream.parts)
         parts = (*earlier, part)
         table = JoinedMemory([each.table for each in parts])
@@ -548,7 +557,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)
         assigner.skip(rows.dataset.tally(assigner.copy()))
         keeps = self._learns and table.rows < sample_size(len(self._names))
-        return _Stream(parts if keeps else (), assigner, list(rows.moments()))
+        return _Stream(parts if keeps else (), assigner, rows.clamped())
 
     def _options(self) -> Options:
         pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
@@ -564,7 +573,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     @property
     def _has_folds(self) -> bool:
-        return self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
+        return (
+            self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis, self.clamp)
+        )
 
     def _checked(self, X: Any, prefix: int) -> Float:
         """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
@@ -746,11 +757,12 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
-    basis : of all columns that it fits and whose basis `groups` do not state: "linear" (the default of numbers),
-        "hinge[:K]", "auto" (hinges whose K is selected by cross-validation), "poly:P", "cyclic:P",
-        "categories" (the default of text) or "date" (of dates).
-    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; None is 0
-        for hinges and off for other bases.
+    basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
+        7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
+        "date" (of dates); None is "linear" for numbers.
+    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off";
+        "outliers": a side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses
+        "off", 0 or "outliers" by cross-validation; None is 0 for hinges and off for other bases.
     min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
         "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
     pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual

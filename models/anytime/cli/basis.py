@@ -15,7 +15,7 @@ from anytime.cli.sources import open_groups
 from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
-from anytime.errors import TrainingError, listed
+from anytime.errors import listed
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, write_groups
@@ -49,10 +49,7 @@ def basis(
     check_writable(out, SUFFIXES)
     option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
     least = options.parsed_level_rows(min_level_rows)
-    if least == "auto":
-        raise TrainingError(
-            "--min-level-rows is 'auto', which only `train` chooses; expected a whole number, 2 or more"
-        )
+    options.checked_fixed(clamp, min_level_rows)
     table = tables.open(data)
     types = options.stated_types(text, number)
     known = open_groups(table, groups, target or ())

@@ -20,7 +20,7 @@ from anytime.evaluation.compare import Comparison, MethodCurve
 from anytime.evaluation.compare import compare as compare_methods
 from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS, plot_comparison
-from anytime.training.fit import fit
+from anytime.training.fit import fit_clamped
 
 
 @options.spread
@@ -51,7 +51,7 @@ def compare(
     for each in source.warnings:
         remark(each)
     tested = None if test is None else open_test(test, source, plan)
-    fitted = fit(source.moments(), source.columns.groups, plan.training)
+    fitted = fit_clamped(source.clamped(), plan.training)
     held, expansion = None, fitted.expansion
     if tested is not None:
         test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.jobs)

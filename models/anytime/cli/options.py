@@ -15,7 +15,7 @@ from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES, default_family, family_of
 from anytime.features.bases import BASES, Clamp, parsed_basis
-from anytime.features.learning import checked_clamp
+from anytime.features.learning import CLAMPS, checked_clamp
 from anytime.selection import METHODS
 from anytime.types import ColumnType, FamilyName, Method, Task
 
@@ -91,7 +91,8 @@ Weights = Annotated[str | None, typer.Option(help="Weight the rows by this colum
 Basis = Annotated[
     str | None,
     typer.Option(
-        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}; the default is linear.",
+        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
+        "3 or 7 quantiles, by the cross-validated error. The default is linear.",
         autocompletion=_candidates(*_BASES),
     ),
 ]
@@ -107,9 +108,10 @@ ClampAt = Annotated[
     str | None,
     typer.Option(
         "--clamp",
-        help="Clamp values to the training quantiles Q and 1 - Q: 0 <= Q < 0.5, or off. The default is 0 for hinges, "
-        "off for others.",
-        autocompletion=_candidates("off"),
+        help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
+        "far beyond the quantiles .01 and .99, to these; off; auto: one of these by the cross-validated error. "
+        "The default is 0 for hinges, off for others.",
+        autocompletion=_candidates("auto", "off", "outliers", "0"),
     ),
 ]
 Pairs = Annotated[
@@ -271,9 +273,10 @@ def parsed_clamp(clamp: str | None) -> Clamp:
     if clamp is None:
         return None
     try:
-        return checked_clamp("off" if clamp == "off" else float(clamp))
+        return checked_clamp(clamp if clamp in CLAMPS else float(clamp))  # type: ignore[arg-type]  # a literal
     except ValueError:  # TrainingError is one
-        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or off") from None
+        names = " or ".join(CLAMPS)
+        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {names}") from None
 
 
 def parsed_level_rows(rows: str) -> int | Literal["auto"]:
@@ -282,6 +285,16 @@ def parsed_level_rows(rows: str) -> int | Literal["auto"]:
     if not (rows.isascii() and rows.isdigit() and int(rows) >= 2):
         raise TrainingError(f"--min-level-rows is {rows!r}; expected a whole number, 2 or more, or auto")
     return int(rows)
+
+
+def checked_fixed(clamp: str | None, level_rows: str) -> None:
+    """Raise TrainingError for what only cross-validation of a fit selects."""
+    for option, value, expected in (
+        ("--clamp", clamp, "a quantile, outliers or off"),
+        ("--min-level-rows", level_rows, "a whole number, 2 or more"),
+    ):
+        if value == "auto":
+            raise TrainingError(f"{option} is 'auto', which only `train` and `compare` select; expected {expected}")
 
 
 def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:

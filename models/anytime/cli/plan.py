@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -33,14 +33,21 @@ class Plan(options.RowOptions):
     min_level_rows: options.MinLevelRows = str(MIN_LEVEL_ROWS)
     seed: options.Seed = 0
 
+    selects: ClassVar[bool] = False
+    """Whether cross-validation selects what is "auto"."""
+
     def __post_init__(self) -> None:
         options.checked_basis(self.basis)
         options.checked_folds(self.folds, needed=self.needs_folds)
+        if not self.selects:
+            options.checked_fixed(self.clamp, self.min_level_rows)
         _ = self.clamping, self.least_level_rows, self.types, self.jobs
 
     @property
     def clamping(self) -> Clamp:
-        return options.parsed_clamp(self.clamp)
+        """Return the clamp; without folds, "auto" is the default of each basis."""
+        clamp = options.parsed_clamp(self.clamp)
+        return None if clamp == "auto" and self.folds < 2 else clamp
 
     @property
     def least_level_rows(self) -> int | Literal["auto"]:
@@ -71,7 +78,9 @@ class Plan(options.RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FitPlan(Plan):
-    """The plan of `compare`, which states the penalty."""
+    """The plan of `compare`, which states the penalty, and what cross-validation selects."""
+
+    selects = True
 
     alpha: options.Alpha = "cv"
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from anytime.cli.console import blank_table
 from anytime.errors import clipped, listed
-from anytime.model.manifest import Stopped
+from anytime.model.manifest import Candidate, Selected, Stopped
 from anytime.model.model import Model, at_least
 from anytime.training.guarantee import buys_no_group, doubling_bound
 from anytime.types import Float
@@ -198,6 +198,8 @@ def summary(model: Model) -> str:
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
         lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
+    if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
+        lines.append(_selected(manifest.selected))
     if manifest.stopped is not None:
         lines.append(_stop(manifest.stopped))
     lines.append(f"guarantee: {_guarantee(model)}")
@@ -210,6 +212,28 @@ def summary(model: Model) -> str:
             f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
         )
     return "\n".join(lines)
+
+
+def _selected(selected: Selected) -> str:
+    """Return a line on the terms that cross-validation selected, and the errors of the others."""
+    counts = {0: "no hinges", 1: "1 hinge a column"}
+    words = {"off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
+
+    def named(each: Candidate) -> str:
+        parts = [] if each.hinges is None else [counts.get(each.hinges, f"{each.hinges} hinges a column")]
+        parts += [] if each.clamp is None else [words[each.clamp]]
+        parts += [] if each.min_level_rows is None else [f"levels of {each.min_level_rows} rows"]
+        return ", ".join(parts)
+
+    least: dict[tuple[int | None, str | None], Candidate] = {}
+    for each in sorted(selected.candidates, key=lambda each: each.error):
+        least.setdefault((each.hinges, each.clamp), each)
+    least.pop((selected.hinges, selected.clamp), None)
+    simplest = next((each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))), None)
+    other = simplest or next(iter(least.values()), None)
+    than = "" if other is None else f" ({named(other)}: {numbers([other.error])[0]})"
+    error = numbers([selected.error])[0]
+    return f"terms by cross-validation: {named(selected)}; mean error over the cost {error}{than}"
 
 
 def _stop(stopped: Stopped) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from anytime._files import check_writable
-from anytime.cli.console import progress, remark
+from anytime.cli import console
+from anytime.cli.console import remark
 from anytime.cli.options import RefitOptions, TableFormat
 from anytime.cli.plan import Plan
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
@@ -24,6 +25,7 @@ from anytime.errors import GroupsError, TrainingError, listed, suggestion
 from anytime.families import family_names, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
+from anytime.features.learning import clampable
 from anytime.folds import fold_count
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
@@ -32,6 +34,7 @@ from anytime.moments.accumulate import check_memory
 from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
+from anytime.training.clamping import Clamped
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.resequencing import Retrained, moments_of_groups
 from anytime.training.rows import TrainingRows
@@ -109,11 +112,19 @@ class TableSource(TrainingRows):
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
         cluster, checkpoint = self.backend if groups is None else LOCAL
         check_memory((self.dataset if groups is None else replace(self.dataset, groups=groups)).terms.size, self.folds)
-        with progress(f"reading {self.name}", self.rows) as advance:
+        with console.progress(f"reading {self.name}", self.rows) as advance:
             if cluster is None:
                 return self.summed(groups, advance, checkpoint)
             by_class = self.target.law.by_class
             return cluster.moments(self.dataset, self.folds, seed=self.seed, stratified=by_class, progress=advance)
+
+    def clamped(self, progress: Progress = ignored) -> list[Clamped]:
+        del progress  # this one is shown
+        if not self.open_columns or self.folds < 2:
+            return super().clamped()
+        check_memory(self.dataset.terms.size, self.folds)
+        with console.progress(f"reading {self.name}", self.rows) as advance:
+            return super().clamped(advance)
 
     def observed(self) -> Observations | None:
         cluster = self.backend.cluster
@@ -143,6 +154,10 @@ class MomentsSource:
         terms = Expansion.of(self.stored.record.groups).plain.terms
         remaining = Expansion.of(self.columns.groups).plain.terms
         return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
+
+    def clamped(self) -> list[Clamped]:
+        parts = self.moments()
+        return [Clamped(None, self.columns.groups, parts, parts)]
 
     def observed(self) -> None:
         """Moments are for least squares only."""
@@ -214,9 +229,10 @@ def open_table_source(
         stated |= dict.fromkeys(known.columns, known.type)
     if learned is not None:
         stated |= learned.known_types
+    given = groups if learned is None else groups.with_bases(learned.bases)
     groups, found = surveyed(
         table,
-        groups if learned is None else groups.with_bases(learned.bases),
+        given,
         plan.target,
         query=plan.query,
         weights=plan.weights,
@@ -239,12 +255,14 @@ def open_table_source(
     remark_missing(found)
     note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
+    selects = plan.clamping == "auto" and backend == LOCAL
     return TableSource(
         dataset,
         folds,
         plan.seed,
         plan.jobs,
         known,
+        clampable(groups, given) if selects else (),
         rows=found.used,
         remark=note,
         backend=backend,
@@ -285,8 +303,8 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
         "--drop": plan.drop,
         "--class-weight": plan.balances,
         "--missing-target error": not plan.drops_missing,
-        "--basis": plan.basis,
-        "--clamp": plan.clamp,
+        "--basis": plan.basis not in (None, "auto"),
+        "--clamp": plan.clamp not in (None, "auto"),
         "--min-level-rows": plan.min_level_rows not in ("auto", str(MIN_LEVEL_ROWS)),
     }
     for option, value in table_options.items():
@@ -347,5 +365,5 @@ def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> 
         Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
     remark_missing(found)
-    source = TableSource(dataset, 1, 0, refit.jobs, target, found.used)
+    source = TableSource(dataset, 1, 0, refit.jobs, target, rows=found.used)
     return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))

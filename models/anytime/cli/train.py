@@ -20,7 +20,7 @@ from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
 from anytime.moments.files import are_moments
-from anytime.training.fit import fit, provenance
+from anytime.training.fit import fit_clamped, provenance
 from anytime.training.pairs import check_folds, fit_with_pairs
 
 
@@ -76,14 +76,15 @@ def train(
         validated = None if validation is None else open_test(validation, source, plan)
         settled = source.columns
         remark(f"task: {settled.target.task}{source.remark}")
-        parts, observed = source.moments(), source.observed()
+        clamped, observed = source.clamped(), source.observed()
+        folds = len(clamped[0].parts)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = None if validated is None else hold_out(validated, plan.likelihood, n_jobs=plan.jobs)
-            fitted = fit(parts, settled.groups, plan.training, observed, hold_out=held)
+            fitted = fit_clamped(clamped, plan.training, observed, hold_out=held)
         if isinstance(source, TableSource) and plan.pairs is not None:
             remark("screening pairs of columns")
-            fitted = fit_with_pairs(fitted, source, folds=len(parts), seed=plan.seed, hold_out=held)
-    origin = provenance(fitted, source.name, folds=len(parts) if len(parts) > 1 else None, seed=plan.seed)
+            fitted = fit_with_pairs(fitted, source, folds=folds, seed=plan.seed, hold_out=held)
+    origin = provenance(fitted, source.name, folds=folds if folds > 1 else None, seed=plan.seed)
     model = fitted.model(
         out.stem,
         settled.target,

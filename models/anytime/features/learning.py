@@ -25,9 +25,12 @@ from anytime.features.bases import (
     learned,
     parsed_basis,
 )
-from anytime.features.expansion import Column
+from anytime.features.expansion import Column, Expansion
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
+
+CLAMPS = ("auto", "off", "outliers")
+"""Clamps that are no quantile."""
 
 SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
@@ -45,14 +48,14 @@ Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
 def checked_clamp(clamp: Clamp) -> Clamp:
     """Return the option; raise TrainingError unless Q is from 0 to below .5."""
-    if clamp is None or clamp == "off" or (not isinstance(clamp, str | bool) and 0 <= clamp < 0.5):
+    if clamp in (None, *CLAMPS) or (not isinstance(clamp, str | bool) and clamp is not None and 0 <= clamp < 0.5):
         return clamp
-    raise TrainingError(f'clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or "off"')
+    raise TrainingError(f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}")
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
     """Return whether something of the columns, given the type of each, is to be learned from rows."""
-    learns = (option is not None and parsed_basis(option)[0].learns) or clamp not in (None, "off")
+    learns = (option is not None and parsed_basis(option)[0].learns) or clamp not in (None, "auto", "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
@@ -222,6 +225,17 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
+def clampable(groups: FeatureGroups, stated: FeatureGroups) -> tuple[str, ...]:
+    """Return the columns whose clamp may be selected: numbers of a basis with a clamp, and no range in `stated`."""
+    return tuple(
+        column.name
+        for column in Expansion.of(groups).columns
+        if column.basis.clamp is not None
+        and column.type in (None, "number", "integer")
+        and "range" not in stated.bases.get(column.name, ColumnBasis()).model_fields_set
+    )
+
+
 def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
     """Return which columns of text lost all their levels, and why; and a remark on those that lost some.
 
@@ -249,9 +263,6 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
-    if clamp is None:
-        clamp = basis.clamp
-    if clamp is None or clamp == "off" or basis.clamp is None or numbers is None:
+    if basis.clamp is None or numbers is None:
         return None
-    low, high = numbers.quantiles([clamp, 1.0 - clamp])
-    return low, high
+    return numbers.ends(basis.clamp if clamp is None or clamp == "auto" else clamp)

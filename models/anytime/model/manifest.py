@@ -22,6 +22,10 @@ FORMAT = 1
 """Format number that this library writes and reads."""
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -120,6 +124,26 @@ class Redundant(_Record):
     collinear: tuple[str, ...] = ()
 
 
+class Candidate(_Record):
+    """Terms that cross-validation selected from, and the mean of their cross-validated error over the cost.
+
+    `hinges` is the number of quantiles with a hinge, `clamp` is "off", "range" (that of the training rows) or
+    "outliers", and `min_level_rows` the rows that a level of text needs; None where that was not selected. The error is
+    that of least squares; of terms that are not near the best it was measured at a few penalties only.
+    """
+
+    hinges: int | None = None
+    clamp: Literal["off", "range", "outliers"] | None = None
+    min_level_rows: int | None = None
+    error: float
+
+
+class Selected(Candidate):
+    """The terms that cross-validation selected, and all candidates."""
+
+    candidates: tuple[Candidate, ...]
+
+
 class Stopped(_Record):
     """The record of a stopping rule, and of the groups that the model leaves out.
 
@@ -162,8 +186,8 @@ class Manifest(_Record):
     squares, mean deviances in other families. `prior_deviance` and `StepRecord.deviance` are mean deviances on the
     training rows. `calibration` has a threshold for each prefix, the base rate first, if the model is calibrated.
     `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
-    chose from. `first` names the groups that the user placed before all others. `warnings` of training are sentences
-    for the reader, each with a remedy.
+    chose from. `selected` are the terms, where cross-validation selected them. `first` names the groups that the user
+    placed before all others. `warnings` of training are sentences for the reader, each with a remedy.
     """
 
     format: int = FORMAT
@@ -189,6 +213,7 @@ class Manifest(_Record):
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
     stopped: Stopped | None = None
+    selected: Selected | None = Field(default=None, exclude_if=_is_none)
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance

@@ -20,13 +20,13 @@ from anytime._linalg import factorise, single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.features.bases import MIN_LEVEL_ROWS
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.glm.search import LikelihoodOrder
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
-from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, StepRecord, Stopped
+from anytime.model.manifest import Candidate, Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
 from anytime.moments.moments import Gram, Moments
@@ -34,6 +34,7 @@ from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_s
 from anytime.selection.criteria.criterion import TIE
 from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
 from anytime.target import Target, check_family
+from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
 from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
 from anytime.training.model_selection import (
@@ -45,6 +46,7 @@ from anytime.training.model_selection import (
     HoldOut,
     KernelFold,
     NoStepsError,
+    area,
     cross_validated,
     shortened,
     split,
@@ -55,6 +57,9 @@ from anytime.types import Bool, Float, Index
 
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
+
+LEAST_GAIN = 0.01
+"""Share of the error that a clamp or hinges must reduce it by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +95,10 @@ class Fit:
     held: HeldBest | None = None
     levels: tuple[str, ...] = ()
     """What is said of the least number of rows of a level, if it was selected."""
+    clamp: Clamp = None
+    """The clamp, if it was selected."""
+    selected_terms: Selected | None = None
+    """Which terms were selected, if some were."""
 
     @property
     def groups(self) -> FeatureGroups:
@@ -215,6 +224,7 @@ class Fit:
             ),
             guarantee=self.guarantee,
             stopped=stopped,
+            selected=self.selected_terms,
             warnings=(*remarks, *self.levels, *warnings_of(self, target)),
             provenance=origin,
         )
@@ -282,6 +292,20 @@ def fit(
     expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
+    only = Clamped(None, groups, parts, parts)
+    return fit_clamped([only], options, observed, hold_out=hold_out, expansion=expansion)
+
+
+def fit_clamped(
+    clamped: Sequence[Clamped],
+    options: Options,
+    observed: Observations | None = None,
+    *,
+    hold_out: HoldOut | None = None,
+    expansion: Expansion | None = None,
+) -> Fit:
+    """Learn as `fit`, with the clamp of the least cross-validated error."""
+    _, groups, parts, _ = clamped[0]
     moments = Moments.merged(parts)
     if moments.rows < 2 or not moments.weight > 0:
         raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
@@ -290,12 +314,12 @@ def fit(
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     whole = Expansion.of(groups) if expansion is None else expansion
-    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(whole, parts, moments)
+    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(clamped)
     likelihood: LikelihoodFit | None = None
     choice: Choice[FactoredOrder] | Choice[LikelihoodOrder]
     with single_blas_thread():
         if family_of(options.family).least_squares:
-            terms, squares = _least_error(candidates, options)
+            terms, squares, selected = _least_error(candidates, options)
             prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
             choice, prefixes, held = shortened(squares, prefixes, hold_out)
         elif observed is None:
@@ -303,7 +327,10 @@ def fit(
         else:
             check_family(options.family, observed.target)
             squares_alone = replace(options, family="gaussian")
-            terms = _least_error(candidates, squares_alone)[0] if whole.is_open else next(candidates)
+            if whole.is_open or len(clamped) > 1:
+                terms, _, selected = _least_error(candidates, squares_alone)
+            else:
+                terms, selected = next(candidates), None
             likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
             choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
     return Fit(
@@ -320,6 +347,8 @@ def fit(
         likelihood=likelihood,
         held=held,
         levels=_level_remarks(whole, terms),
+        clamp=terms.clamp,
+        selected_terms=selected,
     )
 
 
@@ -359,8 +388,17 @@ class _Terms:
     expansion: Expansion
     parts: Sequence[Moments]
     moments: Moments
+    held: Sequence[Moments] | None = None
+    """The parts as new rows have them, where that differs."""
+    size: int | None = None
+    clamp: Clamp = None
     min_level_rows: int | None = None
-    """The least number of rows of a level, if it is selected."""
+    """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
+
+    @property
+    def simplicity(self) -> int:
+        """Return 2 for terms without hinges and clamp that were selected, 1 without a clamp, else 0."""
+        return 0 if self.clamp not in (None, "off") else 1 if self.size else 2
 
     @cached_property
     def gram(self) -> Gram:
@@ -369,60 +407,136 @@ class _Terms:
     @cached_property
     def folds(self) -> list[Fold]:
         """Return the held-out folds; none of a single part."""
-        return [] if len(self.parts) == 1 else split(self.parts)
+        return [] if len(self.parts) == 1 else split(self.parts, held=self.held)
 
     @cached_property
     def kernel_folds(self) -> list[Fold]:
-        return split(self.parts, KernelFold)
+        return split(self.parts, KernelFold, self.held)
 
 
 def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> _Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
-    return next(_candidates(Expansion.of(groups), parts, Moments.merged(parts)))
+    return next(_candidates([Clamped(None, groups, parts, parts)]))
 
 
-def _candidates(whole: Expansion, parts: Sequence[Moments], moments: Moments) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; those of each size that a basis selects from, ascending."""
-    if whole.needs_size and len(parts) == 1:
+def _candidates(clamped: Sequence[Clamped]) -> Iterator[_Terms]:
+    """Yield the terms that the groups state; those of each clamp and each size that a basis selects from, ascending."""
+    several = len(clamped[0].parts) > 1
+    wholes = [(each, Expansion.of(each.groups), Moments.merged(each.parts)) for each in clamped]
+    whole = wholes[0][1]
+    if whole.needs_size and not several:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for least in whole.level_rows[: None if len(parts) > 1 else 1] or (None,):
-        joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
-        for size in joined.sizes:
-            _, columns = joined.plain.with_size(size)
-            all_rows, *own = (part.summed(starts).restricted(columns) for part in (moments, *parts))
-            expansion = with_indicators(joined.with_size(size)[0], all_rows)
-            all_rows, *own = (part.with_indicator_features(expansion.indicated) for part in (all_rows, *own))
-            yield _Terms(expansion, own, all_rows, least)
+    for least in whole.level_rows[: None if several else 1] or (None,):
+        for size in whole.sizes:
+            # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
+            bends = any(not c.basis.is_identity and c.basis.clamp == 0 for c in whole.with_size(size)[0].columns)
+            for each, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
+                yield _terms(each, own, moments, least, size)
+
+
+def _terms(each: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int) -> _Terms:
+    """Return the terms of one clamp, with one number of rows of a level and one size."""
+    joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
+    _, columns = joined.plain.with_size(size)
+
+    def reduced(parts: Sequence[Moments]) -> list[Moments]:
+        return [part.summed(starts).restricted(columns) for part in parts]
+
+    (all_rows,) = reduced([moments])
+    expansion = with_indicators(joined.with_size(size)[0], all_rows)
+
+    def indicated(parts: Sequence[Moments]) -> list[Moments]:
+        return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
+
+    return _Terms(
+        expansion,
+        indicated(each.parts),
+        all_rows.with_indicator_features(expansion.indicated),
+        None if each.held is each.parts else indicated(each.held),
+        size if whole.needs_size else None,
+        each.clamp,
+        least,
+    )
 
 
 def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
     return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
 
 
-def _least_error(candidates: Iterable[_Terms], options: Options) -> tuple[_Terms, Choice[FactoredOrder]]:
+def _least_error(candidates: Iterable[_Terms], options: Options) -> _Best:
     """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
-    groups decides a tie, then the number of terms: the curve up to their cost does not contain it.
+    groups decides a tie, then the number of terms: the curve up to their cost does not contain it. Terms with a clamp,
+    or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
+    rows may be more extreme.
     """
-    terms = list(candidates)
+    terms, rough = list(candidates), list[_Tried]()
     if len(terms) > 1 and options.alpha == "cv" and not options.one_se:
         rough = _tried(terms, replace(options, nested=False), refine=False)
-        limit = (1 + REFINED) * min(each.errors[0] for each in rough)
-        terms = [each.terms for each in rough if each.errors[0] <= limit]
-    best, *others = _tried(terms, options)
+        near: list[int] = []
+        for simple in range(3):
+            alike = [each for each in rough if each.terms.simplicity >= simple]
+            limit = (1 + REFINED) * min((each.errors[0] for each in alike), default=-math.inf)
+            near += [id(each.terms) for each in alike if each.errors[0] <= limit]
+        terms = [each.terms for each in rough if id(each.terms) in near]
+    tried = _tried(terms, options)
+    best = _best(tried)
+    for simple in (1, 2):
+        others = [each for each in tried if each.terms.simplicity >= simple]
+        if best.terms.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
+            best = other
+    known = {id(each.terms): each for each in (*rough, *tried)}
+    selected = None
+    if len(known) > 1 and math.isfinite(best.errors[0]):
+        records = tuple(each.record for each in known.values() if math.isfinite(each.errors[0]))
+        selected = Selected(**best.record.model_dump(), candidates=records)
+    return _Best(best.terms, best.choice, selected)
+
+
+class _Best(NamedTuple):
+    """Selected terms with their sequence, and the record of the selection, if there was one."""
+
+    terms: _Terms
+    choice: Choice[FactoredOrder]
+    selected: Selected | None
+
+
+def _best(tried: Sequence[_Tried]) -> _Tried:
+    best, *others = tried
     for other in others:
         if _is_less(other.errors, best.errors):
             best = other
-    return best.terms, best.choice
+    return best
 
 
 class _Tried(NamedTuple):
-    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups."""
+    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups.
+
+    `areas` (K,) are the errors of the curve on each fold.
+    """
 
     errors: list[float]
+    areas: Float
+    weights: Float
     terms: _Terms
     choice: Choice[FactoredOrder]
+
+    @property
+    def record(self) -> Candidate:
+        terms = self.terms
+        clamp = "range" if terms.clamp == 0 else terms.clamp
+        return Candidate(
+            hinges=terms.size,
+            clamp=clamp,  # type: ignore[arg-type]  # a selected one
+            min_level_rows=terms.min_level_rows,
+            error=self.errors[0],
+        )
+
+    def is_clearly_less(self, than: _Tried) -> bool:
+        """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
+        gain = Errors(than.areas - self.areas, self.weights)
+        return bool(gain.mean > max(LEAST_GAIN * than.errors[0], float(gain.standard_error)))
 
 
 def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
@@ -435,9 +549,12 @@ def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = Tru
         except NoStepsError as error:
             refused = error
             continue
-        errors = [choice.mean_error(options.horizon(terms.expansion.groups))]
+        horizon, areas, weights = options.horizon(terms.expansion.groups), np.empty(0), np.empty(0)
+        errors = [choice.mean_error(horizon)]
         errors += [] if choice.errors is None else [float(choice.errors[-1])]
-        tried.append(_Tried(errors, terms, choice))
+        if choice.measured is not None:
+            areas, weights = area(choice.sequence, choice.measured.folds, horizon), choice.measured.weights
+        tried.append(_Tried(errors, areas, weights, terms, choice))
     if not tried:
         raise refused or TrainingError("no terms")
     return tried

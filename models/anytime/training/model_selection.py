@@ -183,13 +183,13 @@ def with_rows(parts: Sequence[Moments]) -> list[int]:
     return full
 
 
-def split(parts: Sequence[Moments], kind: type[Fold] = Fold) -> list[Fold]:
-    """Hold out each of the parts in turn; skip parts without rows."""
-    full = [parts[f] for f in with_rows(parts)]
+def split(parts: Sequence[Moments], kind: type[Fold] = Fold, held: Sequence[Moments] | None = None) -> list[Fold]:
+    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
+    full = with_rows(parts)
     folds = []
-    for f, part in enumerate(full):
-        train = Gram.of(Moments.merged(full[:f] + full[f + 1 :]))
-        folds.append(kind(train, train.held_out_moments(part)))
+    for f in full:
+        train = Gram.of(Moments.merged([parts[g] for g in full if g != f]))
+        folds.append(kind(train, train.held_out_moments((held or parts)[f])))
     return folds
 
 
@@ -215,7 +215,7 @@ class Choice(Generic[S]):
 
     def mean_error(self, horizon: float | None) -> float:
         """Return the mean error over the cost axis, up to a cost or the sequence's end."""
-        return math.inf if self.errors is None else float(_area(self.sequence, self.errors[np.newaxis], horizon)[0])
+        return math.inf if self.errors is None else float(area(self.sequence, self.errors[np.newaxis], horizon)[0])
 
     def upto(self, steps: int) -> Choice[S]:
         errors = None if self.errors is None else self.errors[: steps + 1]
@@ -311,7 +311,7 @@ def choose(
             exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, n_jobs), strict=True))
         sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
         curves.measure([(sequences[i], {i: len(sequences[i].steps)}) for i in new])
-        areas.update({i: _area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
+        areas.update({i: area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
 
     places = range(0, len(grid), every)
     if errors is None or every == 1:
@@ -410,7 +410,7 @@ def _stacked(areas: dict[int, Float], weights: Float) -> Errors:
     return Errors(np.stack([areas[i] for i in sorted(areas)], axis=1), weights)
 
 
-def _area(sequence: GroupOrder, errors: Float, horizon: float | None) -> Float:
+def area(sequence: GroupOrder, errors: Float, horizon: float | None) -> Float:
     """Return the mean over the cost axis of the error that an interrupted client observes, (K,)."""
     widths = np.append(np.diff(sequence.costs), 0.0 if horizon is None else max(horizon - sequence.costs[-1], 0.0))
     seen = widths > 0  # errors of zero width do not count, even infinite ones

@@ -12,6 +12,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.files import Checkpoint
 from anytime.moments.moments import Moments
 from anytime.target import Target
+from anytime.training.clamping import Clamped, clamped_moments
 from anytime.training.likelihood import Observations, Observed
 
 
@@ -25,6 +26,8 @@ class TrainingRows:
     jobs: int | None
     target: Target
     """The target that is fitted; that of the dataset may have other names."""
+    open_columns: tuple[str, ...] = ()
+    """Columns whose clamp cross-validation selects."""
 
     def summed(
         self, groups: FeatureGroups | None = None, progress: Progress = ignored, checkpoint: Checkpoint | None = None
@@ -43,8 +46,30 @@ class TrainingRows:
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         return self.summed(groups)
 
+    def clamped(self, progress: Progress = ignored) -> list[Clamped]:
+        """Return the moments of every clamp that cross-validation selects from; those of the groups where there is one.
+
+        Reads the rows twice, the first time for the ends of the clamps.
+        """
+        if not self.open_columns or self.folds < 2:
+            parts = self.moments()
+            return [Clamped(None, self.dataset.groups, parts, parts)]
+        passes = iter((ignored, progress))
+        return clamped_moments(
+            self.dataset,
+            self.open_columns,
+            lambda dataset: dataset.blocks(self._assigner, n_jobs=self.jobs, progress=next(passes)),
+            self.folds,
+            seed=self.seed,
+            n_jobs=self.jobs,
+        )
+
     def blocks(self) -> Iterator[Block]:
-        return self.dataset.blocks(FoldAssigner(self.folds, self.seed, stratified=self.target.law.by_class))
+        return self.dataset.blocks(self._assigner)
+
+    @property
+    def _assigner(self) -> FoldAssigner:
+        return FoldAssigner(self.folds, self.seed, stratified=self.target.law.by_class)
 
     def observed(self) -> Observations | None:
         """Return the rows themselves, in the same folds, for a likelihood."""

@@ -89,8 +89,8 @@ def test_classes_select_by_least_squares(family: Any) -> None:
 
 def test_without_folds_a_level_needs_ten_rows() -> None:
     X, y = table()
-    by_default = AnytimeRegressor(alpha=1e-3).fit(X, y)
-    stated = AnytimeRegressor(alpha=1e-3, min_level_rows=10).fit(X, y)
+    by_default = AnytimeRegressor(alpha=1e-3, basis="linear", clamp="off").fit(X, y)
+    stated = AnytimeRegressor(alpha=1e-3, basis="linear", clamp="off", min_level_rows=10).fit(X, y)
     assert list(by_default.get_feature_names_out()) == list(stated.get_feature_names_out())
     np.testing.assert_allclose(by_default.predict(X), stated.predict(X), rtol=1e-9)
 

@@ -33,8 +33,14 @@ Kind: TypeAlias = Literal["number", "integer", "bool", "text", "date", "factor"]
 NUMERIC: frozenset[Kind] = frozenset({"number", "integer", "date"})
 """Types of columns whose raw values are numbers; a date is seconds since 1970 UTC."""
 
-Clamp: TypeAlias = float | Literal["off"] | None
-"""Q of the quantiles Q and 1 - Q outside which values are clamped; None is the default of each basis."""
+Clamp: TypeAlias = float | Literal["auto", "off", "outliers"] | None
+"""What values are clamped to: the quantiles Q and 1 - Q; nothing; or the ends of `ColumnSample.without_outliers`.
+
+"auto" chooses among nothing, the training range and "outliers", and None is the default of each basis.
+"""
+
+OUTLYING = 2.0
+"""An extreme is an outlier from this many times q99 - q1 beyond q99 or q1."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,22 @@ class ColumnSample:
         share, step = at - low, above - below
         # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
         return tuple(np.where(share < 0.5, below + share * step, above - (1 - share) * step).tolist())
+
+    def without_outliers(self) -> tuple[float, float] | None:
+        """Return the range with q99 or q1 for an end that is an outlier; None if neither is."""
+        low, q1, q99, high = self.quantiles([0.0, 0.01, 0.99, 1.0])
+        far = OUTLYING * (q99 - q1)
+        ends = q1 if q1 - low > far > 0 else low, q99 if high - q99 > far > 0 else high
+        return None if ends == (low, high) else ends
+
+    def ends(self, clamp: Clamp) -> tuple[float, float] | None:
+        """Return the ends that a clamp moves values to; None if it moves none."""
+        if clamp is None or clamp in ("auto", "off") or not len(self.values):
+            return None
+        if clamp == "outliers":
+            return self.without_outliers()
+        low, high = self.quantiles([float(clamp), 1.0 - float(clamp)])
+        return low, high
 
     def counts(self) -> tuple[NDArray[Any], Float]:
         """Return the different values, ascending, and the weight of each."""

@@ -1,0 +1,168 @@
+"""Clamps: the ends of each, held-out rows with the ends of the other folds, and the selection by cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import r2_score
+
+from anytime import AnytimeRegressor
+from anytime.data.dataset import Dataset
+from anytime.data.formats.memory import table_of
+from anytime.features.bases import ColumnSample
+from anytime.folds import FoldAssigner
+from anytime.groups import load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.moments import Moments
+from anytime.target import Target
+from anytime.training.clamping import Clamped, clamped_moments
+from anytime.types import Float
+
+FOLDS = 3
+AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
+
+
+def literal_ends(x: Float, clamp: Any, weights: Float, far: tuple[bool, bool] | None = None) -> tuple[float, float]:
+    """Ends of a clamp, infinite for none: the values are repeated by their weights, and `far` ends are outliers."""
+    values = np.repeat(x, weights.astype(int))
+    values = values[~np.isnan(values)]
+    if clamp == "off" or not len(values):
+        return -np.inf, np.inf
+    if clamp == 0:
+        return min(values), max(values)
+    q1, q99 = np.quantile(values, [0.01, 0.99])
+    w = q99 - q1
+    low, high = min(values), max(values)
+    far = far or (w > 0 and q1 - low > 2 * w, w > 0 and high - q99 > 2 * w)
+    return (q1 if far[0] else low, q99 if far[1] else high) if any(far) else (-np.inf, np.inf)
+
+
+def heavy(rows: int, seed: int) -> tuple[Float, Float, Float, Float]:
+    """Columns of a normal law, of a heavy tail with gaps, of few values, and with one wild cell; a response."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack(
+        [rng.normal(size=rows), rng.lognormal(0, 2, rows), rng.integers(0, 3, rows), rng.normal(size=rows)]
+    )
+    X[:: max(1, rows // 7), 1] = np.nan
+    X[rows // 2, 3] = -1e6
+    return X, rng.normal(size=(rows, 1)), rng.integers(1, 4, rows).astype(float), rng.integers(0, FOLDS, rows)
+
+
+def dataset_of(X: Float, Y: Float, weights: Float, folds: Float, basis: str) -> Dataset:
+    names = [f"x{j}" for j in range(X.shape[1])]
+    frame = pd.DataFrame(X, columns=names).assign(y=Y[:, 0], w=weights, fold=folds)
+    groups = {"groups": [{"name": n, "features": [n], "cost": 1} for n in names]}
+    if basis == "hinge":
+        groups["bases"] = {n: {"basis": "hinge:2", "knots": [-0.5, 0.5], "levels": []} for n in names}
+    target = Target("regression", ("y",))
+    return Dataset(table_of("X", frame), load_groups(groups), target, weights="w", fold="fold")
+
+
+def found_of(dataset: Dataset) -> list[Clamped]:
+    def blocks(of: Dataset) -> Iterator[Any]:
+        return of.blocks(FoldAssigner(FOLDS, 0, stratified=False))
+
+    return clamped_moments(dataset, dataset.groups.features, blocks, FOLDS, seed=0)
+
+
+def literal_moments(dataset: Dataset, X: Float, Y: Float, weights: Float, ends: list[tuple[float, float]]) -> Moments:
+    clamped = np.array([[np.clip(v, *ends[j]) for j, v in enumerate(row)] for row in X]).reshape(X.shape)
+    return moments_of(dataset.terms.expand(clamped), Y, weights)
+
+
+@pytest.mark.parametrize("basis", ["linear", "hinge"])
+@pytest.mark.parametrize("rows", [12, 300])
+def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basis: str) -> None:
+    X, Y, weights, folds = heavy(rows, rows)
+    dataset = dataset_of(X, Y, weights, folds, basis)
+    found = found_of(dataset)
+    assert [each.clamp for each in found] == (["off", 0.0, "outliers"] if rows > 100 else ["off", 0.0])
+    for each in found:
+        every = [literal_ends(x, each.clamp, weights) for x in X.T]
+        for name, (low, high) in zip(dataset.groups.features, every, strict=True):
+            basis_of = each.groups.bases.get(name)
+            assert (basis_of.range if basis_of else None) == ((low, high) if np.isfinite(low) else None)
+        for f in range(FOLDS):
+            own, rest = folds == f, folds != f
+            far = [
+                (bool(low > np.fmin.reduce(x)), bool(high < np.fmax.reduce(x)))
+                for (low, high), x in zip(every, X.T, strict=True)
+            ]
+            others = [literal_ends(x[rest], each.clamp, weights[rest], of) for x, of in zip(X.T, far, strict=True)]
+            for part, ends in ((each.parts[f], every), (each.held[f], others)):
+                expected = literal_moments(dataset, X[own], Y[own], weights[own], ends)
+                assert part.rows == expected.rows
+                np.testing.assert_allclose(part.imputed().mean, expected.imputed().mean, rtol=1e-9, atol=1e-9)
+                scale = np.sqrt(np.diagonal(expected.imputed().scatter)) + 1e-9
+                error = (part.imputed().scatter - expected.imputed().scatter) / np.outer(scale, scale)
+                assert np.abs(error).max() < 1e-7
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.sampled_from([1e3, 1e5, 1e6]))
+def test_an_end_without_outliers_is_a_quantile_where_the_extreme_is_far_beyond_it(
+    values: list[float], far: float
+) -> None:
+    for extra in ([], [far], [-far, far]):
+        x = np.array([*values, *extra])
+        expected = literal_ends(x, "outliers", np.ones(len(x)))
+        assert ColumnSample(x, len(x)).without_outliers() == (None if np.isinf(expected[0]) else expected)
+
+
+def lognormal(n: int, seed: int) -> tuple[float, float]:
+    """R² on new rows without a clamp and with "auto", on columns that are truly linear and heavy in the tail."""
+    rng = np.random.default_rng(seed)
+    X, w = rng.lognormal(0, 2, (n + 2000, 4)), rng.normal(size=4)
+    y = X @ w
+    y += 0.4 * y[:n].std() * rng.normal(size=len(y))
+    options: list[dict[str, Any]] = [{"basis": "linear", "clamp": "off"}, AUTO]
+    fits = (AnytimeRegressor(**each).fit(X[:n], y[:n]) for each in options)
+    plain, auto = (float(r2_score(y[n:], each.predict(X[n:]))) for each in fits)
+    return plain, auto
+
+
+@pytest.mark.filterwarnings("ignore::anytime.AnytimeWarning")
+def test_auto_loses_little_where_heavy_tails_are_linear() -> None:
+    losses = np.subtract(*np.array([lognormal(200, seed) for seed in range(12)]).T)
+    assert np.median(losses) <= 0.01
+    assert losses.max() <= 0.05
+
+
+@pytest.mark.filterwarnings("ignore::anytime.AnytimeWarning")
+@pytest.mark.parametrize("size", [1e3, 1e4, 1e6])
+def test_wild_cells_change_the_predictions_of_clean_rows_little(size: float) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(1400, 5))
+    y = X @ [1.0, 0.5, -0.5, 0.2, 0.0] + 0.5 * rng.normal(size=len(X))
+    train, test = slice(600), slice(600, None)
+    wild = X.copy()
+    wild[rng.choice(600, 3, replace=False), rng.choice(5, 3)] += size
+    clean, dirty = (AnytimeRegressor(**AUTO).fit(each[train], y[train]).score(X[test], y[test]) for each in (X, wild))
+    assert dirty > clean - 0.02
+
+
+def test_the_manifest_says_which_terms_were_selected_and_why() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=300)
+    selected = AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected
+    assert selected is not None
+    assert selected.hinges in (1, 3, 7)
+    line = min(each.error for each in selected.candidates if each.hinges == 0)
+    assert selected.error < 0.99 * line
+    assert {(each.hinges, each.clamp) for each in selected.candidates} >= {(0, "off"), (7, "range")}
+    plain = AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest
+    assert plain.selected is None
+
+
+def test_a_range_in_the_groups_file_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.lognormal(0, 2, (200, 2))
+    stated = {"groups": [{"name": "a", "features": ["x0", "x1"], "cost": 1}], "bases": {"x0": {"range": [0.0, 2.0]}}}
+    fitted = AnytimeRegressor(stated, **AUTO).fit(X, X[:, 0])
+    assert fitted.fit_.expansion.columns[0].range == (0.0, 2.0)
