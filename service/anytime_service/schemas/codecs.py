@@ -42,8 +42,15 @@ class Form:
     encode: Callable[[Any], bytes]
 
 
-JSON = Form("JSON", "application/json", msgspec.json.Encoder().encode)
-MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder().encode)
+def _number(value: Any) -> Any:
+    """Return a number of numpy as Python's: contributions of one row are such numbers in an answer of the worker."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+JSON = Form("JSON", "application/json", msgspec.json.Encoder(enc_hook=_number).encode)
+MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder(enc_hook=_number).encode)
 
 
 def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
