@@ -22,7 +22,7 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.clamping import Clamped, clamped_moments
-from anytime.types import Float
+from anytime.types import Float, Index
 
 FOLDS = 3
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
@@ -43,7 +43,7 @@ def literal_ends(x: Float, clamp: Any, weights: Float, far: tuple[bool, bool] | 
     return (q1 if far[0] else low, q99 if far[1] else high) if any(far) else (-np.inf, np.inf)
 
 
-def heavy(rows: int, seed: int) -> tuple[Float, Float, Float, Float]:
+def heavy(rows: int, seed: int) -> tuple[Float, Float, Float, Index]:
     """Columns of a normal law, of a heavy tail with gaps, of few values, and with one wild cell; a response."""
     rng = np.random.default_rng(seed)
     X = np.column_stack(
@@ -54,10 +54,10 @@ def heavy(rows: int, seed: int) -> tuple[Float, Float, Float, Float]:
     return X, rng.normal(size=(rows, 1)), rng.integers(1, 4, rows).astype(float), rng.integers(0, FOLDS, rows)
 
 
-def dataset_of(X: Float, Y: Float, weights: Float, folds: Float, basis: str) -> Dataset:
+def dataset_of(X: Float, Y: Float, weights: Float, folds: Index, basis: str) -> Dataset:
     names = [f"x{j}" for j in range(X.shape[1])]
     frame = pd.DataFrame(X, columns=names).assign(y=Y[:, 0], w=weights, fold=folds)
-    groups = {"groups": [{"name": n, "features": [n], "cost": 1} for n in names]}
+    groups: dict[str, Any] = {"groups": [{"name": n, "features": [n], "cost": 1} for n in names]}
     if basis == "hinge":
         groups["bases"] = {n: {"basis": "hinge:2", "knots": [-0.5, 0.5], "levels": []} for n in names}
     target = Target("regression", ("y",))

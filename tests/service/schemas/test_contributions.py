@@ -21,6 +21,7 @@ def test_contributions_of_one_row_made_by_the_worker_equal_those_made_at_once(fo
         machine.begin(0.0, PredictionOptions(explain=True), 1000.0, overloaded=False)
         machine.groups(1.0, {"speed": [2.0]}, lambda *_: None)
         answer = machine.end(2.0)
+        assert answer is not None
         answer = answer.make_arrays() if at_once == 1 else answer
         contributions.append(codec.decode(encode_reply(form, "p", "answer", answer))["contributions"])
     assert contributions[0] == contributions[1]
