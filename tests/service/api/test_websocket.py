@@ -614,7 +614,7 @@ def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(se
         deaf.sock.settimeout(1)
         sent = 0
         try:
-            while sent < 60_000:
+            while sent < 300_000:
                 deaf.send(b"".join(text({**message, "id": f"{i:0100}"}) for i in range(sent, sent + 100)))
                 sent += 100
                 if sent % 2_000 == 0:
@@ -622,7 +622,7 @@ def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(se
                     assert other.answer(sent)["elapsed_ms"] < 1_500
         except (TimeoutError, ConnectionError):
             pass
-        assert sent < 60_000
+        assert sent < 300_000
         until(lambda: service.metric("anytime_open_predictions") == 0)
         other.say("begin", "still", deadline_ms=0)
         other.answer("still")
