@@ -96,7 +96,8 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
         low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
         if not high > low:
             continue
-        distance = np.abs(values[known] - middle) / (high - low)
+        with np.errstate(over="ignore", invalid="ignore"):  # values near the largest number
+            distance = np.abs(values[known] - middle) / (high - low)
         wild = np.flatnonzero(distance > WILD)
         if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
             order = wild[np.argsort(-distance[wild], kind="stable")]
@@ -175,15 +176,20 @@ def _numbers_rows(column: Values) -> bool:
         return False
     numbers = np.asarray(values, dtype=np.float64)
     whole = (numbers == np.floor(numbers)).all()
-    steps = np.diff(numbers)
-    return bool(whole and ((steps > 0).all() or (np.diff(np.sort(numbers)) == 1).all()))
+    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or _are_consecutive(numbers)))
+
+
+def _are_consecutive(numbers: Float) -> bool:
+    """Return whether numbers differ by 1 when they are sorted."""
+    ordered = np.sort(numbers)
+    return bool((ordered[1:] == ordered[:-1] + 1).all())
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> dict[str, str]:
     """Return the columns whose missing values predict a target, described."""
     found: dict[str, str] = {}
     responses = [each for target in targets for each in _responses(target)]
-    for name in features:
+    for name in features if responses else ():
         gap = ~present(sample.columns[name])
         if not 0.01 <= gap.mean() <= 0.99:
             continue
@@ -216,8 +222,7 @@ def _is_identifier(values: Values, kind: str) -> bool:
     """Return whether different values are text, or whole numbers that count the rows."""
     if kind in ("text", "date"):
         return kind == "text"
-    numbers = np.sort(np.asarray(values, dtype=np.float64))
-    return bool((np.diff(numbers) == 1).all())
+    return _are_consecutive(np.asarray(values, dtype=np.float64))
 
 
 def in_comment(text: str) -> str:

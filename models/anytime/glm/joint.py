@@ -31,6 +31,9 @@ SINGLE = 1e-7
 PRECISE = 1e-3
 """Share of both at which a fit ends whose deviance is reported and not only compared."""
 
+ABSURD = 1e100
+"""A mean deviance from which the prediction of an extreme row is without bound: its fit ends by its loss alone."""
+
 PASSES, SLOW = 40, 8
 """Number of passes after which a fit goes on alone, and of those after which it gets its own second derivatives."""
 
@@ -107,9 +110,11 @@ class JointFits:
             direction[moved] = -self._memory.product(moved, gradient[moved], solver)
             slope[moved], length[moved] = np.sum(gradient[moved] * direction[moved], axis=(1, 2)), 1.0
             change = -2.0 / self._weights[moved] * np.sum(held[moved] * direction[moved], axis=(1, 2)) - slope[moved]
-            error = np.std(found[usable]) / np.sqrt(max(len(x) - 1, 1))
+            known = found[usable][found[usable] < ABSURD]
+            error = np.std(known) / np.sqrt(max(len(x) - 1, 1)) if len(known) else 0.0
             decrement = -0.5 * slope[moved]
             done = np.abs(change) + 2.0 * decrement <= self._share * CHANGE * error
+            done &= found[moved] < ABSURD
             done |= decrement <= max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT) * np.abs(value[moved])
             ended = moved[done]
             measured[ended] = found[ended] + change[done]
@@ -140,6 +145,8 @@ class JointFits:
         for f in [*np.setdiff1d(everything, usable).tolist(), *active.tolist()]:
             measured[f] = self._alone(f, alpha)
             self._sums = None
+        for f in np.flatnonzero(~(measured < ABSURD)).tolist() if single else ():
+            measured[f] = self._held_deviance(f, self.thetas[f])  # it may overflow in single precision only
         return measured
 
     def _evaluated(self, view: View, fits: Index, x: Float) -> FoldSums:
@@ -147,6 +154,8 @@ class JointFits:
         units, varies = self._units[fits], self._varies[fits]
         found = view.evaluate_folds(np.where(varies, x / units, 0.0), [self._held[f] for f in fits])
         scores, held = (np.where(varies, each / units, 0.0) for each in (found.scores, found.held))
+        # The second order of a deviance without bound says nothing, and overflows.
+        held[~(found.deviances < ABSURD)] = 0.0
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
     def _alike(self, view: View) -> list[Float]:
@@ -182,6 +191,12 @@ class JointFits:
             return np.inf
         finally:
             self._x[f] = theta * self._units[f]
+        return self._held_deviance(f, theta)
+
+    def _held_deviance(self, f: int, theta: Float) -> float:
+        """Return the mean deviance on one fold, in double precision."""
+        varies = self._varies[f, :, 0]
+        view = self._trains[f].view(self._columns[varies[1:]])
         return view.held_deviance(theta[varies]) / float(self._weights[f])
 
 

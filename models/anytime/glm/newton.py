@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from anytime._linalg import conjugate_gradients, factorise_penalised
+from anytime._linalg import Factor, conjugate_gradients, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Evaluation, Predictors, View
 from anytime.types import Float
@@ -259,7 +259,11 @@ def factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver | N
     factor = factorise_penalised(hessian.astype(np.float64, copy=False), np.repeat(ridge, predictors))
     if single and factor.dropped.any():
         return None
-    return lambda g: factor.solve(g.reshape(-1, 1)).reshape(g.shape)
+    return partial(_solved, factor)
+
+
+def _solved(factor: Factor, g: Float) -> Float:
+    return factor.solve(g.reshape(-1, 1)).reshape(g.shape)
 
 
 def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:

@@ -176,7 +176,7 @@ def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
 
 def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrived, "MAX_SETS", 4)
-    model = trained()
+    model = trained.__wrapped__()
     first = arrived_model(model, frozenset("ab"))
     for names in SETS:
         arrived_model(model, frozenset(names))

@@ -109,7 +109,7 @@ def test_an_input_that_cannot_be_names_its_place(
         (b'{"inputs": [], "parameters": {"budget": -1}}', 400, "parameters.budget", ">= 0"),
         (b'{"inputs": [], "parameters": {"budget": "1"}}', 400, "parameters.budget", "got `str`"),
         (b'{"inputs": [], "parameters": {"deadline_ms": -1}}', 400, "parameters.deadline_ms", ">= 0"),
-        (b'{"inputs": [], "parameters": {"policy": "best"}}', 400, "parameters.policy", "'best'"),
+        (b'{"inputs": [], "parameters": {"policy": "worst"}}', 400, "parameters.policy", "'worst'"),
         (b'{"inputs": [], "parameters": {"rows": 51}}', 422, "rows", "expected 1 to 50"),
         (b'{"inputs": [], "parameters": {"ranking": 1}}', 400, "parameters.ranking", "expected `bool"),
         (b'{"inputs": [], "parameters": [1]}', 400, "parameters", "expected `object"),
