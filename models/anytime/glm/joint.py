@@ -110,10 +110,8 @@ class JointFits:
             direction[moved] = -self._memory.product(moved, gradient[moved], solver)
             slope[moved], length[moved] = np.sum(gradient[moved] * direction[moved], axis=(1, 2)), 1.0
             change = -2.0 / self._weights[moved] * np.sum(held[moved] * direction[moved], axis=(1, 2)) - slope[moved]
-            known = found[usable][found[usable] < ABSURD]
-            error = np.std(known) / np.sqrt(max(len(x) - 1, 1)) if len(known) else 0.0
             decrement = -0.5 * slope[moved]
-            done = np.abs(change) + 2.0 * decrement <= self._share * CHANGE * error
+            done = np.abs(change) + 2.0 * decrement <= self._share * CHANGE * _standard_error(found[usable])
             done &= found[moved] < ABSURD
             done |= decrement <= max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT) * np.abs(value[moved])
             ended = moved[done]
@@ -145,8 +143,12 @@ class JointFits:
         for f in [*np.setdiff1d(everything, usable).tolist(), *active.tolist()]:
             measured[f] = self._alone(f, alpha)
             self._sums = None
-        for f in np.flatnonzero(~(measured < ABSURD)).tolist() if single else ():
-            measured[f] = self._held_deviance(f, self.thetas[f])  # it may overflow in single precision only
+        return self._without_overflow(measured) if single else measured
+
+    def _without_overflow(self, measured: Float) -> Float:
+        """Measure the deviances again that may have exceeded single precision only."""
+        for f in np.flatnonzero(~(measured < ABSURD)).tolist():
+            measured[f] = self._held_deviance(f, self.thetas[f])
         return measured
 
     def _evaluated(self, view: View, fits: Index, x: Float) -> FoldSums:
@@ -198,6 +200,12 @@ class JointFits:
         varies = self._varies[f, :, 0]
         view = self._trains[f].view(self._columns[varies[1:]])
         return view.held_deviance(theta[varies]) / float(self._weights[f])
+
+
+def _standard_error(deviances: Float) -> float:
+    """Return the standard error of the mean of some folds' deviances, without absurd ones."""
+    known = deviances[deviances < ABSURD]
+    return float(np.std(known) / np.sqrt(max(len(deviances) - 1, 1))) if len(known) else 0.0
 
 
 class _Memory:

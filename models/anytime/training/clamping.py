@@ -132,7 +132,7 @@ def _learned_ends(blocks: Iterable[Block], place: Index, folds: int, seed: int) 
 
 
 def _bounded(ends: Float) -> Float:
-    """Return ends (2, ...), infinite where there are none."""
+    """Return ends (2, ...), infinite where a column has no clamp."""
     return np.stack([np.where(np.isnan(ends[0]), -np.inf, ends[0]), np.where(np.isnan(ends[1]), np.inf, ends[1])])
 
 
