@@ -146,16 +146,16 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(tmp_path: Path, monkeypa
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         AnytimeRegressor().fit(frame, y)
-    told = [str(each.message) for each in raised if issubclass(each.category, AnytimeWarning)]
+    warned = [str(each.message) for each in raised if issubclass(each.category, AnytimeWarning)]
     frame.assign(y=y).to_csv("t.csv", index=False)
     assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 0
     stored = load("m.safetensors").manifest.warnings
-    assert list(kinds(tuple(each for each in told if any(words in each for words in WORDS.values())))) == [
+    assert list(kinds(tuple(each for each in warned if any(words in each for words in WORDS.values())))) == [
         "wild",
         "alone",
         "identifier",
     ]
-    assert set(told) <= set(stored)
+    assert set(warned) <= set(stored)
     assert json.dumps(stored)
 
 

@@ -964,15 +964,15 @@ def test_an_input_that_an_extractor_keeps_gets_new_memory_once(extractor: Callab
 def test_a_process_rings_once_at_the_end_or_as_soon_as_its_parent_must_read(
     arrivals: list[Arrival], rings: bool
 ) -> None:
-    (ours, theirs), (heard, bell) = Pipe(), Pipe(duplex=False)
-    with ours, theirs, heard, bell:
+    (ours, theirs), (listener, bell) = Pipe(), Pipe(duplex=False)
+    with ours, theirs, listener, bell:
         outbox = process._Outbox(theirs, bell)
         for _ in range(2):
             for arrival in arrivals:
                 outbox.add(arrival)
-            assert heard.poll() == rings
+            assert listener.poll() == rings
             outbox.end(process.END)
-            assert [heard.recv_bytes(), heard.poll()] == [b"", False]
+            assert [listener.recv_bytes(), listener.poll()] == [b"", False]
             messages = [ours.recv_bytes() for _ in range(len(arrivals) + 1)]
             assert [pickle.loads(message)[0] for message in messages[:-1]] == ["a"] * len(arrivals)
             assert messages[-1] == process.END
