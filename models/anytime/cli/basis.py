@@ -47,8 +47,7 @@ def basis(
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
-    option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    least = options.parsed_level_rows(min_level_rows)
+    quantile, least = options.parsed_clamp(clamp), options.parsed_level_rows(min_level_rows)
     options.checked_fixed(clamp, min_level_rows)
     table = tables.open(data)
     types = options.stated_types(text, number)
@@ -63,7 +62,7 @@ def basis(
             known,
             target or (),
             stated=types,
-            option=option,
+            option=basis,
             clamp=quantile,
             min_level_rows=least,
             drop_missing=True,

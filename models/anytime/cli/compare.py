@@ -54,7 +54,7 @@ def compare(
     fitted = fit_clamped(source.clamped(), plan.training)
     held, expansion = None, fitted.expansion
     if tested is not None:
-        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.jobs)
+        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.n_jobs)
         held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
     compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level)
     unit = fitted.groups.cost_unit

@@ -14,7 +14,7 @@ import typer
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES, default_family, family_of
-from anytime.features.bases import BASES, Clamp, parsed_basis
+from anytime.features.bases import BASES, Clamp
 from anytime.features.learning import CLAMPS, checked_clamp
 from anytime.selection import METHODS
 from anytime.types import ColumnType, FamilyName, Method, Task
@@ -149,7 +149,16 @@ MissingTarget = Annotated[
 DropMissing = Annotated[
     bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
 ]
-Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
+
+
+def workers(jobs: int) -> int:
+    """Check the value of --n-jobs for joblib."""
+    if jobs == 0:
+        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
+    return jobs
+
+
+Jobs = Annotated[int, typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendName = Annotated[Literal["local", "dask"], typer.Option(help="Read rows in this process or on a Dask cluster.")]
@@ -184,11 +193,7 @@ class RowOptions(TableFormat):
     weights: Weights = None
     missing_target: MissingTarget = "drop"
     drop_missing_target: DropMissing = False
-    n_jobs: Jobs = None
-
-    @property
-    def jobs(self) -> int:
-        return workers(self.n_jobs)
+    n_jobs: Jobs = -1
 
     @property
     def drops_missing(self) -> bool:
@@ -308,12 +313,6 @@ def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:
         raise TrainingError(f"--pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'") from None
 
 
-def checked_basis(basis: str | None) -> str | None:
-    if basis is not None:
-        parsed_basis(basis)
-    return basis
-
-
 def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> FamilyName:
     """Return the stated family, or that of the task; raise TrainingError if there is no such family."""
     if family is None:
@@ -330,22 +329,7 @@ def checked_method(method: Method) -> Method:
     return method
 
 
-def checked_folds(folds: int, *, needed: bool) -> int:
-    if folds < 0 or folds == 1:
-        raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
-    if folds == 0 and needed:
-        raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
-    return folds
-
-
 def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
-
-
-def workers(jobs: int | None) -> int:
-    """Return the value of --n-jobs for joblib; the default is all cores."""
-    if jobs == 0:
-        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
-    return -1 if jobs is None else jobs

@@ -9,11 +9,12 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from anytime.cli import options
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.errors import TrainingError
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.groups import FeatureGroups
 from anytime.selection import Rule
 from anytime.training.options import Options
-from anytime.types import ColumnType, FamilyName
+from anytime.types import ColumnType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +38,15 @@ class Plan(options.RowOptions):
     """Whether cross-validation selects what is "auto"."""
 
     def __post_init__(self) -> None:
-        options.checked_basis(self.basis)
-        options.checked_folds(self.folds, needed=self.needs_folds)
+        if self.basis is not None:
+            parsed_basis(self.basis)
+        if self.folds < 0 or self.folds == 1:
+            raise TrainingError(f"--folds is {self.folds}; expected 2 or more, or 0 for none")
+        if self.folds == 0 and (self.training.alpha == "cv" or self.training.nested):
+            raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
         if not self.selects:
             options.checked_fixed(self.clamp, self.min_level_rows)
-        _ = self.clamping, self.least_level_rows, self.types, self.jobs
+        _ = self.clamping, self.least_level_rows, self.types
 
     @property
     def clamping(self) -> Clamp:
@@ -58,13 +63,10 @@ class Plan(options.RowOptions):
     def types(self) -> dict[str, ColumnType]:
         return options.stated_types(self.text, self.number)
 
-    @property
-    def needs_folds(self) -> bool:
-        return False
-
-    @property
-    def likelihood(self) -> FamilyName:
-        return "gaussian"
+    @cached_property
+    def training(self) -> Options:
+        """How the groups are ordered and the prefixes fitted, as far as options state it."""
+        return Options()
 
     @property
     def balances(self) -> bool:
@@ -84,18 +86,9 @@ class FitPlan(Plan):
 
     alpha: options.Alpha = "cv"
 
-    def __post_init__(self) -> None:
-        _ = self.training
-        super().__post_init__()
-
-    @property
-    def needs_folds(self) -> bool:
-        return self.training.alpha == "cv"
-
     @cached_property
     def training(self) -> Options:
-        """How the groups are ordered and the prefixes fitted."""
-        return Options(Rule("omp"), alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
+        return Options(Rule("omp"), alpha=options.parsed_alpha(self.alpha), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +125,8 @@ class TrainPlan(FitPlan):
     pairs: options.Pairs = None
 
     @property
-    def needs_folds(self) -> bool:
-        return self.nested or super().needs_folds
-
-    @property
     def balances(self) -> bool:
         return self.class_weight is not None
-
-    @property
-    def likelihood(self) -> FamilyName:
-        return options.checked_family(self.family, self.task)
 
     @cached_property
     def training(self) -> Options:
@@ -149,11 +134,11 @@ class TrainPlan(FitPlan):
             self,
             method=options.checked_method(self.method),
             alpha=options.parsed_alpha(self.alpha),
-            family=self.likelihood,
+            family=options.checked_family(self.family, self.task),
             first=tuple(self.first or ()),
             without=tuple(self.without or ()),
             pairs=options.parsed_pairs(self.pairs),
-            n_jobs=self.jobs,
+            n_jobs=self.n_jobs,
         )
 
     def changed(self, groups: FeatureGroups) -> FeatureGroups:

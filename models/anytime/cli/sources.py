@@ -244,7 +244,7 @@ def open_table_source(
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
-        known = settle_target(found, plan.task, plan.likelihood, partial=partial)
+        known = settle_target(found, plan.task, plan.training.family, partial=partial)
     dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
     if plan.balances:
         dataset = dataset.balanced()
@@ -260,7 +260,7 @@ def open_table_source(
         dataset,
         folds,
         plan.seed,
-        plan.jobs,
+        plan.n_jobs,
         known,
         clampable(groups, given) if selects else (),
         rows=found.used,
@@ -293,9 +293,9 @@ def _note(found: Survey, target: Target) -> str:
 def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     stored = StoredMoments.load(data)
     record = stored.record
-    if not family_of(plan.likelihood).least_squares:
+    if not family_of(plan.training.family).least_squares:
         raise TrainingError(
-            f"family {plan.likelihood!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
+            f"family {plan.training.family!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
         )
     table_options = {
         "--query": plan.query,
@@ -365,5 +365,5 @@ def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> 
         Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
     remark_missing(found)
-    source = TableSource(dataset, 1, 0, refit.jobs, target, rows=found.used)
-    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))
+    source = TableSource(dataset, 1, 0, refit.n_jobs, target, rows=found.used)
+    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.n_jobs))

@@ -79,7 +79,7 @@ def train(
         clamped, observed = source.clamped(), source.observed()
         folds = len(clamped[0].parts)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
-            held = None if validated is None else hold_out(validated, plan.likelihood, n_jobs=plan.jobs)
+            held = None if validated is None else hold_out(validated, plan.training.family, n_jobs=plan.n_jobs)
             fitted = fit_clamped(clamped, plan.training, observed, hold_out=held)
         if isinstance(source, TableSource) and plan.pairs is not None:
             remark("screening pairs of columns")
@@ -100,7 +100,7 @@ def train(
     evaluation = None
     if tested is not None:
         with working(f"evaluating on {tested.table.name}"):
-            evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.jobs)
+            evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
     remember_written(out)
     if opened.checkpoint is not None:

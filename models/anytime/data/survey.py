@@ -19,13 +19,13 @@ import numpy as np
 
 from anytime.data.columns import check_finite, weights_of, without_target
 from anytime.data.dataset import Dataset
-from anytime.data.formats import Batch, ReadAs, Table
+from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
-from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
+from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
@@ -101,8 +101,6 @@ def survey(
         A column does not exist or is named twice, a target is infinite, or rows have no target (with `drop_missing`:
         all rows).
     """
-    for name in target:
-        _check_has(table, name)
     if len(set(target)) < len(target):
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
     names = [*features, *target, *([] if weights is None else [weights])]
@@ -131,27 +129,25 @@ class _Found:
     def samples(self, features: Sequence[str], names: Sequence[str]) -> Iterator[Sample]:
         """Read the table; yield the features of the rows to learn from."""
         for batch in self._table.batches(names, types=self.types):
+            gaps = without_target(batch, self._target)
             try:
-                kept, weights = self._add(batch)
+                weights = None if self._weights is None else weights_of(batch, self._weights)
+                for name in self._target:
+                    check_finite(batch, name)
             except TableError as error:
                 raise TableError(f"{self._table.name}: {error}") from None
+            kept = ~gaps if weights is None else ~gaps & (weights > 0)
+            self._missing += int(gaps.sum())
+            self._unweighted += int((~gaps).sum() - kept.sum())
+            self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
+            self._rows += batch.rows
+            for name, seen in zip(self._target, self._values, strict=True):
+                if len(seen) <= MAX_CLASSES:
+                    seen.update(np.unique(batch.column(name)[kept]).tolist())
             used = dict.fromkeys((*features, *self._target)) if features else ()
             rows = batch.start + np.flatnonzero(kept)
-            yield Sample({name: batch.column(name)[kept] for name in used}, weights, rows)
-
-    def _add(self, batch: Batch) -> tuple[Any, Any]:
-        gaps = without_target(batch, self._target)
-        weights = None if self._weights is None else weights_of(batch, self._weights)
-        kept = ~gaps if weights is None else ~gaps & (weights > 0)
-        self._missing += int(gaps.sum())
-        self._unweighted += int((~gaps).sum() - kept.sum())
-        self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
-        self._rows += batch.rows
-        for name, seen in zip(self._target, self._values, strict=True):
-            check_finite(batch, name)
-            if len(seen) <= MAX_CLASSES:
-                seen.update(np.unique(batch.column(name)[kept]).tolist())
-        return kept, None if weights is None else weights[kept]
+            of_kept = None if weights is None else weights[kept]
+            yield Sample({name: batch.column(name)[kept] for name in used}, of_kept, rows)
 
     def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
         name = self._table.name
@@ -291,7 +287,7 @@ def surveyed(
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types, unusable = _types(table, names, groups.features, used)
     groups = _without(groups, unusable, table)
-    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
+    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
@@ -386,10 +382,6 @@ UNUSABLE_REMEDY = (
 )
 
 
-def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
-    return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
-
-
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
     cells = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
@@ -475,14 +467,7 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     """Check a further table; return it, without the query if the table lacks it, and what it holds."""
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
-    for name in dataset.target.columns:
-        _check_has(dataset.table, name)
     dataset.check()
     columns, weights = dataset.target.columns, dataset.weights
     found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
     return dataset, found
-
-
-def _check_has(table: Table, target: str) -> None:
-    if not table.has(target):
-        raise TableError(f"{table.name} has no column {target!r} for the target; {suggestion(target, table.columns)}")
