@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anytime.data.columns import check_finite, weights_of, without_target
+from anytime.data.columns import ColumnError, check_finite, infinite_columns, weights_of, without_target
 from anytime.data.dataset import Dataset
 from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
@@ -286,7 +286,7 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types, unusable = _types(table, names, groups.features, used)
-    groups = _without(groups, unusable, table)
+    groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
@@ -305,19 +305,18 @@ def surveyed(
         for name in unstated:
             with _collected(unusable, name):
                 _check_levels(table, name, sample)
-        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
+        wild = [f for f in groups.features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+        unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
+        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
     groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     if sample is not None:
         stated_bases = set(groups.bases)
-        try:
-            groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
-        except TableError as error:
-            raise TableError(f"{table.name}: {error}") from None
+        groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
-            groups, unusable = _without(groups, reasons, table), unusable | reasons
+            groups, unusable = _without(groups, reasons, table.name), unusable | reasons
         numbers = [f for f in groups.features if groups.known_types.get(f) != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
@@ -358,7 +357,16 @@ def _collected(errors: dict[str, TableError], name: str) -> Iterator[None]:
         errors[name] = error
 
 
-def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: Table) -> FeatureGroups:
+def without_columns(
+    groups: FeatureGroups, errors: Sequence[ColumnError], found: Survey
+) -> tuple[FeatureGroups, Survey]:
+    """Return groups without some unusable columns, and the survey that reports them; raise if no other remains."""
+    reasons = {error.column: _reason(error) for error in errors}
+    remaining = _without(groups, {error.column: error for error in errors}, found.table)
+    return remaining, replace(found, unusable={**found.unusable, **reasons})
+
+
+def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
     """Return the groups without unusable columns; raise one error for all of them if no other remains."""
     if not unusable:
         return groups
@@ -367,7 +375,7 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: T
     if len(unusable) == 1:
         raise next(iter(unusable.values()))
     reasons = "; ".join(f"{name!r} {_reason(error)}" for name, error in unusable.items())
-    raise TableError(f"{table.name}: no column of the groups is usable: {reasons}; {UNUSABLE_REMEDY}")
+    raise TableError(f"{table}: no column of the groups is usable: {reasons}; {UNUSABLE_REMEDY}")
 
 
 def _reason(error: TableError) -> str:

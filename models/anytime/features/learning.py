@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import GroupsError, TableError, TrainingError
+from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import (
     BASES,
     LEVEL_ROWS,
@@ -190,7 +190,7 @@ def learned_groups(
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
     `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
-    does not fit its column, TableError for an infinite value, TrainingError for an invalid `clamp`.
+    does not fit its column, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}
@@ -199,10 +199,6 @@ def learned_groups(
         is_date = groups.types.get(name) == "date"
         kind: Kind = "date" if is_date else "factor" if name in factors else kind_of(sample.columns[name])
         found = sample.column(name)
-        if found.values.dtype.kind == "f" and np.isinf(found.values).any():
-            raise TableError(
-                f"column {name!r} holds infinite values; expected finite numbers, or none where one is missing"
-            )
         try:
             basis = learned(given, kind, option, found)
         except GroupsError as error:
