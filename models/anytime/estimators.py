@@ -374,6 +374,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         with _one_kind_of_error(), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
+            if is_regressor(self) and y.dtype.kind == "U":
+                y = y.astype(np.float64)
             check_consistent_length(y, query)
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
@@ -594,18 +596,18 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         found = np.full((table.rows, len(groups.features)), np.nan, order="F")
         if not needed:
             return found
-        (batch,) = table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed})
         levels = {used.index(j): basis for j, basis in fitted.expansion.categories.items() if j in used}
-        try:
-            checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
-        except TableError as error:
-            raise TableError(f"X: {error}") from None
-        infinite = np.isinf(checked).any(axis=0)
-        if infinite.any():
-            check_finite(batch, needed[int(infinite.argmax())])
-        if len(needed) == found.shape[1]:
-            return checked
-        found[:, used] = checked
+        for batch in table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed}):
+            try:
+                checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
+            except TableError as error:
+                raise TableError(f"X: {error}") from None
+            infinite = np.isinf(checked).any(axis=0)
+            if infinite.any():
+                check_finite(batch, needed[int(infinite.argmax())])
+            if checked.shape == found.shape:
+                return checked
+            found[batch.start : batch.start + batch.rows, used] = checked
         return found
 
     def _scores(self, X: Any, budget: float | None, policy: Policy) -> Float:
@@ -657,7 +659,7 @@ def _one_kind_of_error() -> Iterator[None]:
     except AnytimeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        words = re.sub(r"\n(array=)?\[.*\]\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
+        words = re.sub(r"\n(array=.*|\[.*\])\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
         raise TableError(" ".join(words.split())) from error
 
 

@@ -217,7 +217,13 @@ def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
 
 
 def _guessed_task(found: Survey) -> Task:
-    kind, values = found.types[found.columns[0]], found.values[0]
+    (name,) = found.columns
+    kind, values = found.types[name], found.values[0]
+    if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
+        raise TableError(
+            f"{found.table}: target {name!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
+            f"state --number {name}, or --task multiclass if they are classes"
+        )
     if len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values)):
         return "binary"
     return "multiclass" if kind == "text" else "regression"
@@ -354,6 +360,8 @@ def _collected(errors: dict[str, TableError], name: str) -> Iterator[None]:
     try:
         yield
     except TableError as error:
+        if f"column {name!r} " not in str(error):  # it is about the whole table
+            raise
         errors[name] = error
 
 

@@ -197,7 +197,9 @@ def learned_groups(
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
         is_date = groups.types.get(name) == "date"
-        kind: Kind = "date" if is_date else "factor" if name in factors else kind_of(sample.columns[name])
+        kind: Kind = "date" if is_date else kind_of(sample.columns[name])
+        if name in factors and kind not in ("date", "number"):
+            kind = "factor"
         found = sample.column(name)
         try:
             basis = learned(given, kind, option, found)
