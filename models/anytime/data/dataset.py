@@ -244,7 +244,7 @@ class Dataset:
             raise ColumnError.of(name, f"{self.table.name}: column {name!r} {error.why}") from None
 
     def infinite(self) -> list[ColumnError]:
-        """Return an error for each feature that holds infinite values in the rows to learn from."""
+        """Return an error for each feature with infinite values in the rows to learn from."""
         features = np.array(self.groups.features)
         wild = np.zeros(len(features), dtype=np.bool_)
         for rows in self.rows(max(1, BLOCK_VALUES // len(features))):
