@@ -10,7 +10,9 @@ import typer
 
 from anytime.cli import options
 from anytime.errors import TrainingError
+from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
+from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
 from anytime.selection import Rule
 from anytime.training.options import Options
@@ -42,7 +44,8 @@ class Plan(options.RowOptions):
             parsed_basis(self.basis)
         if self.folds < 0 or self.folds == 1:
             raise TrainingError(f"--folds is {self.folds}; expected 2 or more, or 0 for none")
-        if self.folds == 0 and (self.training.alpha == "cv" or self.training.nested):
+        training = self.training
+        if self.folds == 0 and (training.alpha == "cv" or training.nested):
             raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
         if not self.selects:
             options.checked_fixed(self.clamp, self.min_level_rows)
@@ -51,12 +54,14 @@ class Plan(options.RowOptions):
     @property
     def clamping(self) -> Clamp:
         """Return the clamp; without folds, "auto" is the default of each basis."""
-        clamp = options.parsed_clamp(self.clamp)
+        with options.naming_options():
+            clamp = checked_clamp(options.number_or_word(self.clamp))
         return None if clamp == "auto" and self.folds < 2 else clamp
 
     @property
     def least_level_rows(self) -> int | Literal["auto"]:
-        least = options.parsed_level_rows(self.min_level_rows)
+        with options.naming_options():
+            least = checked_level_rows(options.number_or_word(self.min_level_rows, int))
         return MIN_LEVEL_ROWS if least == "auto" and self.folds < 2 else least
 
     @property
@@ -88,7 +93,8 @@ class FitPlan(Plan):
 
     @cached_property
     def training(self) -> Options:
-        return Options(Rule("omp"), alpha=options.parsed_alpha(self.alpha), n_jobs=self.n_jobs)
+        with options.naming_options():
+            return Options(Rule("omp"), alpha=options.number_or_word(self.alpha), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +136,18 @@ class TrainPlan(FitPlan):
 
     @cached_property
     def training(self) -> Options:
-        return Options.of(
-            self,
-            method=options.checked_method(self.method),
-            alpha=options.parsed_alpha(self.alpha),
-            family=options.checked_family(self.family, self.task),
-            first=tuple(self.first or ()),
-            without=tuple(self.without or ()),
-            pairs=options.parsed_pairs(self.pairs),
-            n_jobs=self.n_jobs,
-        )
+        with options.naming_options():
+            family = self.family or ("gaussian" if self.task == "auto" else default_family(self.task))
+            return Options.of(
+                self,
+                method=options.checked_method(self.method),
+                alpha=options.number_or_word(self.alpha),
+                family=family_of(family).label,
+                first=tuple(self.first or ()),
+                without=tuple(self.without or ()),
+                pairs=options.number_or_word(self.pairs, int),
+                n_jobs=self.n_jobs,
+            )
 
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups that remain, with costs for calls of --rows."""

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -23,10 +22,18 @@ from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
-from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
+from anytime.errors import TableError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
-from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
+from anytime.features.learning import (
+    Sample,
+    checked_level_rows,
+    learned_groups,
+    needs_sample,
+    present,
+    rare_levels,
+    sample_of,
+)
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
@@ -282,7 +289,8 @@ def surveyed(
     TrainingError
         `clamp` or `min_level_rows` is invalid.
     """
-    least = _checked_least(min_level_rows)
+    least = checked_level_rows(min_level_rows)
+    rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     unknown = next((name for name in stated if not table.has(name)), None)
     if unknown is not None:
@@ -298,7 +306,7 @@ def surveyed(
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = None if found.sample is None else replace(found.sample, **least)
+    sample = None if found.sample is None else replace(found.sample, **rule)
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -327,15 +335,6 @@ def surveyed(
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
-
-
-def _checked_least(min_level_rows: int | Literal["auto"]) -> dict[str, Any]:
-    """Return the fields of a `Sample` that state how many rows a level needs."""
-    if min_level_rows == "auto":
-        return {"selects_levels": True}
-    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
-        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more, or 'auto'")
-    return {"min_level_rows": int(min_level_rows)}
 
 
 def _types(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from numbers import Integral
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,13 @@ def checked_clamp(clamp: Clamp) -> Clamp:
     if clamp in (None, *CLAMPS) or (not isinstance(clamp, str | bool) and clamp is not None and 0 <= clamp < 0.5):
         return clamp
     raise TrainingError(f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}")
+
+
+def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
+    """Return the option; raise TrainingError unless it is a whole number, 2 or more, or "auto"."""
+    if least == "auto" or (isinstance(least, Integral) and not isinstance(least, bool) and least >= 2):
+        return least
+    raise TrainingError(f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
