@@ -24,10 +24,12 @@ from anytime.features.screening import screened_pairs, screened_rows
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
-from anytime.training.fit import Fit, fit, terms_of
+from anytime.training.fit import Fit, fit
+from anytime.training.least_squares import split
 from anytime.training.likelihood import Observations
-from anytime.training.model_selection import HoldOut, prefix_errors, split, with_rows
+from anytime.training.model_selection import HoldOut, prefix_errors, with_rows
 from anytime.training.options import Options
+from anytime.training.terms import terms_of
 from anytime.types import Float, Index
 
 AUTO_PAIRS = 32
