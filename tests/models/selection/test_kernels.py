@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import Rule, swept, sequence, sequencer
+from anytime.selection import Rule, sequence, sequencer, swept
 from anytime.selection.kernels import kernel_sequencer, rotated_rows, rows_are_fewer
 from anytime.training.fit import fit
 from anytime.training.least_squares import KernelFold, split
@@ -87,7 +87,7 @@ def test_orders_are_those_of_the_sweep(
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-6, atol=1e-9)
     assert found.longest == (None if expected.longest is None else pytest.approx(expected.longest, rel=1e-4, abs=1e-6))
     whole = swept(gram, groups, found, alpha)
-    np.testing.assert_allclose(whole.state.z, expected.z, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(whole.state.z, expected.state.z, rtol=1e-6, atol=1e-8)
     assert (whole.longest, whole.doubling_until) == (found.longest, found.doubling_until)
 
 
