@@ -265,13 +265,9 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
         within one standard error of it.
     refine : without, measure at every `every`-th penalty only.
     """
-    grid, one_se, order, errors = (
-        problem.options.grid,
-        problem.options.one_se,
-        problem.orders(problem.data),
-        problem.errors,
-    )
-    rough, horizon = problem.rough if len(grid) > 1 else None, problem.horizon
+    options, errors, horizon = problem.options, problem.errors, problem.horizon
+    grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
+    rough = problem.rough if len(grid) > 1 else None
     distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
     curves = _Curves(problem)
     sequences: dict[int, GroupOrder] = {}
