@@ -838,7 +838,7 @@ def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
     """Return values as an array (rows, features) of objects."""
     given = values.tolist() if isinstance(values, np.ndarray) else values
-    nested = isinstance(given, ROWS) and all([isinstance(row, ROWS) for row in given])
+    nested = isinstance(given, ROWS) and all(isinstance(row, ROWS) for row in given)
     if not nested and rows in (1, None) and isinstance(given, ROWS):
         given, nested = [given], not any(isinstance(row, ROWS) for row in given)
     if not nested:

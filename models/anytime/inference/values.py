@@ -96,7 +96,7 @@ def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> ND
     except (TypeError, OverflowError):
         nested = bool(values) and isinstance(values[0], list | tuple)
     rows: Sequence[Any] = values if nested else [values]
-    if (nested and not all([isinstance(row, ROWS) for row in rows])) or len({*map(len, rows)}) > 1:
+    if (nested and not all(isinstance(row, ROWS) for row in rows)) or len({*map(len, rows)}) > 1:
         raise _ragged(group, features)
     flat, width = list(chain.from_iterable(rows)), len(rows[0])
     try:

@@ -71,7 +71,9 @@ class Peeked(msgspec.Struct, frozen=True):
 
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
-_FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame)
+_FRAMES = decoders(
+    BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame
+)
 _LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
 """Decoder of messages so large that their values must be packed."""
 
