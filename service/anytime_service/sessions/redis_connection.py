@@ -152,7 +152,8 @@ class RedisConnection:
 
     async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
         """Return a hash, empty without one; raises as `run`."""
-        fields: Mapping[bytes, bytes] = await self._reply(self._redis.execute_command("HGETALL", key), key, limit_ms)
+        redis: Any = self._redis
+        fields: Mapping[bytes, bytes] = await self._reply(redis.execute_command("HGETALL", key), key, limit_ms)
         return fields
 
     async def _reply(self, call: Coroutine[Any, Any, Any], key: str, limit_ms: float | None) -> Any:
