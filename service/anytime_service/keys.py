@@ -152,24 +152,23 @@ def _key(text: str) -> Key:
     return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
 
 
-LOOK_S = 1.0  # interval between two checks of the key file, in seconds
-
 _log = logging.getLogger("anytime_service")
 
 
 class KeyFileWatcher:
     """Watcher that reloads a key ring when its file changes, and then calls `changed`; it belongs to one event loop."""
 
-    def __init__(self, keys: KeyRing, changed: Callable[[], None]) -> None:
+    def __init__(self, keys: KeyRing, changed: Callable[[], None], check_s: float) -> None:
         self._keys = keys
         self._changed = changed
+        self._check_s = check_s
         self._logged = ""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._warn()
         if self._keys.file is not None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -192,7 +191,7 @@ class KeyFileWatcher:
 
     def _look(self) -> None:
         self.read()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def _warn(self) -> None:
         if self._keys.short:

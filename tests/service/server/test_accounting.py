@@ -18,9 +18,9 @@ from starlette.responses import Response
 from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.limits.costs import PIPELINED
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server import connections
-from anytime_service.server.connections import SIDE_CONNECTIONS
+from anytime_service.server.connections import LARGEST_SLICE, SIDE_CONNECTIONS
 from anytime_service.server.http_protocol import Cycle
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
@@ -41,7 +41,8 @@ ROUND_S = 3.0
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
-    app = create_app(ModelRegistry.of([small_model()]), LIMITS)
+    # Large slices, as on a fast machine.
+    app = create_app(ModelRegistry.of([small_model()]), LIMITS, tuning=Tuning(first_slice=LARGEST_SLICE))
 
     async def large() -> Response:
         return Response(bytes(16 << 20))
@@ -163,7 +164,6 @@ def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, m
         most = max(most, len(alive))
 
     monkeypatch.setattr(Cycle, "__init__", counted)
-    monkeypatch.setattr(connections, "SMALLEST_SLICE", connections.LARGEST_SLICE)  # as on a fast machine
     flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
     with connect(service.port) as sock:
         sock.settimeout(5.0)
