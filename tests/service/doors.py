@@ -75,9 +75,9 @@ def keyed_app(keys: str = KEYS, tuning: Tuning = TUNING, **settings: Any) -> tup
 
 
 @contextmanager
-def keyed(keys: str = KEYS, **settings: Any) -> Iterator[Running]:
+def keyed(keys: str = KEYS, tuning: Tuning = TUNING, **settings: Any) -> Iterator[Running]:
     """Serve the small model to those who have a key."""
-    with running(*keyed_app(keys, **settings)) as service:
+    with running(*keyed_app(keys, tuning, **settings)) as service:
         yield service
 
 

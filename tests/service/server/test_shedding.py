@@ -325,15 +325,19 @@ def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(
 
 
 def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only(
-    overloaded: KeptAlive, switch: Switch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    limits = Settings(port=0)
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
-    path = "/v2/models/brake/infer"
-    at_limit = overloaded.http.post(path, content=content.ljust(MAX_UNADMITTED))
-    assert at_limit.json()["parameters"]["reason"] == "overload"
-    content = content.ljust(MAX_UNADMITTED + 1)
-    assert is_refusal(overloaded.http.post(path, content=content))
-    assert overloaded.http.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
+    with running(app, limits) as service:
+        path = f"{service.url}/v2/models/brake/infer"
+        at_limit = httpx.post(path, content=content.ljust(MAX_UNADMITTED))
+        assert at_limit.json()["parameters"]["reason"] == "overload"
+        content = content.ljust(MAX_UNADMITTED + 1)
+        assert is_refusal(httpx.post(path, content=content))
+        assert httpx.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)

@@ -92,6 +92,7 @@ def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Runn
     assert not records
 
 
+@pytest.mark.alone
 def test_a_flood_of_tiny_messages_does_not_delay_other_clients(service: Running) -> None:
     def lateness(count: int) -> list[float]:
         late = []
