@@ -127,7 +127,7 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     monkeypatch: pytest.MonkeyPatch, target_: bytes
 ) -> None:
     """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
-    limits = Settings(port=0, idle_timeout_s=1.0)
+    limits = Settings(port=0, idle_timeout_s=1.0, header_timeout_s=1.0)
     app = create_app(ModelRegistry.of([small_model()]), limits)
     core: PredictionService = app.state.service
     monkeypatch.setattr(core.admission, "admits", lambda _: False)
@@ -146,10 +146,9 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
         # once, and the connection closes.
         with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
-        held = core.memory.bytes
-        if query:
-            assert held > 65_536, "unread replies count as held"
-        until(lambda: core.memory.bytes == 0, within_s=10)  # its connection has been closed
+        if query:  # the other replies are short: the system may buffer them all
+            until(lambda: core.memory.bytes > 65_536)  # unread replies count as held
+        until(lambda: core.memory.bytes == 0, within_s=30)  # its connection has been closed
 
 
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
