@@ -22,6 +22,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from anytime._files import is_pipe
 from anytime.errors import reason_of
 from anytime_service.errors import KeysError
 
@@ -91,8 +92,12 @@ class KeyRing:
         """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
         if self.file is None:
             return False
+        if is_pipe(self.file):  # reading one that nobody writes would stop the server
+            raise KeysError(
+                f"cannot read key file {str(self.file)!r}: it is a pipe or a device; expected a regular file"
+            )
         try:
-            content = self.file.read_text(encoding="utf-8")
+            content = self.file.read_text(encoding="utf-8-sig")  # without the mark with which some editors begin a file
         except (OSError, UnicodeDecodeError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
             raise KeysError(f"cannot read key file {str(self.file)!r}: {reason}") from None
