@@ -7,7 +7,6 @@ anytime:session:{id}     hash         `format`, `name` and `version` of the mode
                                       `revision` (counts the posts), `owner` (the key that began it, as
                                       `Account.owner`; absent without one), and `g:NAME` for each stored group
 anytime:waiting:{id}     hash         replicas with waiting predictions: name, and the time until they wait
-anytime:last:{id}        hash         content of a deleted session, for some seconds, if a replica waited
 anytime:sessions         sorted set   sessions by expiry time; may contain expired ones
 anytime:sessions:{owner} sorted set   sessions of one key, by expiry time
 anytime:ended            sorted set   recently ended sessions, by the time of their end
@@ -21,7 +20,7 @@ A group is stored as `<revision><sent again>` (4 bytes each), followed by its pa
 each) and little-endian numbers. The script that reads a session also registers the waiting replica, and a post is
 published to the registered replicas. So no post gets lost between reading and waiting, no session needs a subscription
 of its own, and no message is sent without waiting predictions. A message consists of pieces, each after its length (4
-bytes): id, revision, then name and packed values of each group; revision 0 means that the session has ended. Replies
+bytes): revision, id, then name and packed values of each group; revision 0 means that the session has ended. Replies
 with many parts use the same pieces, since the client library is slow for each part of a reply.
 
 Other programs may write to the same Redis server. Therefore all data read from it are validated like data of clients:
@@ -56,15 +55,8 @@ SESSIONS_KEY = "anytime:sessions"
 ENDED_KEY = "anytime:ended"
 
 
-def keys_of(name: str) -> tuple[str, ...]:
-    """Return the keys of a session: its content, the waiting replicas, all sessions, ended ones, its last content."""
-    return (
-        f"anytime:session:{{{name}}}",
-        f"anytime:waiting:{{{name}}}",
-        SESSIONS_KEY,
-        ENDED_KEY,
-        f"anytime:last:{{{name}}}",
-    )
+def keys_of(name: str) -> tuple[str, str, str, str]:
+    return f"anytime:session:{{{name}}}", f"anytime:waiting:{{{name}}}", SESSIONS_KEY, ENDED_KEY
 
 
 _COMMON = """
@@ -98,7 +90,7 @@ local function remember(ended, id, when)
   redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
   redis.call('PEXPIRE', ended, 86400000)
 end
-local session, waiting, sessions, ended, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local session, waiting, sessions, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl = ARGV[1], tonumber(ARGV[2])
 local function missing()
   if redis.call('ZSCORE', sessions, id) or redis.call('ZSCORE', ended, id) then return {'gone'} end
@@ -117,7 +109,8 @@ local function used(least)
 end
 local function publish(those, revision, first)
   if #those == 0 then return end
-  local message, moment = pieces({id, number(revision)}) .. pieces(ARGV, first), now()
+  local message = pieces({number(revision), id}) .. pieces(ARGV, first)
+  local moment = now()
   for i = 1, #those, 2 do
     local till = integer(those[i + 1])
     if till and till < moment then redis.call('HDEL', waiting, those[i])
@@ -201,39 +194,26 @@ return {'ok', pieces(replaced), pieces(redis.call('HKEYS', session))}
 and values of each group."""
 
 READ = _script("""
-local status, found = 'ok', redis.call('HGETALL', session)
-local wait, since, newer = tonumber(ARGV[3]), tonumber(ARGV[7]), {}
-if #found == 0 and since >= 0 then status, found = 'ended', redis.call('HGETALL', last) end
+local found = redis.call('HGETALL', session)
 if #found == 0 then return missing() end
 if not fits(found, 2 * tonumber(ARGV[5]), tonumber(ARGV[6])) then return {'large'} end
-if status == 'ok' then used(math.max(ttl, wait)) end
-if status == 'ok' and wait > 0 then
+local wait = tonumber(ARGV[3])
+used(math.max(ttl, wait))
+if wait > 0 then
   local till = math.max(now() + wait, integer(redis.call('HGET', waiting, ARGV[4])) or 0)
   redis.call('HSET', waiting, ARGV[4], number(till))
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
-for i = 1, #found, 2 do
-  local group = string.sub(found[i], 1, 2) == 'g:' and #found[i + 1] >= 4
-  if not group or struct.unpack('<I4', found[i + 1]) > since then
-    newer[#newer + 1], newer[#newer + 2] = found[i], found[i + 1]
-  end
-end
-return {status, pieces(newer)}
+return {'ok', pieces(found)}
 """)
-"""Return a session with the groups after a revision, and register the waiting replica. Arguments: id, ttl, wait in ms
-(0: no prediction waits), replica, largest numbers of fields and bytes, revision (-1 unless this replica waited already;
-otherwise an ended session has its last content)."""
+"""Return a complete session and register the waiting replica. Arguments: id, ttl, wait in ms (0: no prediction waits),
+replica, largest numbers of fields and bytes."""
 
 DELETE = _script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
 local those = redis.pcall('HGETALL', waiting)
-if those.err then those = {} end
-publish(those, 0, #ARGV + 1)
+publish(those.err and {} or those, 0, #ARGV + 1)
 local set = owned()
-if #those > 0 then  -- the posts before the end are not read yet
-  redis.call('RENAME', session, last)
-  redis.call('PEXPIRE', last, 5000)
-end
 redis.call('DEL', session, waiting)
 redis.call('ZREM', sessions, id)
 if set then redis.call('ZREM', set, id) end
@@ -297,18 +277,16 @@ class StoredGroup(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Content of a session: all of its groups, or those after a revision."""
+    """Complete content of a session."""
 
     info: SessionInfo
     revision: int
     groups: Mapping[str, StoredGroup]
-    ended: bool = False
 
 
 class Message(NamedTuple):
-    """Packed groups of one post to a session; revision 0 means that the session has ended."""
+    """Packed groups of one post; revision 0 means that the session has ended."""
 
-    session: str
     revision: int
     groups: Mapping[str, bytes]
 
@@ -394,14 +372,28 @@ def read_snapshot(session: str, content: bytes, bounds: Bounds) -> Snapshot:
     return Snapshot(info, revision, groups)
 
 
-def read_message(content: bytes, bounds: Bounds) -> Message:
-    """Read a message; raise DamagedSessionError if this service did not send it."""
+def read_address(content: bytes) -> str:
+    """Read only the session id of a message; raise DamagedSessionError if this service did not send it."""
     try:
-        session, revision, *found = pieces(content[: bounds.size + 1], 2 * bounds.fields)
-        groups = {name.decode(): each for name, each in zip(found[::2], found[1::2], strict=True)}
-        return Message(session.decode("ascii"), _integer(revision), groups)
-    except ValueError as error:
+        (first,) = _LENGTH.unpack_from(content)
+        (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)
+        return content[2 * _LENGTH.size + first :][:second].decode("ascii")
+    except (struct.error, ValueError) as error:
         raise DamagedSessionError("received a message that this service did not send; it was ignored") from error
+
+
+def read_message(content: bytes, bounds: Bounds) -> Message:
+    """Read a message; raises DamagedSessionError."""
+    session = read_address(content)
+    if len(content) > bounds.size:
+        raise damaged(session, f"a message about it has {len(content)} bytes; expected at most {bounds.size}")
+    try:
+        found = pieces(content, 2 * bounds.fields)
+        revision = _integer(found[0])
+        groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
+    except (IndexError, ValueError) as error:
+        raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
+    return Message(revision, groups)
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:

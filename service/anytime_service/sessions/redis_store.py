@@ -214,10 +214,9 @@ class RedisSessions:
                 prediction = redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows)
             yield Session(session_id, prediction)
             return
-        limit_ms = max(remaining_ms, self._tuning.min_read_ms)
         with self._mirrors.followed(session_id, account) as mirror:
             with self.reporting():
-                snapshot, model = await self._snapshot(session_id, remaining_ms, limit_ms=limit_ms)
+                snapshot, model = await self._snapshot(session_id, remaining_ms)
                 session = mirror.apply(snapshot, model)
             yield session
 
@@ -253,20 +252,16 @@ class RedisSessions:
         self._known.add(session_id, info, 0.0)
         return info
 
-    async def _snapshot(
-        self, session_id: str, wait_ms: float, since: int = -1, limit_ms: float | None = None
-    ) -> tuple[Snapshot, Model]:
-        """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits.
-
-        A mirror reads the groups after its revision `since`, also of a session that has just ended.
-        """
+    async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
+        """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
+        limit_ms = max(wait_ms, self._tuning.min_read_ms) if wait_ms else None
         bounds = self.bounds
-        wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size, since)
+        wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
         status, *content = await self.run(redis_format.READ, session_id, *wait, limit_ms=limit_ms)
         if status == b"large":
             await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
-        snapshot = redis_format.read_snapshot(session_id, content[0], bounds)._replace(ended=status == b"ended")
+        snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
         self.remember(session_id, snapshot.info)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
@@ -299,11 +294,11 @@ class RedisSessions:
             return
         waiting = () if mirror.session is None else mirror.session.waiting
         due_ms = max((active.machine.deadline_at for active in waiting), default=0.0)
+        newest = mirror.newest
         try:
-            wait_ms = max(due_ms - now_ms(), self._tuning.min_read_ms)
-            snapshot, model = await self._snapshot(session_id, wait_ms, mirror.revision)
+            snapshot, model = await self._snapshot(session_id, max(due_ms - now_ms(), self._tuning.min_read_ms))
             mirror.mark(behind=False)
-            mirror.apply(snapshot, model)
+            mirror.apply(snapshot, model, newest)
         except (GoneSessionError, UnknownSessionError) as error:
             mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
         except DamagedSessionError as error:
