@@ -96,11 +96,8 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Sequence[flo
 def measure_lines(evaluation: Evaluation) -> list[str]:
     """Return lines on the queries that NDCG@5 averages, and on an accuracy that says nothing; none by default."""
     classes = evaluation.classes
-    if classes is not None and classes.is_majority:
-        return [
-            f"accuracy is at most {classes.majority:.4g}, the share of the most frequent class, at every prefix; "
-            "AUC, log loss and balanced accuracy show what the model has learned"
-        ]
+    if classes is not None and classes.note is not None:
+        return [classes.note]
     if evaluation.ndcg_queries is None:
         return []
     queries, without = evaluation.ndcg_queries

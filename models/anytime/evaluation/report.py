@@ -446,11 +446,8 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
                 "rows are of another kind."
             )
     classes = None if tested is None else tested.evaluation.classes
-    if classes is not None and classes.is_majority:
-        yield (
-            f"No prefix is right more often than the most frequent class ({_percent(classes.majority)}): read AUC, log "
-            "loss and balanced accuracy."
-        )
+    if classes is not None and classes.note is not None:
+        yield f"{classes.note[0].upper()}{classes.note[1:]}."
     if origin.rows < 10 * len(model.prefixes.mean):
         yield (
             f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
