@@ -139,6 +139,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
+        smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
@@ -157,6 +158,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cv = cv
         self.one_se = one_se
         self.nested = nested
+        self.smooth = smooth
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
@@ -757,6 +759,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
+    smooth : least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
+        largest penalty within one standard error of the best.
     basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
         7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
         "date" (of dates); None is "linear" for numbers.

@@ -14,6 +14,7 @@ from anytime.types import Float, Policy
 
 if TYPE_CHECKING:
     from anytime.evaluation.page.document import Picture
+    from anytime.inference.sharing import Sharing
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
@@ -57,6 +58,22 @@ class LoadedModel(Model):
         from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
 
         return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def sharing(self, prefix: int | None = None) -> tuple[Sharing, ...]:
+        """Return what each group of a prefix, all steps by default, contributes alone, the strongest first.
+
+        Contributions of correlated groups share what they add, or cancel. Empty without moments or second derivatives.
+
+        Raises
+        ------
+        ValuesError
+            There is no such prefix.
+        """
+        from anytime.inference.sharing import group_sharing  # noqa: PLC0415  (a server measures none)
+
+        if prefix is not None and not 0 <= prefix <= self.steps:
+            raise ValuesError(f"prefix is {prefix}; expected 0 to {self.steps}, the steps of model {self.name!r}")
+        return group_sharing(self, prefix)
 
     def plot(self, test: Any = None) -> Picture:
         """Return the picture of what each prefix explains against its cost, as HTML with SVG.

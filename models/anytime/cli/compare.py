@@ -79,9 +79,12 @@ def compare(
         print_json(_values(compared, unit))
         return
     by_class = _classes_table(compared)
+    classified: list[Table | str] = (
+        [] if by_class is None else [by_class, "test measures of classes at half of the cost"]
+    )
     print_results(
         _table(compared),
-        *([] if by_class is None else [by_class, "test measures of classes at half of the cost"]),
+        *classified,
         *_notes(compared),
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
         f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "

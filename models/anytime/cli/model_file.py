@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.report import budget_lines, certificate_line, shapes_table, steps_table, summary
+from anytime.cli.report import budget_lines, certificate_line, shapes_table, sharing_table, steps_table, summary
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
@@ -44,8 +45,9 @@ def show(
     loaded = load(model)
     if shapes:
         from anytime.evaluation.shapes import column_shapes  # noqa: PLC0415
+        from anytime.inference.sharing import cancelling  # noqa: PLC0415
 
-        columns = column_shapes(loaded, prefix)
+        columns, groups = column_shapes(loaded, prefix), loaded.sharing(prefix)
         if json:
             print_json(
                 {
@@ -54,10 +56,13 @@ def show(
                     "prefix": loaded.steps if prefix is None else prefix,
                     "scores": loaded.score_names,
                     "columns": list(map(asdict, columns)),
+                    "groups": list(map(asdict, groups)),
                 }
             )
         else:
-            print_results(shapes_table(columns))
+            parts: list[Table | str] = [sharing_table(groups), ""] if groups else []
+            note = cancelling(groups)
+            print_results(*parts, shapes_table(columns), *([] if note is None else [note]))
         return
     if json:
         values: dict[str, Any] = {

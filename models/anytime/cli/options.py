@@ -63,6 +63,14 @@ Alpha = Annotated[
         help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
     ),
 ]
+Smooth = Annotated[
+    str | None,
+    typer.Option(
+        help="Choose penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
+        "the largest within one standard error of the best.",
+        autocompletion=_candidates("auto"),
+    ),
+]
 Folds = Annotated[
     int,
     typer.Option(
@@ -267,6 +275,15 @@ def parsed_alpha(alpha: str) -> float | Literal["cv"]:
         return float(alpha)
     except ValueError:
         raise TrainingError(f"--alpha is {alpha!r}; expected a number, 0 or more, or 'cv'") from None
+
+
+def parsed_smooth(smooth: str | None) -> float | Literal["auto"] | None:
+    if smooth is None or smooth == "auto":
+        return smooth  # type: ignore[return-value]
+    try:
+        return float(smooth)
+    except ValueError:
+        raise TrainingError(f"--smooth is {smooth!r}; expected a least penalty above 0, or auto") from None
 
 
 def parsed_clamp(clamp: str | None) -> Clamp:

@@ -119,6 +119,7 @@ class TrainPlan(FitPlan):
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = Options.one_se
+    smooth: options.Smooth = None
     nested: Annotated[
         bool,
         typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias."),
@@ -153,6 +154,7 @@ class TrainPlan(FitPlan):
             first=tuple(self.first or ()),
             without=tuple(self.without or ()),
             pairs=options.parsed_pairs(self.pairs),
+            smooth=options.parsed_smooth(self.smooth),
             n_jobs=self.jobs,
         )
 
