@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor, estimators
-from anytime.errors import AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
+from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
 from anytime.types import Float
@@ -820,3 +820,69 @@ def test_folds_that_do_not_test_each_row_once_are_refused(cv: Any) -> None:
     X, y = table()
     with pytest.raises(TrainingError, match="cv "):
         AnytimeRegressor(GROUPS, cv=cv).fit(X, y)
+
+
+# Errors name the remedy
+
+
+def frame_of_rows(rows: int = 60) -> tuple[pd.DataFrame, pd.Series]:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(rows, 3)), columns=["a1", "a2", "b"])
+    return X, X["a1"] + X["b"]
+
+
+WRONG_FITS: dict[str, tuple[Callable[[], Any], str]] = {
+    "patterns after a transformer": (
+        lambda: make_pipeline(StandardScaler(), AnytimeRegressor({"a": ["a*"], "b": ["b", "c?"]})).fit(
+            *frame_of_rows()
+        ),
+        'set_output(transform="pandas") keeps names',
+    ),
+    "as many patterns as columns": (
+        lambda: AnytimeRegressor({"a": ["a*", "c*"], "b": ["b"]}).fit(np.eye(3), [1, 2, 3]),
+        'set_output(transform="pandas") keeps names',
+    ),
+    "one row": (lambda: AnytimeRegressor().fit(*(each[:1] for each in frame_of_rows())), "X has 1 row; expected at"),
+    "text as numbers": (
+        lambda: AnytimeRegressor().fit(frame_of_rows()[0], np.resize(["yes", "no"], 60)),
+        "'yes'; AnytimeClassifier predicts classes",
+    ),
+    "the name of the target": (lambda: AnytimeRegressor().fit(frame_of_rows()[0], "y"), "such as X['y']"),
+    "other order": (
+        lambda: AnytimeRegressor().fit(*frame_of_rows()).predict(frame_of_rows()[0][["b", "a2", "a1"]]),
+        "must be in the same order as they were in fit; `model_.predict` finds columns by their names",
+    ),
+    "a pickle": (lambda: AnytimeRegressor().fit(*frame_of_rows()).save("m.pkl"), "expected a .safetensors name"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG_FITS))
+def test_an_error_names_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, says = WRONG_FITS[name]
+    with pytest.raises(AnytimeError) as caught:
+        call()
+    assert says in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_keeps_names_after_a_transformer_trains() -> None:
+    X, y = frame_of_rows()
+    scaled = StandardScaler().set_output(transform="pandas")
+    fitted = make_pipeline(scaled, AnytimeRegressor({"a": ["a*"], "b": ["b"]})).fit(X, y)
+    assert set(fitted[-1].sequence_) == {"a", "b"}
+
+
+def test_a_constant_target_is_a_warning() -> None:
+    X, y = frame_of_rows()
+    with pytest.warns(AnytimeWarning, match=r"'y' of y has one value in every row: every prefix predicts it"):
+        constant = AnytimeRegressor().fit(X, np.full(60, 3.0))
+    np.testing.assert_allclose(constant.predict(X), 3.0)
+    with pytest.warns(AnytimeWarning, match="'v' of y has one value"):
+        AnytimeRegressor().fit(X, pd.DataFrame({"u": y, "v": 1.0}))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_few_rows_train_without_a_word_of_lapack(rows: int, capfd: pytest.CaptureFixture[str]) -> None:
+    X, y = frame_of_rows()
+    AnytimeRegressor({"a": ["a1", "a2"], "b": ["b"]}).fit(X[:rows], y[:rows])
+    assert capfd.readouterr() == ("", "")

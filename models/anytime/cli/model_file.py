@@ -175,28 +175,29 @@ def certify(
 ) -> None:
     """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
 
-    More time and nodes give tighter bounds.
+    Without --out and --in-place the bounds are only printed. More time and nodes give tighter bounds.
 
     Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
     """
     from anytime.evaluation.certificate.certify import certify as certify_model  # noqa: PLC0415
 
-    if (out is None) != in_place:
-        given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
-        raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
+    if out is not None and in_place:
+        raise TrainingError("both --out and --in-place are given; give --out to write a new file, or --in-place")
     if out is not None and out.exists() and model.exists() and out.samefile(model):
         raise TrainingError(f"--out is {str(out)!r}, the model itself; name another file, or give --in-place instead")
-    out = model if out is None else out
+    out = model if in_place else out
     check_writable(out, (".safetensors",))
     loaded = load(model)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=workers(n_jobs), progress=advance)
-    certified = certified.save(out)
-    remember_written(out)
+    if out is not None:
+        certified = certified.save(out)
+        remember_written(out)
     if json:
         print_json(_certificate_values(certified))
         return
-    print_results(steps_table(certified), certificate_line(certified), f"wrote {out}")
+    written = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
+    print_results(steps_table(certified), certificate_line(certified), written)
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

@@ -66,7 +66,7 @@ Alpha = Annotated[
 Smooth = Annotated[
     str | None,
     typer.Option(
-        help="Choose penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
+        help="Select penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
         "the largest within one standard error of the best.",
         autocompletion=_candidates("auto"),
     ),

@@ -201,6 +201,8 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
+    if origin.nested:
+        lines.append(f"cross-validated errors: nested, each of {origin.folds} folds learned its own order")
     if model.groups.shared_by:
         lines.append(f"costs are per row, {model.groups.shared_by}")
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:

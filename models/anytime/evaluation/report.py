@@ -510,6 +510,7 @@ def _provenance(model: Model) -> str:
     manifest = model.manifest
     origin = manifest.provenance
     kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    nested = " (nested)" * origin.nested
     entries = {
         "model": f"{model.name} {model.version}".rstrip(),
         "created": origin.created,
@@ -517,7 +518,7 @@ def _provenance(model: Model) -> str:
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
         "order": f"{kind}, penalty {manifest.alpha:.3g}",
-        "folds and seed": f"{origin.folds or 'none'}, {origin.seed if origin.seed is not None else 'none'}",
+        "folds and seed": f"{origin.folds or 'none'}{nested}, {'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",
     }
     return table(["", ""], [[name, value] for name, value in entries.items() if value], words=(0, 1))

@@ -322,6 +322,10 @@ class TableScorer:
                 lambda values: values[..., 0] if single else values,
                 lambda base: float(base[0]) if single else base,
             )
+        if not best.groups:
+            first = f"; the first step costs {model.costs[1]:g} {model.groups.cost_unit}" * (not best.allowed)
+            base = f"every row has the base rate: no group is used{first}"
+            note = base if note is None else f"{base}; {note}"
         return TableAnswer(
             prediction=predicted,
             probabilities=None if classes is None else outputs,
