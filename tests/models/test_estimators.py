@@ -11,15 +11,17 @@ from typing import Any, Literal
 import joblib
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
@@ -886,3 +888,38 @@ def test_few_rows_train_without_a_word_of_lapack(rows: int, capfd: pytest.Captur
     X, y = frame_of_rows()
     AnytimeRegressor({"a": ["a1", "a2"], "b": ["b"]}).fit(X[:rows], y[:rows])
     assert capfd.readouterr() == ("", "")
+
+
+# Pipelines
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_transformer_in_front_keeps_the_names_that_groups_select(library: str) -> None:
+    frame = frame_of_rows(120)[0].assign(city=np.resize(["Oslo", "Rome", "Lima"], 120))
+    y = frame["a1"] + (frame["city"] == "Rome")
+    X: Any = frame if library == "pandas" else pl.from_pandas(frame)
+    parts = [("numbers", StandardScaler(), ["a1", "a2", "b"]), ("city", OneHotEncoder(sparse_output=False), ["city"])]
+    before = ColumnTransformer(parts, verbose_feature_names_out=False).set_output(transform=library)
+    groups = {"lab": ["a?"], "desk": ["b", "city_*"]}
+    fitted = make_pipeline(before, AnytimeRegressor(groups, alpha=1e-6)).fit(X, y)
+    model = fitted[-1]
+    assert list(model.feature_names_in_) == ["a1", "a2", "b", "city_Lima", "city_Oslo", "city_Rome"]
+    assert set(model.sequence_) == {"lab", "desk"}
+    np.testing.assert_allclose(fitted.predict(X), y, atol=1e-2)
+    np.testing.assert_allclose(model.model_.predict(before.transform(X)), fitted.predict(X), rtol=1e-9)
+
+
+def test_a_grid_search_at_a_budget_selects_what_is_best_there() -> None:
+    X, y = frame_of_rows(150)
+    groups = {"cheap": {"features": ["a1"], "cost": 1}, "costly": {"features": ["a2", "b"], "cost": 9}}
+
+    def score(estimator: Any, X: Any, y: Any) -> float:
+        return float(estimator.score(X, y, budget=2))
+
+    search = GridSearchCV(AnytimeRegressor(groups), {"alpha": [1e-3, 1.0, 100.0]}, scoring=score, cv=3).fit(X, y)
+    assert search.best_params_ == {"alpha": 1e-3}
+    for k, (_, test) in enumerate(KFold(3).split(X)):
+        train = np.setdiff1d(np.arange(150), test)
+        alone = AnytimeRegressor(groups, alpha=1e-3).fit(X.iloc[train], y.iloc[train])
+        within = r2_score(y.iloc[test], alone.predict(X.iloc[test], budget=2))
+        assert search.cv_results_[f"split{k}_test_score"][0] == pytest.approx(within)

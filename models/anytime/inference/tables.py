@@ -30,8 +30,8 @@ from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
 
-MAX_VALUES = 2**19
-"""Raw values and terms of a batch: 4 MiB, which a cache may hold."""
+MAX_VALUES = 2**21
+"""Raw values and terms of a batch, 16 MiB: of smaller ones, most of the time goes to each group of each batch."""
 
 SHOWN = 20
 """Rows of an answer that a notebook shows."""
