@@ -127,7 +127,7 @@ def column_sharing(model: Model, prefix: int) -> tuple[Sharing, ...]:
 
 
 def cancelling(found: Sequence[Sharing]) -> str | None:
-    """Return a sentence that names the groups whose contributions cancel, with the remedy; None if there are none."""
+    """Return a sentence that names the groups whose contributions cancel, with the remedy; None without such."""
     pairs = dict.fromkeys(tuple(sorted((each.name, str(each.partner)))) for each in found if each.cancels)
     if not pairs:
         return None
