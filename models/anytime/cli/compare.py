@@ -54,15 +54,16 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
     source = open_source(data, plan)
+    tested = None if test is None else open_test(test, source, plan)
+    source, clamped = source.read()
     for each in source.warnings:
         remark(each)
-    tested = None if test is None else open_test(test, source, plan)
-    fitted = fit_clamped(source.clamped(), plan.training)
+    fitted = fit_clamped(clamped, plan.training)
     held, expansion = None, fitted.expansion
     classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:
         rows = replace(tested, groups=expansion.groups)
-        test_moments = table_moments(rows, n_jobs=plan.jobs)
+        test_moments = table_moments(rows, n_jobs=plan.n_jobs)
         if rows.target.classes is not None:
 
             def classes(models: PrefixModels) -> ClassMeasures:

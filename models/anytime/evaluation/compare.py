@@ -136,7 +136,7 @@ def compare(
 
 def _coefficients(order: FactoredOrder) -> Float:
     with single_blas_thread():
-        return staircase(order.factor, order.z, order.ends)
+        return staircase(order.state.factor, order.state.z, order.ends)
 
 
 def _explained(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:

@@ -188,7 +188,8 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
-        share = f", {_percent(r2[half] / r2[-1])} of that" if r2[-1] > 0 else ""
+        share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
+        share = ", which is more" if r2[half] > r2[-1] else share
         sentences.append(
             f"All groups cost {model.costs[-1]:g} {unit} a row and reach an r2 of {_number(r2[-1])} on "
             f"{where}; half of the budget reaches {_number(r2[half])}{share}."
@@ -509,7 +510,6 @@ def _data(model: Model) -> str:
 def _provenance(model: Model) -> str:
     manifest = model.manifest
     origin = manifest.provenance
-    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
     nested = " (nested)" * origin.nested
     entries = {
         "model": f"{model.name} {model.version}".rstrip(),
@@ -517,7 +517,7 @@ def _provenance(model: Model) -> str:
         "library": f"anytime-linear {origin.library}",
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
-        "order": f"{kind}, penalty {manifest.alpha:.3g}",
+        "order": f"{manifest.rule_in_words}, penalty {manifest.alpha:.3g}",
         "folds and seed": f"{origin.folds or 'none'}{nested}, {'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",
     }

@@ -155,4 +155,4 @@ def test_the_command_shows_groups_and_columns(
     assert main([*call, "s.safetensors", "--smooth", "auto"]) == 0
     assert cancelling(load("s.safetensors").sharing()) is None
     assert main([*call, "s.safetensors", "--smooth", "no"]) == 2
-    assert "--smooth is 'no'; expected a least penalty above 0, or auto" in capsys.readouterr().err
+    assert "--smooth is 'no'; expected a least penalty above 0, or 'auto'" in capsys.readouterr().err
