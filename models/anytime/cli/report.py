@@ -177,7 +177,7 @@ def certificate_line(model: Model) -> str:
 def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
-    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    kind = manifest.rule_in_words
     columns, terms = len(model.groups.features), model.expansion.column_terms
     size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
     used = terms - len(redundant.constant) - len(redundant.collinear)

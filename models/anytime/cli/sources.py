@@ -74,7 +74,7 @@ def open_backend(
         yield Backend(cluster)
 
 
-class Columns(NamedTuple):
+class ColumnRoles(NamedTuple):
     """The meaning of the columns of a source, which other tables share."""
 
     groups: FeatureGroups
@@ -104,9 +104,9 @@ class TableSource(TrainingRows):
         return Path(self.dataset.table.name).name
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnRoles:
         data = self.dataset
-        return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
+        return ColumnRoles(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
@@ -138,7 +138,7 @@ class MomentsSource:
     """Stored moments of some or all of their groups, in their own folds."""
 
     stored: StoredMoments
-    columns: Columns
+    columns: ColumnRoles
     emptied: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -320,7 +320,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
             "'anytime moments'"
         )
     groups = record.groups if plan.groups is None else record.groups.with_costs(load_groups(plan.groups))
-    return MomentsSource(stored, Columns(plan.changed(groups), stored.target, record.query, record.weights))
+    return MomentsSource(stored, ColumnRoles(plan.changed(groups), stored.target, record.query, record.weights))
 
 
 def remark_missing(found: Survey) -> None:

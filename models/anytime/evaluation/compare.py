@@ -118,7 +118,7 @@ def compare(
 def _explained(order: FactoredOrder, table: HeldOutMoments) -> Float:
     """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     with single_blas_thread():
-        W = staircase(order.factor, order.z, order.ends)
+        W = staircase(order.state.factor, order.state.z, order.ends)
     return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
 

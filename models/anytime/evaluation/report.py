@@ -484,14 +484,13 @@ def _data(model: Model) -> str:
 def _provenance(model: Model) -> str:
     manifest = model.manifest
     origin = manifest.provenance
-    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
     entries = {
         "model": f"{model.name} {model.version}".rstrip(),
         "created": origin.created,
         "library": f"anytime-linear {origin.library}",
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
-        "order": f"{kind}, penalty {manifest.alpha:.3g}",
+        "order": f"{manifest.rule_in_words}, penalty {manifest.alpha:.3g}",
         "folds and seed": f"{origin.folds or 'none'}, {origin.seed if origin.seed is not None else 'none'}",
         "reordered from": origin.resequenced_from or "",
     }

@@ -426,11 +426,6 @@ class Expansion(Columns):
         return found
 
     @property
-    def is_open(self) -> bool:
-        """Return whether cross-validation is to select something of the bases."""
-        return self.needs_size or bool(self.level_rows)
-
-    @property
     def needs_size(self) -> bool:
         """Return whether the size of a basis is to be selected."""
         return len(self.sizes) > 1

@@ -23,6 +23,9 @@ _PLAIN = frozenset((float, int, bool, str, type(None)))
 """Types of elements that mean what they are."""
 
 _NUMBERS = "biuf"
+ROWS = (list, tuple)
+"""Types of a list of values; a tuple, because a union is made again for each value that is compared with it."""
+
 _ACCEPTED = (type(None), int, float, np.integer, np.floating, np.bool_)
 
 
@@ -93,7 +96,7 @@ def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> ND
     except (TypeError, OverflowError):
         nested = bool(values) and isinstance(values[0], list | tuple)
     rows: Sequence[Any] = values if nested else [values]
-    if (nested and not all(isinstance(row, list | tuple) for row in rows)) or len({*map(len, rows)}) > 1:
+    if (nested and not all(isinstance(row, ROWS) for row in rows)) or len({*map(len, rows)}) > 1:
         raise _ragged(group, features)
     flat, width = list(chain.from_iterable(rows)), len(rows[0])
     try:

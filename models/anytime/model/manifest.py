@@ -224,6 +224,10 @@ class Manifest(_Record):
         return family_of(family).label
 
     @property
+    def rule_in_words(self) -> str:
+        return self.method + " cost-blind" * self.cost_blind + " with doubling" * self.doubling
+
+    @property
     def learned(self) -> Target:
         """Return the target that the model learned from."""
         return Target(self.task, self.target, self.classes, self.family)

@@ -134,11 +134,19 @@ class InferBody:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
         await self._service.turn(len(content))
         request = read_infer(content, self._service.list_limits)
-        tensors = tensors_of(self._model, request, self._service.settings.max_rows)
+        tensors: list[Tensor] = []
+        after_one = self._service.slices()
+        for tensor in tensors_of(self._model, request, self._service.settings.max_rows):
+            tensors.append(tensor)
+            await after_one()
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
-        arrays = [(tensor, tensor.from_json()) for tensor in tensors if tensor.size is None]
+        arrays: list[tuple[Tensor, Array]] = []
+        for tensor in tensors:
+            if tensor.size is None:
+                arrays.append((tensor, tensor.from_json()))
+                await after_one()
         if self._active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:

@@ -9,7 +9,7 @@ prediction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from anytime._files import memory_limit
@@ -28,7 +28,7 @@ from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
-from anytime_service.limits.queues import FairQueue, TimeoutQueue
+from anytime_service.limits.queues import SLICE_MS, FairQueue, TimeoutQueue
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
@@ -130,6 +130,18 @@ class PredictionService:
         if size > AT_ONCE:
             async with self._long:
                 await asyncio.sleep(0)
+
+    def slices(self) -> Callable[[], Awaitable[None]]:
+        """Return a function that waits for the next turn of the loop when a request has used its time in this one."""
+        until = now_ms() + SLICE_MS
+
+        async def after_one() -> None:
+            nonlocal until
+            if now_ms() > until:
+                await self.turn()
+                until = now_ms() + SLICE_MS
+
+        return after_one
 
     def check_rows(self, rows: int | None) -> None:
         """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""

@@ -19,6 +19,8 @@ from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyE
 
 PIECE = 10_000  # numbers of an answer that are encoded at once: in a millisecond
 
+MAX_COUNTED = 100  # objects of a list whose keys are counted
+
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
 
@@ -100,11 +102,15 @@ def _required(cls: Any) -> int:
 
 
 def _pairs(message: Any) -> int:
-    """Return the smallest number of keys that a message is written with, those of its values not included."""
+    """Return the smallest number of keys that a message is written with, those of its values not included.
+
+    A list of many objects counts as none: to search them takes less time than to count their keys.
+    """
     if isinstance(message, dict):
         return len(message)
     if isinstance(message, list):
-        return sum([_pairs(each) for each in message]) if message and isinstance(message[0], msgspec.Struct) else 0
+        counts = 0 < len(message) <= MAX_COUNTED and isinstance(message[0], msgspec.Struct)
+        return sum([_pairs(each) for each in message]) if counts else 0
     count, given, defaults, nested = _fields_of(message.__class__)
     values = given(message)
     if values != defaults:
@@ -178,14 +184,18 @@ def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError
 
 
 _PLACED = re.compile(r"(.*?)(?: - at `(key` in `)?\$\.?(.*)`)?", re.DOTALL)
+_QUOTED = 1000  # characters of each end of a decoder's message that are read; it quotes texts of the request in full
 _OF_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
 _ELEMENTS = {"str": "characters", "bytes": "bytes", "object": "names"}
 
 
 def located(error: msgspec.ValidationError) -> tuple[str, str]:
     """Return a decoder's message, and the place that it names: `rows` for "Expected `int` - at `$.rows`"."""
-    found = _PLACED.fullmatch(str(error))
-    message, is_key, place = (found[1], found[2], found[3] or "") if found else (str(error), None, "")
+    text = str(error)
+    if len(text) > 2 * _QUOTED:
+        text = f"{text[:_QUOTED]} ... {text[-_QUOTED:]}"
+    found = _PLACED.fullmatch(text)
+    message, is_key, place = (found[1], found[2], found[3] or "") if found else (text, None, "")
     length = _OF_LENGTH.fullmatch(message)
     if length:
         kind, sign, limit = length.groups()

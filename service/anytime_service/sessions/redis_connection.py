@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -148,13 +148,21 @@ class RedisConnection:
         known = self._scripts.get(script)
         if known is None:
             known = self._scripts[script] = self._redis.register_script(script)
+        return await self._reply(known(keys=keys, args=arguments), keys[0], limit_ms)
+
+    async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
+        """Return a hash, empty without one; raises as `run`."""
+        fields: Mapping[bytes, bytes] = await self._reply(self._redis.execute_command("HGETALL", key), key, limit_ms)
+        return fields
+
+    async def _reply(self, call: Coroutine[Any, Any, Any], key: str, limit_ms: float | None) -> Any:
         wait_s = self._timeout_s if limit_ms is None else min(self._timeout_s, max(limit_ms / 1000.0, 0.0))
         try:
-            return await self._in_time(known(keys=keys, args=arguments), wait_s)
+            return await self._in_time(call, wait_s)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):  # Redis 6 names the script before it
                 raise DamagedSessionError(
-                    f"another program wrote key {keys[0][:100]!r} in Redis; begin another session by POST /sessions"
+                    f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
                 ) from error
             if isinstance(error, ResponseError):
                 if self._log_limit.passes(str(error)):

@@ -258,6 +258,10 @@ class RedisSessions:
         if status == b"large":
             await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
+        if status == b"apart":
+            content = [await self._connection.fetch(redis_format.keys_of(session_id)[0], limit_ms)]
+            if not content[0]:
+                raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
         self.remember(session_id, snapshot.info)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)

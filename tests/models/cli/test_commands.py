@@ -54,14 +54,12 @@ def rows(seed: int = 0, count: int = 60) -> pd.DataFrame:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path) -> Path:
     """A working directory with train.parquet, test.csv and groups.json."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
     rows().to_parquet("train.parquet")
     rows(1, 30).to_csv("test.csv", index=False)
     Path("groups.json").write_text(json.dumps(groups()))
-    return tmp_path
+    return desk
 
 
 TRAIN = ["train", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.safetensors"]

@@ -32,8 +32,7 @@ def rows(seed: int, count: int) -> pd.DataFrame:
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> None:
     rows(0, 800).to_parquet("train.parquet")
     rows(1, 300).to_parquet("test.parquet")
     Path("groups.json").write_text(json.dumps(GROUPS))

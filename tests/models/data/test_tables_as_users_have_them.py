@@ -367,10 +367,9 @@ def files_of(column: Any) -> Iterator[Path]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     Path("g.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 TRAIN = [

@@ -254,8 +254,7 @@ def test_a_loaded_estimator_can_be_fitted_again(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     frame = rows(30, seed=4)
     frame.insert(0, "id", range(100, 130))
     frame["note"] = 'a "b", c'
@@ -264,7 +263,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     frame.to_parquet("t.parquet", index=False)
     _trained("gaussian").save("m.safetensors")
     _trained("multinomial").save("classes.safetensors")
-    return tmp_path
+    return desk
 
 
 @pytest.mark.parametrize("source", ["t.csv", "t.parquet"])

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any, get_args
 
 import msgspec
@@ -83,13 +83,14 @@ class Network:
     """A proxy in front of a server that can be slow, cut its connections, and be closed.
 
     It delays the bytes of the server by `delay_s`. While `stalled`, it reads nothing from clients. `seen` is what they
-    sent, `delivered` what they received.
+    sent, `delivered` what they received. It cuts the next `broken` connections at their first bytes.
     """
 
     def __init__(self, port: int) -> None:
         self.to = port
         self.delay_s = 0.0
         self.stalled = False
+        self.broken = 0
         self.seen = self.delivered = b""
         self.loop = Loop()
         self.writers: set[asyncio.StreamWriter] = set()
@@ -125,6 +126,11 @@ class Network:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.broken:
+            self.broken -= 1
+            await reader.read(1)
+            writer.transport.abort()
+            return
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.to)
         ends = {writer, there_writer}
         self.writers |= ends
@@ -409,6 +415,18 @@ def test_an_interrupted_prediction_is_sent_again_and_then_raises(client: Client,
         client.run(EXTRACTORS, VALUES, SHORT_MS)
     with pytest.raises(ConnectionLostError):
         client.models()
+
+
+@pytest.mark.parametrize(("broken", "is_reachable"), [(1, True), (2, False)])
+def test_one_connection_that_breaks_in_its_handshake_does_not_make_a_server_unreachable(
+    client: Client, network: Network, broken: int, *, is_reachable: bool
+) -> None:
+    client.warm_up(EXTRACTORS)
+    network.cut()
+    network.broken = broken
+    lost = nullcontext() if is_reachable else pytest.raises(ConnectionLostError, match="cannot connect")
+    with lost:
+        assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
 
 
 def test_the_next_call_reconnects_to_a_server_that_is_back(client: Client, network: Network) -> None:

@@ -49,9 +49,16 @@ ANYONE = Account(MemoryBudget())
 class Replica:
     """A store, and the predictions that wait at it."""
 
-    def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
+    def __init__(
+        self,
+        redis: RedisServer,
+        most: int = 100,
+        ttl_s: float = 60.0,
+        timeout_ms: float = 2_000.0,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
         self.service = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=MAX_ROWS)
+        self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=max_rows)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
@@ -698,6 +705,25 @@ def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], sha
             }
             assert 50_000 < shared_redis.execute("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
             assert shared_redis.execute("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("rows", [2000, 3000], ids=["by the script", "by a command of its own"])
+def test_a_session_of_many_bytes_is_read_completely_and_followed(replicas: Callable[..., Any], rows: int) -> None:
+    async def main() -> None:
+        async with replicas(max_rows=rows) as (first, second):
+            name = await first.store.create(MODEL, rows, ANYONE)
+            for group in ("speed", "hog"):
+                await post_groups(first.store, name, {group: values_of(1.0, rows)(group)})
+            assert (await answered(second.store, name)).missing == ("lab",)
+            await second.wait(name, 10_000.0)
+            await post_groups(first.store, name, {"lab": values_of(2.0, rows)("lab")})
+            await until(lambda: bool(second.answers))
+            np.testing.assert_array_equal(second.answers[0].prediction, (await answered(first.store, name)).prediction)
+            await first.store.delete(name)
+            with pytest.raises(GoneSessionError):
+                await answered(second.store, name)
 
     run(main())
 
