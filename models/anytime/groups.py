@@ -94,10 +94,6 @@ class CallCost(BaseModel):
         return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor)
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
 def _cost_kind(cost: Any) -> str:
     return _PARTS if isinstance(cost, Mapping | CallCost) else _NUMBER
 
@@ -206,7 +202,7 @@ class FeatureGroups(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
-    rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=_is_none)
+    rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=operator.not_)
     groups: tuple[FeatureGroup, ...]
     bases: dict[str, ColumnBasis] = {}
     types: dict[str, ColumnType] = Field(default={}, exclude_if=operator.not_)

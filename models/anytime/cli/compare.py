@@ -48,13 +48,14 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
     source = open_source(data, plan)
+    tested = None if test is None else open_test(test, source, plan)
+    source, clamped = source.read()
     for each in source.warnings:
         remark(each)
-    tested = None if test is None else open_test(test, source, plan)
-    fitted = fit_clamped(source.clamped(), plan.training)
+    fitted = fit_clamped(clamped, plan.training)
     held, expansion = None, fitted.expansion
     if tested is not None:
-        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.jobs)
+        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.n_jobs)
         held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
     compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level)
     unit = fitted.groups.cost_unit

@@ -65,13 +65,6 @@ SECTIONS = {
 EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a command."
 
 
-def _function(name: str) -> Any:
-    """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
-    if name in COMMANDS:
-        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
-    return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
-
-
 def _summary(name: str) -> str:
     """Return the first line that documents a command of another package, without importing its module."""
     (entry,) = entry_points(group="anytime.commands", name=name)
@@ -87,8 +80,11 @@ class _Commands(TyperGroup):
         return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        function = _function(cmd_name)
-        if function is None:
+        if cmd_name in COMMANDS:
+            function = getattr(import_module(f"anytime.cli.{COMMANDS[cmd_name][0]}"), cmd_name.replace("-", "_"))
+        elif others := tuple(entry_points(group="anytime.commands", name=cmd_name)):
+            function = others[0].load()
+        else:
             return None
         text, _, example = (inspect.getdoc(function) or "").partition("\n\nExample: ")
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)

@@ -165,7 +165,9 @@ def certify(
         float, typer.Option(help="Search for at most this long, in seconds, for all prefixes together.")
     ] = 60.0,
     nodes: Annotated[int, typer.Option(help="Visit at most this many search nodes per prefix.")] = NODES,
-    n_jobs: Annotated[int, typer.Option(help="Search with this many processes; -1 uses all cores.")] = 1,
+    n_jobs: Annotated[
+        int, typer.Option(callback=workers, help="Search with this many processes; -1 uses all cores.")
+    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
@@ -185,7 +187,7 @@ def certify(
     check_writable(out, (".safetensors",))
     loaded = load(model)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
-        certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=workers(n_jobs), progress=advance)
+        certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
     certified = certified.save(out)
     remember_written(out)
     if json:

@@ -187,7 +187,8 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
-        share = f", {_percent(r2[half] / r2[-1])} of that" if r2[-1] > 0 else ""
+        share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
+        share = ", which is more" if r2[half] > r2[-1] else share
         sentences.append(
             f"All groups cost {model.costs[-1]:g} {unit} a row and reach an r2 of {_number(r2[-1])} on "
             f"{where}; half of the budget reaches {_number(r2[half])}{share}."

@@ -22,10 +22,6 @@ FORMAT = 1
 """Format number that this library writes and reads."""
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -213,7 +209,7 @@ class Manifest(_Record):
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
     stopped: Stopped | None = None
-    selected: Selected | None = Field(default=None, exclude_if=_is_none)
+    selected: Selected | None = Field(default=None, exclude_if=operator.not_)
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
