@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("models", "models/guides", "service", "deploy", "tests")
 GUIDES = (
     *sorted(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"),
-    *sorted(path for folder in ("models", "service", "deploy", "tests") for path in (ROOT / folder).glob("*.md")),
+    *sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md")),
 )
 RUN = ("sh", "python", "c")
 OUTPUT = ("text", "json")

@@ -164,7 +164,7 @@ class _Terms:
 
     def contributions(self, x: Float, *, zero: slice = NONE, own: slice = ALL) -> Float:
         """Return the contributions (n, P) of raw values x (n,): of their `own` terms, those of `zero` being 0."""
-        terms = Columns((self.column,)).expand(x[:, np.newaxis])
+        terms = np.array(Columns((self.column,)).expand(x[:, np.newaxis]))  # `expand` may return its argument
         terms[:, zero] = 0.0
         terms -= self.mean
         terms[np.isnan(terms)] = 0.0

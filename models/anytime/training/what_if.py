@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from anytime.errors import TrainingError
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
+from anytime.model.notebook import captioned, digits, html_table
 from anytime.training.resequencing import Changes, Retrained, resequence
 
 
@@ -56,6 +57,21 @@ class WhatIf:
 
     def __repr__(self) -> str:
         return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
+
+    def _repr_html_(self) -> str:
+        columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
+        rows = [
+            [
+                f"{each.budget:g}",
+                *(cell for r2, share in zip(each.r2, each.shares, strict=True) for cell in (digits(r2), digits(share))),
+                digits(each.loss),
+                *(", ".join(names) or "-" for names in (each.enters, each.leaves)),
+            ]
+            for each in self.budgets
+        ]
+        unit = self.before.groups.cost_unit
+        caption = f"{self.before.name}, {self.changes} ({unit}); r2 on the training rows"
+        return captioned(caption, html_table(columns, rows, words=(6, 7)))
 
 
 def what_if(

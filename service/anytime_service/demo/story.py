@@ -151,13 +151,15 @@ def _free_port(wanted: int) -> int:
     raise AnytimeError("found no free port on 127.0.0.1; stop some servers")
 
 
-def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: IO[bytes], seconds: float = 30.0) -> None:
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: IO[bytes], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
                 return
         time.sleep(0.05)
+    if process.poll() is None:
+        raise AnytimeError(f"the server was not ready within {seconds:g} s; the machine may be busy, so try again")
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
     raise AnytimeError(f"the server did not start: {lines[-1] if lines else 'it printed nothing'}")

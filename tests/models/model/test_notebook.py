@@ -46,6 +46,7 @@ def shown(estimator: Any) -> dict[str, Any]:
         "answer of classes": classes.model_.answer(rows()),
         "certificate": certified.manifest.certificate,
         "certified model": certified,
+        "what if": model.what_if(without=["a <b>"]),
     }
 
 

@@ -179,11 +179,12 @@ class Chart:
             mark = f'<rect class="rows" x="{left + 0.5:.1f}" y="{bottom - tall:.1f}" {size}>'
             self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
 
-    def text(self, x: float, y: float, words: str, *, below: bool = False) -> None:
-        a, b = self._at(x, y)
-        end = a > 0.7 * WIDTH
-        anchor, shift = ("end", -6) if end else ("start", 6)
-        place = f'x="{a + shift:.1f}" y="{b + (14 if below else -5):.1f}" text-anchor="{anchor}"'
+    def label(self, x: float, low: float, high: float, words: str) -> None:
+        """Write words below ascending lines at x, where there is space to the right; near the right end above them."""
+        end = self._at(x, high)[0] > 0.7 * WIDTH
+        a, b = self._at(x, high if end else low)
+        anchor, shift, drop = ("end", -6, -6) if end else ("start", 4, 14)
+        place = f'x="{a + shift:.1f}" y="{b + drop:.1f}" text-anchor="{anchor}"'
         self._parts.append(f'<text class="name" {place}>{escape(clipped(words, MAX_LABEL))}</text>')
 
     def svg(self, caption: str = "") -> str:

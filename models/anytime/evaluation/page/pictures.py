@@ -50,7 +50,7 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
     if tested is not None:
         lines.append((f"test ({tested[0]})", tested[1], 2, "after", False))
     values = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
-    low, high = (min(0.0, np.quantile(values, 0.02)), values.max() * 1.08) if len(values) else (0.0, 1.0)
+    low, high = (min(0.0, np.quantile(values, 0.02)), values.max() * 1.15) if len(values) else (0.0, 1.0)
     name = curve.explained[0].upper() + curve.explained[1:]
     chart = Chart(
         f"{name} against cost", (0.0, float(costs[-1])), (float(low), float(high)),
@@ -63,9 +63,13 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
     titles = [f"{name}: cost {c:g}, {kind}r2 {r:.4g}" for name, c, r in zip(names, costs, drawn, strict=True)]
     chart.points(costs, drawn, titles, 0 if tested is None else 2, errors=errors)
     gains = np.diff(training)
-    for k in np.argsort(-np.nan_to_num(gains))[:4].tolist():
-        if gains[k] > 0.04 * max(training[-1], 1e-12):
-            chart.text(float(costs[k + 1]), float(training[k + 1]), names[k + 1], below=k % 2 == 1)
+    drawn_lines = np.array([line[1] for line in lines if line[0] != "guaranteed"])
+    lows, highs = np.nanmin(drawn_lines, axis=0), np.nanmax(drawn_lines, axis=0)
+    if errors is not None:
+        lows, highs = np.fmin(lows, drawn - errors), np.fmax(highs, drawn + errors)
+    for k in (1 + np.argsort(-np.nan_to_num(gains))[:4]).tolist():
+        if gains[k - 1] > 0.04 * max(training[-1], 1e-12):
+            chart.label(float(costs[k]), float(lows[k]), float(highs[k]), names[k])
     return chart
 
 
