@@ -139,6 +139,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
+        smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
@@ -157,6 +158,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cv = cv
         self.one_se = one_se
         self.nested = nested
+        self.smooth = smooth
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
@@ -366,12 +368,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         names = _names_of(y)
         y_checks = {}
         check_kind("y", y)
+        if isinstance(y, str):
+            raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
         if is_regressor(self):
             y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
-        with _one_kind_of_error(), np.errstate(all="ignore"):  # their sums may overflow
+        classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
+        with _one_kind_of_error(classes_of), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
             if is_regressor(self) and y.dtype.kind == "U":
@@ -402,7 +407,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
                 self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
-        for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
+        constant = [name for name, column in zip(self._target.responses, Y[used].T, strict=True) if not np.ptp(column)]
+        same = [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
+        for text in (*same, *self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
 
     def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
@@ -443,8 +450,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 raise GroupsError(f"{what}: a smaller budget uses fewer, and `model_.predict` goes without a group")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
-            raise TableError(f"X has {table.rows} rows; expected at least {least}")
-        with _one_kind_of_error():
+            raise TableError(f"X has {table.rows} row{'s' * (table.rows != 1)}; expected at least {least}")
+        by_name = "; `model_.predict` finds columns by their names, and so does an estimator with groups="
+        with _one_kind_of_error("" if first else by_name):
             validate_data(self, X, skip_check_array=True, reset=first)
         if first:
             self._names = list(self.feature_names_in_)
@@ -652,15 +660,15 @@ def _free(table: Table, name: str) -> str:
 
 
 @contextmanager
-def _one_kind_of_error() -> Iterator[None]:
-    """Convert scikit-learn's ValueErrors to the library's own, with the same words."""
+def _one_kind_of_error(remedy: str = "") -> Iterator[None]:
+    """Convert scikit-learn's ValueErrors to the library's own, with the same words and a remedy."""
     try:
         yield
     except AnytimeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
         words = re.sub(r"\n(array=.*|\[.*\])\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
-        raise TableError(" ".join(words.split())) from error
+        raise TableError(f"{' '.join(words.split()).rstrip('.')}{remedy}") from error
 
 
 def _weights(sample_weight: Any, rows: int) -> Float:
@@ -705,6 +713,11 @@ def check_kind(name: str, values: Any) -> None:
         case _:
             return
     raise TableError(f"{name} is {dtype}; expected {remedy}")
+
+
+def _has_text(y: Any) -> bool:
+    array = np.asarray(y)
+    return array.dtype.kind in "US" or (array.dtype.kind in "OT" and any(isinstance(each, str) for each in array.flat))
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -767,6 +780,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
+    smooth : least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
+        largest penalty within one standard error of the best.
     basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
         7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
         "date" (of dates); None is "linear" for numbers.

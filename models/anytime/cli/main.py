@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -87,6 +89,9 @@ class _Commands(TyperGroup):
         else:
             return None
         text, _, example = (inspect.getdoc(function) or "").partition("\n\nExample: ")
+        # The command is imported: from here on Ctrl-C interrupts its work, which removes what is half-written.
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler and current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
         app.command(cmd_name, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
         return typer.main.get_command(app)

@@ -63,6 +63,14 @@ Alpha = Annotated[
         help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
     ),
 ]
+Smooth = Annotated[
+    str | None,
+    typer.Option(
+        help="Select penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
+        "the largest within one standard error of the best.",
+        autocompletion=_candidates("auto"),
+    ),
+]
 Folds = Annotated[
     int,
     typer.Option(

@@ -223,12 +223,14 @@ def open_table_source(
         raise TrainingError(f"{str(data)!r} is a table; give --target")
     table = plan.open(data if backend.cluster is None else data.resolve())
     used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
-    groups = plan.changed(open_groups(table, plan.groups, used))
+    stated_groups = open_groups(table, plan.groups, used)
+    groups = plan.changed(stated_groups)
     for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
     complete = groups
     groups = groups.without(plan.drop) if plan.drop else groups
+    excluded = set(stated_groups.features) - set(groups.features)
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     Dataset(table, groups, Target("regression", tuple(plan.target)), plan.query, plan.weights).check()
@@ -258,8 +260,11 @@ def open_table_source(
         dataset = dataset.balanced()
         remark(_balance(dataset))
     ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
-    if ignored:
-        remark(f"ignored: {listed(ignored, 10)} (in no group)")
+    for option, names in (("--without", set(stated_groups.features) - set(complete.features)), ("--drop", plan.drop)):
+        if left := [name for name in ignored if name in (names or ())]:
+            remark(f"left out: {listed(left, 10)} ({option})")
+    if unknown := [name for name in ignored if name not in excluded]:
+        remark(f"ignored: {listed(unknown, 10)} (in no group)")
     remark_missing(found)
     note = _note(found, known)
     folds = fold_count(plan.folds, found.used)

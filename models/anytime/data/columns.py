@@ -12,7 +12,7 @@ from anytime.data.formats import Batch, ReadAs, Table
 from anytime.errors import GroupsError, TableError
 from anytime.features.bases import Basis, Reader
 from anytime.features.learning import present
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, is_pattern
 from anytime.target import Target
 from anytime.types import Bool, Float
 
@@ -46,16 +46,17 @@ def codes(name: str, values: NDArray[Any], reader: Reader) -> Float:
 def array_columns(count: int, groups: FeatureGroups) -> list[str]:
     """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
 
-    Raises GroupsError if the features are not among the former, and their number differs.
+    Raises GroupsError if the features are not among the former, and their number differs or they have patterns.
     """
     names = [f"x{j}" for j in range(count)]
     if set(groups.features) <= set(names):
         return names
-    if len(groups.features) == count:
+    if len(groups.features) == count and not any(map(is_pattern, groups.features)):
         return list(groups.features)
     raise GroupsError(
         f"X has {count} columns without names and the groups have {len(groups.features)} features; "
-        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ...; after a "
+        'transformer, set_output(transform="pandas") keeps names'
     )
 
 

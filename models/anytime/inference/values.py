@@ -2,7 +2,8 @@
 
 The columns of a frame, of a structured array and of a labelled row are selected by name. A masked element and
 `pandas.NA` are missing values. An array or tensor without dimensions is a number. An array with a unit is
-refused, since a model knows no units. Everything else is what `numpy.asarray` makes of it.
+refused, since a model knows no units. Decimals and fractions are numbers. Everything else is what `numpy.asarray`
+makes of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import reprlib
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -54,6 +57,8 @@ def plain_values(group: str, features: Sequence[str] | None, values: Any) -> Any
     try:
         if type(values) is list or type(values) is tuple:
             return _plain_list(group, features, values)
+        if isinstance(values, Decimal | Fraction):
+            values = float(values)
         if type(values) in (float, int, bool):
             return [values] if features is None or len(features) == 1 else values
         return _plain_array(group, features, values)
@@ -154,6 +159,8 @@ def _element(value: Any) -> Any:
         return None
     if type(value) in _PLAIN or isinstance(value, str | bytes):
         return str(value) if isinstance(value, np.str_) else value
+    if isinstance(value, Decimal | Fraction):  # as databases return numbers
+        return float(value)
     if getattr(value, "shape", None) == () and _labels(value) is None:
         single = _unmasked(_as_array(value))
         return single.item() if single.dtype.kind in _NUMBERS + "OU" else value

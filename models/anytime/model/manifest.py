@@ -160,7 +160,10 @@ class Stopped(_Record):
 
 
 class Provenance(_Record):
-    """Origin of a model: creation time, library version, data and options."""
+    """Origin of a model: creation time, library version, data and options.
+
+    `nested` is whether the order was learned again in each fold for the cross-validated errors.
+    """
 
     created: str
     library: str
@@ -170,6 +173,7 @@ class Provenance(_Record):
     imputed: tuple[str, ...] = ()
     folds: int | None = None
     seed: int | None = None
+    nested: bool = Field(default=False, exclude_if=operator.not_)
     resequenced_from: str | None = None
 
 

@@ -332,6 +332,7 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         imputed=tuple(name for name in imputed if name in selected),
         folds=folds,
         seed=seed,
+        nested=fitted.options.nested,
     )
 
 

@@ -118,7 +118,7 @@ class LearnedSquares(Learned):
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares(Problem[Gram, FactoredOrder]):
-    """Least squares, of which moments are sufficient."""
+    """Least squares: the moments are sufficient."""
 
     @property
     def data(self) -> Gram:

@@ -24,7 +24,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
-from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
+from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.limits.memory import Account
@@ -283,11 +283,11 @@ class Infer(_InferenceEndpoint):
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
 
-        Otherwise, above `MAX_UNADMITTED` bytes or after `LINGER_S`, raise OverloadedError.
+        Otherwise, above `MAX_UNADMITTED` bytes or after `Tuning.linger_s`, raise OverloadedError.
         """
         received, enough = bytearray(), MAX_UNADMITTED if json_bytes is None else min(json_bytes, MAX_UNADMITTED)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(self.service.tuning.linger_s):
                 async for chunk in chunks:
                     received += chunk
                     exchange.retain(len(received))

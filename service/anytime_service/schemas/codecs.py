@@ -219,19 +219,19 @@ def encode_reply(form: Form, prediction_id: str | int, kind: Literal["answer", "
     return form.encode({"type": kind, "id": prediction_id} | _fields(form, answer))
 
 
-def in_pieces(form: Form, items: Any) -> Any:
+def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:
     """Return a list, an array or a dictionary, encoded in pieces if it is long: other threads may run in between."""
     size, is_map, is_array = len(items), isinstance(items, dict), isinstance(items, np.ndarray)
     each = next(iter(items.values() if is_map else items), None)
-    step = max(1, PIECE // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
+    step = max(1, piece // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
     if size <= step:
         return items.tolist() if is_array else items
     pairs: Any = list(items.items()) if is_map else items
     parts: list[bytes] = []
     for i in range(0, size, step):
-        piece = pairs[i : i + step]
-        content = form.encode(dict(piece) if is_map else piece.tolist() if is_array else piece)
-        parts.append(content[1:-1] if form is JSON else content[_head(len(piece)) :])
+        some = pairs[i : i + step]
+        content = form.encode(dict(some) if is_map else some.tolist() if is_array else some)
+        parts.append(content[1:-1] if form is JSON else content[_head(len(some)) :])
     if form is JSON:
         parts[0] = (b"{" if is_map else b"[") + parts[0]
         parts[-1] += b"}" if is_map else b"]"

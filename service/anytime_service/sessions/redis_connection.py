@@ -38,7 +38,6 @@ from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
 CONNECTIONS = 16  # number of connections for requests; the subscription has one more
-CHECK_S = 1.0  # interval between two checks, in seconds
 LOG_S = 60.0  # interval at which an identical error is logged, in seconds
 MAX_LOGGED = 1_000  # number of different errors to remember for that interval
 AT_A_TIME = 16  # messages to receive before other tasks run
@@ -85,6 +84,7 @@ class RedisConnection:
         url: str,
         timeout_ms: float,
         channel: str,
+        check_s: float,
         *,
         on_message: Callable[[bytes], None],
         check: Callable[[], Awaitable[None]],
@@ -95,6 +95,7 @@ class RedisConnection:
         self._address = shown_address(url)
         self._timeout_s = timeout_ms / 1000.0
         self._channel = channel
+        self._check_s = check_s
         self._on_message, self._check = on_message, check
         self._background, self._on_subscription = background, on_subscription
         self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
@@ -152,7 +153,8 @@ class RedisConnection:
 
     async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
         """Return a hash, empty without one; raises as `run`."""
-        fields: Mapping[bytes, bytes] = await self._reply(self._redis.execute_command("HGETALL", key), key, limit_ms)
+        redis: Any = self._redis
+        fields: Mapping[bytes, bytes] = await self._reply(redis.execute_command("HGETALL", key), key, limit_ms)
         return fields
 
     async def _reply(self, call: Coroutine[Any, Any, Any], key: str, limit_ms: float | None) -> Any:
@@ -227,7 +229,7 @@ class RedisConnection:
         """Check that the subscription and the connections for requests answer."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
+                async with asyncio.timeout(self._check_s):
                     await self._check_now.wait()
             self._check_now.clear()
             self._received.clear()

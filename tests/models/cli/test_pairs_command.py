@@ -91,7 +91,7 @@ def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture)
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--pairs", "0"], "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        (["--pairs", "0"], "--pairs is 0; expected a number from 1 to 256, or 'auto'"),
         (["--pairs", "some"], "--pairs is 'some'; expected a number from 1 to 256, or 'auto'"),
         (["--pairs", "3", "--method", "sparse"], "method sparse does not support pairs; choose another method"),
         (["--pairs", "auto", "--folds", "2"], "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),

@@ -32,6 +32,8 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.client.running import REFRESH_S
+from anytime_service.client.transport import MAX_UNSENT_BYTES
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import summary
 from anytime_service.settings import Settings
@@ -318,14 +320,12 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
 
 
 @pytest.mark.alone
-def test_unsent_bytes_are_bounded_on_a_stalled_network(
-    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.client.transport.MAX_UNSENT_BYTES", 1_000_000)
+def test_unsent_bytes_are_bounded_on_a_stalled_network(client: Client, network: Network) -> None:
     client.warm_up()
     network.stalled = True
-    for _ in range(200):
-        answer = client.predict({"hog": np.zeros((10_000, 2))}, deadline_ms=20)
+    groups = {name: np.zeros((10_000, len(values))) for name, values in VALUES.items()}
+    for _ in range(10 * MAX_UNSENT_BYTES // sum(each.nbytes for each in groups.values())):
+        answer = client.predict(groups, deadline_ms=1)
         assert answer.note is not None
         if "the network is too slow" in answer.note:
             break
@@ -566,10 +566,7 @@ def test_unknown_messages_fields_and_values_of_a_newer_server_are_accepted() -> 
         assert not hasattr(answer, "mood")
 
 
-def test_a_base_rate_of_another_version_than_the_description_is_requested_again_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("anytime_service.client.running.REFRESH_S", 0.0)
+def test_a_base_rate_of_another_version_than_the_description_is_requested_again_once() -> None:
     learned: list[int] = []
 
     async def loaded_anew(socket: ServerConnection) -> None:
@@ -588,7 +585,8 @@ def test_a_base_rate_of_another_version_than_the_description_is_requested_again_
         assert base_rate(client) == 0.0
         assert client.predict({}, deadline_ms=LONG_MS).version == "v1"
         wait_until(lambda: base_rate(client) == 1.0)
-        for _ in range(5):
+        begun = time.monotonic()
+        while time.monotonic() < begun + 1.2 * REFRESH_S:  # after which another request would be permitted
             client.predict({}, deadline_ms=LONG_MS)
         assert len(learned) == 2
 
