@@ -247,7 +247,7 @@ def cross_validated(
             order,
             one_se=options.one_se,
             errors=errors,
-            rough=rough if len(options.grid) > 1 else None,
+            rough=rough,
             every=1 if options.one_se and errors is None else EVERY,
             horizon=horizon,
             n_jobs=n_jobs,
@@ -289,7 +289,8 @@ def choose(
     order : learns the sequence at a penalty, on all folds together.
     one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
     errors : returns the errors of all prefixes of a sequence at some penalties; `Fold.errors` by default.
-    rough : learns an order at less cost, and near enough to choose the penalty of the order by.
+    rough : learns an order at less cost, and near enough to choose the penalty of the order by; `errors` of one penalty
+        may then be near enough only.
     every : above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the
         best. With `errors`, orders are learned at these penalties only: at the middle one, then at larger ones, then
         at smaller ones, on either side until the newest is not the best or, with `one_se`, not within one standard
@@ -327,7 +328,10 @@ def choose(
                     break
     candidates = sorted(areas)
     best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
-    chosen = order(grid[best]) if rough else exact[best]
+    if rough is not None:  # its errors are rough as well
+        chosen, curves = order(grid[best]), _Curves(folds, grid, errors, n_jobs)
+    else:
+        chosen = exact[best]
     steps = len(chosen.steps)
     curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
     for distance in distances:
