@@ -137,7 +137,7 @@ def _fold_errors(
     scale, single = _scale(design, base), design.in_order(columns)
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
-    rises = _rises(design, len(folds)) if len(folds) > 1 else len(alphas)
+    rises = _rises(design, len(folds)) if len(folds) > 1 else RISEN + len(alphas)
     best, thetas = len(rising) - 1, np.tile(base, (len(folds), 1, 1))
     prefixes = _growing(len(ends)) if coarse else np.arange(len(ends))
     for prefix in prefixes.tolist():
@@ -161,9 +161,9 @@ def _fold_errors(
                 least = int(measured.mean.argmin())
                 rise = float(measured.mean[-1] - measured.mean[least])
                 risen = risen + 1 if rise > 0 else 0
-                error = float(measured.standard_error[least])
-                ended = risen >= rises or (rises == RISEN and rise > CLEAR * error)
-                if ended and (rank < best or not one_se or rise > error):
+                if risen < rises and not (rises == RISEN and rise > CLEAR * measured.standard_error[least]):
+                    continue
+                if rank < best or not one_se or rise > measured.standard_error[least]:
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
