@@ -29,7 +29,7 @@ from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_m
 from anytime.data.dataset import Dataset, balanced_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
-from anytime.data.survey import surveyed
+from anytime.data.survey import Survey, surveyed
 from anytime.errors import (
     AnytimeError,
     AnytimeWarning,
@@ -139,6 +139,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
+        smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
         basis: str | None = None,
         clamp: Clamp = None,
@@ -157,6 +158,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cv = cv
         self.one_se = one_se
         self.nested = nested
+        self.smooth = smooth
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
@@ -366,14 +368,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         names = _names_of(y)
         y_checks = {}
         check_kind("y", y)
+        if isinstance(y, str):
+            raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
         if is_regressor(self):
             y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
-        with _one_kind_of_error(), np.errstate(all="ignore"):  # their sums may overflow
+        classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
+        with _one_kind_of_error(classes_of), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
+            if is_regressor(self) and y.dtype.kind == "U":
+                y = y.astype(np.float64)
             check_consistent_length(y, query)
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
@@ -389,7 +396,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if decay is None:
             rows = self._rows(table, Y, weights, query)
             check_folds(options, rows.folds)
-            self.fit_: Fit = fit_clamped(rows.clamped(), options, rows.observed())
+            rows, clamped = self._read(rows)
+            self.fit_: Fit = fit_clamped(clamped, options, rows.observed())
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
         else:
@@ -399,7 +407,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
                 self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
-        for text in (*self._remarks, *warnings_of(self.fit_, self._target)):
+        constant = [name for name, column in zip(self._target.responses, Y[used].T, strict=True) if not np.ptp(column)]
+        same = [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
+        for text in (*same, *self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
 
     def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
@@ -440,8 +450,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 raise GroupsError(f"{what}: a smaller budget uses fewer, and `model_.predict` goes without a group")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
-            raise TableError(f"X has {table.rows} rows; expected at least {least}")
-        with _one_kind_of_error():
+            raise TableError(f"X has {table.rows} row{'s' * (table.rows != 1)}; expected at least {least}")
+        by_name = "; `model_.predict` finds columns by their names, and so does an estimator with groups="
+        with _one_kind_of_error("" if first else by_name):
             validate_data(self, X, skip_check_array=True, reset=first)
         if first:
             self._names = list(self.feature_names_in_)
@@ -480,13 +491,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
             tests = [test for _, test in check_cv(self.cv).split(np.broadcast_to(0.0, (len(Y), 1)), y, query)]
         dataset = self._dataset(table, Y, weights, query, None if tests is None else _folds_of(tests, len(Y)))
-        dataset = replace(dataset, groups=self._learned(dataset))
+        groups, found = self._learned(dataset)
+        dataset = replace(dataset, groups=groups)
         self._fold_count = self._count() if tests is None else len(tests)
         used = len(Y) if weights is None else int((weights > 0).sum())
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
-        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, self._clampable)
+        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, found, self._clampable)
 
     def _dataset(
         self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
@@ -509,7 +521,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             fold=names["fold"],
         )
 
-    def _learned(self, dataset: Dataset) -> FeatureGroups:
+    def _learned(self, dataset: Dataset) -> tuple[FeatureGroups, Survey]:
         """Determine the groups, with the types and the bases of their columns."""
         table, groups = dataset.table, self._given_groups or singletons(self._names)
         self._groups, found = surveyed(
@@ -524,15 +536,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             else self.min_level_rows,
             seed=_seed(self.random_state),
         )
-        self._remarks = found.warnings
-        self._emptied = tuple(name for name in groups.names if name not in self._groups.positions)
         selects = self.clamp == "auto" and self._has_folds
         self._clampable = clampable(self._groups, groups) if selects else ()
-        groups = self._groups
         self._learns = found.sample is not None or bool(self._clampable)
+        return self._groups, found
+
+    def _read(self, rows: TrainingRows) -> tuple[TrainingRows, list[Clamped]]:
+        """Return the rows of a fit without unusable columns, and their moments."""
+        rows, clamped = rows.read()
+        given, groups = self._given_groups or singletons(self._names), rows.dataset.groups
+        self._groups, self._remarks = groups, rows.found.warnings
+        self._emptied = tuple(name for name in given.names if name not in groups.positions)
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
-        return self._groups
+        return rows, clamped
 
     def _added(self, stream: _Stream | None, part: _Part, decay: float) -> _Stream:
         """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`.
@@ -554,10 +571,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         table = JoinedMemory([each.table for each in parts])
         Y, weights = (np.concatenate([getattr(each, name) for each in parts]) for name in ("Y", "weights"))
         rows = self._rows(table, Y, weights, streamed=True)
+        rows, clamped = self._read(rows)
         assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)
         assigner.skip(rows.dataset.tally(assigner.copy()))
         keeps = self._learns and table.rows < sample_size(len(self._names))
-        return _Stream(parts if keeps else (), assigner, rows.clamped())
+        return _Stream(parts if keeps else (), assigner, clamped)
 
     def _options(self) -> Options:
         pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
@@ -586,18 +604,18 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         found = np.full((table.rows, len(groups.features)), np.nan, order="F")
         if not needed:
             return found
-        (batch,) = table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed})
         levels = {used.index(j): basis for j, basis in fitted.expansion.categories.items() if j in used}
-        try:
-            checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
-        except TableError as error:
-            raise TableError(f"X: {error}") from None
-        infinite = np.isinf(checked).any(axis=0)
-        if infinite.any():
-            check_finite(batch, needed[int(infinite.argmax())])
-        if len(needed) == found.shape[1]:
-            return checked
-        found[:, used] = checked
+        for batch in table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed}):
+            try:
+                checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
+            except TableError as error:
+                raise TableError(f"X: {error}") from None
+            infinite = np.isinf(checked).any(axis=0)
+            if infinite.any():
+                check_finite(batch, needed[int(infinite.argmax())])
+            if checked.shape == found.shape:
+                return checked
+            found[batch.start : batch.start + batch.rows, used] = checked
         return found
 
     def _scores(self, X: Any, budget: float | None, policy: Policy) -> Float:
@@ -642,15 +660,15 @@ def _free(table: Table, name: str) -> str:
 
 
 @contextmanager
-def _one_kind_of_error() -> Iterator[None]:
-    """Convert scikit-learn's ValueErrors to the library's own, with the same words."""
+def _one_kind_of_error(remedy: str = "") -> Iterator[None]:
+    """Convert scikit-learn's ValueErrors to the library's own, with the same words and a remedy."""
     try:
         yield
     except AnytimeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        words = re.sub(r"\n(array=)?\[.*\]\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
-        raise TableError(" ".join(words.split())) from error
+        words = re.sub(r"\n(array=.*|\[.*\])\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
+        raise TableError(f"{' '.join(words.split()).rstrip('.')}{remedy}") from error
 
 
 def _weights(sample_weight: Any, rows: int) -> Float:
@@ -695,6 +713,11 @@ def check_kind(name: str, values: Any) -> None:
         case _:
             return
     raise TableError(f"{name} is {dtype}; expected {remedy}")
+
+
+def _has_text(y: Any) -> bool:
+    array = np.asarray(y)
+    return array.dtype.kind in "US" or (array.dtype.kind in "OT" and any(isinstance(each, str) for each in array.flat))
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -757,6 +780,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         None means 5 folds if they are needed, else none.
     one_se : select the largest penalty within one standard error of the best.
     nested : learn the order in each fold for the errors.
+    smooth : least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
+        largest penalty within one standard error of the best.
     basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
         7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
         "date" (of dates); None is "linear" for numbers.

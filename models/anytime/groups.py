@@ -94,10 +94,6 @@ class CallCost(BaseModel):
         return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor)
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
 def _cost_kind(cost: Any) -> str:
     return _PARTS if isinstance(cost, Mapping | CallCost) else _NUMBER
 
@@ -206,7 +202,7 @@ class FeatureGroups(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ignored_types=(cached_property,))
 
     cost_unit: str = "units"
-    rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=_is_none)
+    rows: int | None = Field(default=None, ge=1, le=MAX_ROWS, exclude_if=operator.not_)
     groups: tuple[FeatureGroup, ...]
     bases: dict[str, ColumnBasis] = {}
     types: dict[str, ColumnType] = Field(default={}, exclude_if=operator.not_)
@@ -639,6 +635,7 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
         settings = {key: content.pop(key) for key in _SETTINGS if key in content and not _is_group(content[key])}
         content = settings | {"groups": content}
     groups = content.get("groups")
+    _check_form(groups if given else given, source)
     if isinstance(groups, Mapping):
         content["groups"] = [_named(name, group, source) for name, group in groups.items()]
     elif isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
@@ -648,6 +645,28 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
         what = f"{source} is a list of names; expected a list for each group, such as {shown}"
         raise GroupsError(f'{what}, or {{"a": {_json(list(given)[:2])}}} for one group named a')
     return _with_unit(content, source)
+
+
+def _check_form(groups: Any, source: str) -> None:
+    """Raise GroupsError for forms without names of columns that people try, with the form that was meant."""
+    if isinstance(groups, Mapping | list | tuple) and not groups:
+        raise GroupsError(f'{source} has no groups; expected at least one, such as {{"a": ["column"]}}')
+    for group in groups.values() if isinstance(groups, Mapping) else groups if isinstance(groups, list | tuple) else ():
+        complete = isinstance(group, Mapping)
+        features = None if complete and "name" in group else group.get("features") if complete else group
+        match features:
+            case [str(name), [str(), *_] as names] if not isinstance(groups, Mapping):
+                shown = _json({name: list(names)[:3]})
+                raise GroupsError(f"{source} is a list of pairs; expected a dict, such as {shown}")
+            case int() | float():
+                if not isinstance(groups, Mapping):
+                    raise GroupsError(f'{source} is a list of numbers; expected lists of columns, such as [["a", "b"]]')
+            case [int(), *rest] if all(isinstance(each, int) for each in rest):
+                shown = _json([f"x{each}" for each in features[:3]])
+                raise GroupsError(
+                    f"{source}: a group is {reprlib.repr(list(features))}; expected names of columns, such as {shown} "
+                    "of an array"
+                )
 
 
 def _is_group(value: Any) -> bool:
@@ -775,7 +794,8 @@ def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
         return ""
     group = content["groups"][where[1]]
     given = group if isinstance(group, Mapping) else {"features": group}
-    features = given.get("features", "column")
+    lists = [each for key, each in given.items() if isinstance(each, list | tuple) and each and key != "requires"]
+    features = given.get("features") or (lists[0] if len(lists) == 1 else "column")
     names = (
         [features]
         if isinstance(features, str)

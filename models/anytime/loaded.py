@@ -14,13 +14,22 @@ from anytime.types import Float, Policy
 
 if TYPE_CHECKING:
     from anytime.evaluation.page.document import Picture
+    from anytime.inference.sharing import Sharing
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
 
 
 class TableOptions(TypedDict, total=False):
-    """Options of a table's answer, as in `LoadedModel.predict`."""
+    """Options of a table's answer.
+
+    Attributes
+    ----------
+    budget : maximum cost of the groups used, per row, in the model's cost unit; None, the default, is no limit.
+    prefix : number of steps to use, instead of a budget.
+    policy : "prefix", the default, "best" or "arrived", as in `Prediction.answer`.
+    explain : whether to have the `Contributions`, as arrays (rows,) or (rows, P).
+    """
 
     budget: float | None
     prefix: int | None
@@ -57,6 +66,22 @@ class LoadedModel(Model):
         from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
 
         return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+
+    def sharing(self, prefix: int | None = None) -> tuple[Sharing, ...]:
+        """Return what each group of a prefix, all steps by default, contributes alone, the strongest first.
+
+        Contributions of correlated groups share what they add, or cancel. Empty without moments or second derivatives.
+
+        Raises
+        ------
+        ValuesError
+            There is no such prefix.
+        """
+        from anytime.inference.sharing import group_sharing  # noqa: PLC0415  (a server measures none)
+
+        if prefix is not None and not 0 <= prefix <= self.steps:
+            raise ValuesError(f"prefix is {prefix}; expected 0 to {self.steps}, the steps of model {self.name!r}")
+        return group_sharing(self, prefix)
 
     def plot(self, test: Any = None) -> Picture:
         """Return the picture of what each prefix explains against its cost, as HTML with SVG.
@@ -102,16 +127,8 @@ class LoadedModel(Model):
 
         return calibration_picture(self, as_table(test, self.groups))
 
-    def predict(
-        self,
-        table: Any,
-        *,
-        budget: float | None = None,
-        prefix: int | None = None,
-        policy: Policy = "prefix",
-        explain: bool = False,
-    ) -> Any:
-        """Return the predictions (rows,) of a table, or (rows, P) of several responses.
+    def predict(self, table: Any, **options: Unpack[TableOptions]) -> Any:
+        """Return the predictions (rows,) of a table, or (rows, P) of several responses; with `explain`, a tuple.
 
         Only the columns of the prefix are read. A group without any of its columns in the table is missing: the longest
         complete prefix answers, or with "arrived" the optimum of the other groups. A lacking column of another group is
@@ -120,10 +137,7 @@ class LoadedModel(Model):
         Parameters
         ----------
         table : see the class.
-        budget : maximum cost of the groups used, per row, in the model's cost unit; None is no limit.
-        prefix : number of steps to use, instead of a budget.
-        policy : "prefix", "best" or "arrived", as in `Prediction.answer`.
-        explain : whether to return a tuple, with the `Contributions` as arrays (rows,) or (rows, P).
+        options : budget, prefix, policy and explain, all optional; see `TableOptions`.
 
         Raises
         ------
@@ -132,16 +146,14 @@ class LoadedModel(Model):
         TableError
             The table is unreadable, lacks every column of the first step, or has a value that does not fit its column.
         """
-        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy, explain=explain)
-        return (answer.prediction, answer.contributions) if explain else answer.prediction
+        answer = self.answer(table, **options)
+        return (answer.prediction, answer.contributions) if options.get("explain") else answer.prediction
 
-    def predict_proba(
-        self, table: Any, *, budget: float | None = None, prefix: int | None = None, policy: Policy = "prefix"
-    ) -> Float:
+    def predict_proba(self, table: Any, **options: Unpack[TableOptions]) -> Float:
         """Return the probabilities (rows, classes) of a table's rows, as `predict`; the model must have classes."""
         if self.manifest.classes is None:
             raise ValuesError(f"model {self.name!r} predicts numbers; probabilities require a model of classes")
-        answer = self.answer(table, budget=budget, prefix=prefix, policy=policy)
+        answer = self.answer(table, **options)
         assert answer.probabilities is not None  # noqa: S101
         return answer.probabilities
 

@@ -52,7 +52,7 @@ def reproduce(
         Path | None, typer.Option(help="Read the costs of the Yahoo! features from this file.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run everything again, and replace existing results.")] = False,
-    n_jobs: Annotated[int | None, typer.Option(help="Run this many processes; the default is all cores.")] = None,
+    n_jobs: Annotated[int, typer.Option(callback=workers, help="Run this many processes; -1 uses all cores.")] = -1,
     seed: Annotated[int, typer.Option(min=0, help="Seed all random numbers.")] = 0,
 ) -> None:
     """Reproduce the papers' experiments and write a report: each table and figure, published and ours.
@@ -72,14 +72,14 @@ def reproduce(
         raise AnytimeError(f"--data {str(data)!r} is not a folder; remove it to run on scikit-learn's data sets")
     folder = data if data is not None else DATA if DATA.is_dir() else None
     setting = Setting(folder, None if yahoo is None or yahoo_costs is None else (yahoo, yahoo_costs), quick, seed)
-    experiments, jobs, ran_on = chosen(name or ()), workers(n_jobs), described(setting)
+    experiments, ran_on = chosen(name or ()), described(setting)
     check_sets({required for experiment in experiments for required in experiment.sets}, setting)
     check_folder(out)
     for line in ran_on:
         remark(line)
     count = sum(len(experiment.runs(setting)) for experiment in experiments)
     with progress("experiments", count, "runs") as report_progress:
-        found = results_of(experiments, setting, out / "runs", n_jobs=jobs, fresh=fresh, progress=report_progress)
+        found = results_of(experiments, setting, out / "runs", n_jobs=n_jobs, fresh=fresh, progress=report_progress)
     sections = [(experiment, experiment.reported(setting, found[experiment.name])) for experiment in experiments]
     report = write_report(sections, ran_on, out)
     for experiment, section in sections:

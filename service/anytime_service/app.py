@@ -23,6 +23,7 @@ from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
 from anytime_service.http.auth import AuthenticationMiddleware, path_of
 from anytime_service.keys import KeyRing
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import check_rows
 from anytime_service.sessions import session_store
@@ -60,7 +61,9 @@ class HotRoutes:
         await self.app(scope, receive, send)
 
 
-def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None) -> AnytimeAPI:
+def create_app(
+    registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None, tuning: Tuning = TUNING
+) -> AnytimeAPI:
     """Return the service as an ASGI application.
 
     Parameters
@@ -68,6 +71,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     registry : the models.
     settings : limits and keys; the application ignores the bind address, which the server uses.
     tracing : creates spans; None for no spans.
+    tuning : numbers that are no settings; tests pass others.
 
     Raises
     ------
@@ -87,7 +91,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
     )
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
     app.keyed = keys.needed
-    service = PredictionService(registry, settings, tracing, keys)
+    service = PredictionService(registry, settings, tracing, keys, tuning)
     stream, sessions = Stream(service), session_store(service)
     app.state.service, app.state.stream, app.state.sessions, app.state.keys = service, stream, sessions, keys
     responses.install(app)
@@ -123,7 +127,7 @@ def create_app(registry: ModelRegistry, settings: Settings, tracing: Tracing | N
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
-        inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes)
+        inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes, tuning.linger_s)
         if settings.access_log:
             inner = AccessLog(inner)
         return RequestContextMiddleware(inner, service.metrics.errors, None if tracing is None else tracing.begun)
@@ -146,7 +150,11 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         checked = AuthenticationMiddleware(
-            responses.HeadMiddleware(framework), KeyRing(), accepted_origins(settings), settings.max_body_bytes
+            responses.HeadMiddleware(framework),
+            KeyRing(),
+            accepted_origins(settings),
+            settings.max_body_bytes,
+            service.tuning.linger_s,
         )
         return RequestContextMiddleware(checked, service.metrics.errors)
 

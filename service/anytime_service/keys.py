@@ -22,6 +22,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from anytime._files import is_pipe
 from anytime.errors import reason_of
 from anytime_service.errors import KeysError
 
@@ -91,8 +92,12 @@ class KeyRing:
         """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
         if self.file is None:
             return False
+        if is_pipe(self.file):  # reading one that nobody writes would stop the server
+            raise KeysError(
+                f"cannot read key file {str(self.file)!r}: it is a pipe or a device; expected a regular file"
+            )
         try:
-            content = self.file.read_text(encoding="utf-8")
+            content = self.file.read_text(encoding="utf-8-sig")  # without the mark with which some editors begin a file
         except (OSError, UnicodeDecodeError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
             raise KeysError(f"cannot read key file {str(self.file)!r}: {reason}") from None
@@ -152,24 +157,23 @@ def _key(text: str) -> Key:
     return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
 
 
-LOOK_S = 1.0  # interval between two checks of the key file, in seconds
-
 _log = logging.getLogger("anytime_service")
 
 
 class KeyFileWatcher:
     """Watcher that reloads a key ring when its file changes, and then calls `changed`; it belongs to one event loop."""
 
-    def __init__(self, keys: KeyRing, changed: Callable[[], None]) -> None:
+    def __init__(self, keys: KeyRing, changed: Callable[[], None], check_s: float) -> None:
         self._keys = keys
         self._changed = changed
+        self._check_s = check_s
         self._logged = ""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._warn()
         if self._keys.file is not None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -192,7 +196,7 @@ class KeyFileWatcher:
 
     def _look(self) -> None:
         self.read()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def _warn(self) -> None:
         if self._keys.short:

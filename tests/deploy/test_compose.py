@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from anytime_service.http.exchange import LINGER_S
+from anytime_service.limits.tuning import TUNING
 from anytime_service.settings import PREFIX, Settings
 from deploy.project import DEPLOY, image_user, settings, version
 
@@ -146,7 +146,7 @@ def test_the_session_store_is_the_shipped_redis() -> None:
 
 
 def test_the_grace_period_is_long_enough_to_drain() -> None:
-    assert int(SERVICES["anytime"]["stop_grace_period"].removesuffix("s")) > 2 * LINGER_S + 1
+    assert int(SERVICES["anytime"]["stop_grace_period"].removesuffix("s")) > 2 * TUNING.linger_s + 1
 
 
 def test_the_file_limit_allows_the_maximum_of_connections() -> None:

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from anytime_service.app import create_app
-from anytime_service.http.exchange import LINGER_S
+from anytime_service.limits.tuning import TUNING
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
@@ -222,7 +222,7 @@ def test_the_limit_of_client_values_is_far_below_the_memory_limit() -> None:
 
 def test_the_grace_period_covers_the_pre_stop_pause_and_draining() -> None:
     server = build_server(create_app(ModelRegistry.of([]), Settings()), Settings())
-    drained = LINGER_S + (server.config.timeout_graceful_shutdown or 0)
+    drained = TUNING.linger_s + (server.config.timeout_graceful_shutdown or 0)
     pause = container(OURS)["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pause >= 5
     assert OURS["spec"]["terminationGracePeriodSeconds"] > pause + drained

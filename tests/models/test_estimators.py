@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import joblib
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor, estimators
-from anytime.errors import AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
+from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
 from anytime.types import Float
@@ -351,27 +353,32 @@ def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf], ids=str)
-def test_infinity_is_refused_in_training_and_after(value: float) -> None:
+def test_an_infinity_is_refused_after_training(value: float) -> None:
     X, y = table()
     estimator = AnytimeRegressor(GROUPS).fit(X, y)
     X[5, 2] = value
     for table_of in (np.asarray, sparse.csr_array):
-        with pytest.raises(TableError, match="X: column 'c0' holds 1 infinite value, the first in row 5"):
-            AnytimeRegressor(GROUPS).fit(table_of(X), y)
         with pytest.raises(TableError, match="column 'c0' holds 1 infinite value, the first in row 5"):
             estimator.predict(table_of(X))
 
 
-@pytest.mark.parametrize("options", [{"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
-def test_an_infinity_is_refused_though_a_range_would_hide_it(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
+def test_a_column_with_an_infinity_is_left_out_though_a_range_would_hide_it(options: dict[str, Any]) -> None:
     X, y = table()
     infinite = X.copy()
     infinite[5, 2] = np.inf
-    for rows in (infinite, pd.DataFrame(infinite, columns=FEATURES)):
-        with pytest.raises(TableError, match="X: column 'c0' holds infinite values; expected finite numbers"):
-            AnytimeRegressor(GROUPS, **options).fit(rows, y)
-    with pytest.raises(TableError, match="X: column 'c0' holds infinite values"):
-        AnytimeRegressor(GROUPS, **options).partial_fit(X, y).partial_fit(infinite, y)
+    reason = "left out 1 column: 'c0' holds 1 infinite value, the first in row"
+    for rows in (infinite, pd.DataFrame(infinite, columns=FEATURES), sparse.csr_array(infinite)):
+        with pytest.warns(AnytimeWarning, match=reason):
+            estimator = AnytimeRegressor(GROUPS, **options).fit(rows, y)
+        assert estimator.sequence_ == ["edges", "shape"] or estimator.sequence_ == ["shape", "edges"]
+        assert np.isfinite(estimator.predict(rows)).all()
+    if options:  # while bases are learned, the rows are kept
+        with pytest.warns(AnytimeWarning, match=reason):
+            AnytimeRegressor(GROUPS, **options).partial_fit(X, y).partial_fit(infinite, y)
+    else:
+        with pytest.raises(TableError, match="X: column 'c0' holds 1 infinite value, the first in row 5"):
+            AnytimeRegressor(GROUPS).partial_fit(X, y).partial_fit(infinite, y)
 
 
 def test_a_target_that_cannot_be_squared_is_named() -> None:
@@ -820,3 +827,104 @@ def test_folds_that_do_not_test_each_row_once_are_refused(cv: Any) -> None:
     X, y = table()
     with pytest.raises(TrainingError, match="cv "):
         AnytimeRegressor(GROUPS, cv=cv).fit(X, y)
+
+
+# Errors name the remedy
+
+
+def frame_of_rows(rows: int = 60) -> tuple[pd.DataFrame, pd.Series]:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(rows, 3)), columns=["a1", "a2", "b"])
+    return X, X["a1"] + X["b"]
+
+
+WRONG_FITS: dict[str, tuple[Callable[[], Any], str]] = {
+    "patterns after a transformer": (
+        lambda: make_pipeline(StandardScaler(), AnytimeRegressor({"a": ["a*"], "b": ["b", "c?"]})).fit(
+            *frame_of_rows()
+        ),
+        'set_output(transform="pandas") keeps names',
+    ),
+    "as many patterns as columns": (
+        lambda: AnytimeRegressor({"a": ["a*", "c*"], "b": ["b"]}).fit(np.eye(3), [1, 2, 3]),
+        'set_output(transform="pandas") keeps names',
+    ),
+    "one row": (lambda: AnytimeRegressor().fit(*(each[:1] for each in frame_of_rows())), "X has 1 row; expected at"),
+    "text as numbers": (
+        lambda: AnytimeRegressor().fit(frame_of_rows()[0], np.resize(["yes", "no"], 60)),
+        "'yes'; AnytimeClassifier predicts classes",
+    ),
+    "the name of the target": (lambda: AnytimeRegressor().fit(frame_of_rows()[0], "y"), "such as X['y']"),
+    "other order": (
+        lambda: AnytimeRegressor().fit(*frame_of_rows()).predict(frame_of_rows()[0][["b", "a2", "a1"]]),
+        "must be in the same order as they were in fit; `model_.predict` finds columns by their names",
+    ),
+    "a pickle": (lambda: AnytimeRegressor().fit(*frame_of_rows()).save("m.pkl"), "expected a .safetensors name"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG_FITS))
+def test_an_error_names_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, says = WRONG_FITS[name]
+    with pytest.raises(AnytimeError) as caught:
+        call()
+    assert says in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_keeps_names_after_a_transformer_trains() -> None:
+    X, y = frame_of_rows()
+    scaled = StandardScaler().set_output(transform="pandas")
+    fitted = make_pipeline(scaled, AnytimeRegressor({"a": ["a*"], "b": ["b"]})).fit(X, y)
+    assert set(fitted[-1].sequence_) == {"a", "b"}
+
+
+def test_a_constant_target_is_a_warning() -> None:
+    X, y = frame_of_rows()
+    with pytest.warns(AnytimeWarning, match=r"'y' of y has one value in every row: every prefix predicts it"):
+        constant = AnytimeRegressor().fit(X, np.full(60, 3.0))
+    np.testing.assert_allclose(constant.predict(X), 3.0)
+    with pytest.warns(AnytimeWarning, match="'v' of y has one value"):
+        AnytimeRegressor().fit(X, pd.DataFrame({"u": y, "v": 1.0}))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_few_rows_train_without_a_word_of_lapack(rows: int, capfd: pytest.CaptureFixture[str]) -> None:
+    X, y = frame_of_rows()
+    AnytimeRegressor({"a": ["a1", "a2"], "b": ["b"]}).fit(X[:rows], y[:rows])
+    assert capfd.readouterr() == ("", "")
+
+
+# Pipelines
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_transformer_in_front_keeps_the_names_that_groups_select(library: str) -> None:
+    frame = frame_of_rows(120)[0].assign(city=np.resize(["Oslo", "Rome", "Lima"], 120))
+    y = frame["a1"] + (frame["city"] == "Rome")
+    X: Any = frame if library == "pandas" else pl.from_pandas(frame)
+    parts = [("numbers", StandardScaler(), ["a1", "a2", "b"]), ("city", OneHotEncoder(sparse_output=False), ["city"])]
+    before = ColumnTransformer(parts, verbose_feature_names_out=False).set_output(transform=library)
+    groups = {"lab": ["a?"], "desk": ["b", "city_*"]}
+    fitted = make_pipeline(before, AnytimeRegressor(groups, alpha=1e-6)).fit(X, y)
+    model = fitted[-1]
+    assert list(model.feature_names_in_) == ["a1", "a2", "b", "city_Lima", "city_Oslo", "city_Rome"]
+    assert set(model.sequence_) == {"lab", "desk"}
+    np.testing.assert_allclose(fitted.predict(X), y, atol=1e-2)
+    np.testing.assert_allclose(model.model_.predict(before.transform(X)), fitted.predict(X), rtol=1e-9)
+
+
+def test_a_grid_search_at_a_budget_selects_what_is_best_there() -> None:
+    X, y = frame_of_rows(150)
+    groups = {"cheap": {"features": ["a1"], "cost": 1}, "costly": {"features": ["a2", "b"], "cost": 9}}
+
+    def score(estimator: Any, X: Any, y: Any) -> float:
+        return float(estimator.score(X, y, budget=2))
+
+    search = GridSearchCV(AnytimeRegressor(groups), {"alpha": [1e-3, 1.0, 100.0]}, scoring=score, cv=3).fit(X, y)
+    assert search.best_params_ == {"alpha": 1e-3}
+    for k, (_, test) in enumerate(KFold(3).split(X)):
+        train = np.setdiff1d(np.arange(150), test)
+        alone = AnytimeRegressor(groups, alpha=1e-3).fit(X.iloc[train], y.iloc[train])
+        within = r2_score(y.iloc[test], alone.predict(X.iloc[test], budget=2))
+        assert search.cv_results_[f"split{k}_test_score"][0] == pytest.approx(within)

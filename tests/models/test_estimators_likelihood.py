@@ -385,15 +385,14 @@ def test_the_task_is_that_of_the_family_where_one_is_given(family: FamilyName | 
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     X, y = table()
     frame = pd.DataFrame(X, columns=FEATURES)
     frame["y"], frame["kind"], frame["grade"] = y, np.where(y > 0, "up", "down"), three(y)
     frame["n"], frame["w"], frame["q"] = counts(y).astype(int), 1.0, np.arange(120) // 10
     frame.to_csv("train.csv", index=False)
     Path("groups.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 def change(column: str, rows: Any, value: Any) -> None:

@@ -565,3 +565,23 @@ def test_an_estimator_takes_the_short_forms() -> None:
     fitted = AnytimeRegressor({"a": ["age", "city"], "b": {"features": ["iron"], "cost": "5ms"}}).fit(X, X["iron"])
     assert fitted.sequence_ == ["b", "a"] or fitted.costs_.tolist() == [0, 1, 6]
     assert fitted.model_.groups.cost_unit == "ms"
+
+
+@pytest.mark.parametrize(
+    ("form", "meant"),
+    [
+        ({}, 'has no groups; expected at least one, such as {"a": ["column"]}'),
+        ([], 'has no groups; expected at least one, such as {"a": ["column"]}'),
+        ([("one", ["a"]), ("two", ["b"])], 'a list of pairs; expected a dict, such as {"one": ["a"]}'),
+        ([[0, 1], [2]], 'a group is [0, 1]; expected names of columns, such as ["x0", "x1"] of an array'),
+        ({"one": [0, 1]}, 'a group is [0, 1]; expected names of columns, such as ["x0", "x1"] of an array'),
+        ([0, 0, 1], 'a list of numbers; expected lists of columns, such as [["a", "b"]]'),
+        ({"one": {"cols": ["a"]}}, 'expected {"name": "one", "features": ["a"], "cost": 1.0}'),
+        ([{"name": "one", "columns": ["a"]}], 'expected {"name": "one", "features": ["a"], "cost": 1}'),
+    ],
+    ids=str,
+)
+def test_a_form_that_people_try_is_answered_by_the_form_that_was_meant(form: Any, meant: str) -> None:
+    with pytest.raises(GroupsError) as caught:
+        load_groups(form)
+    assert meant in str(caught.value)

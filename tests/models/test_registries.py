@@ -96,8 +96,7 @@ def in_lines(frame: pd.DataFrame) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> pd.DataFrame:
     X = np.random.default_rng(0).normal(size=(90, 3))
     frame = pd.DataFrame(X, columns=list("abc")).assign(y=X @ [1.0, -2.0, 0.5] + 1.0)
     frame.to_csv("table.csv", index=False)

@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.serving import Connection, Running, running, small_model
@@ -68,15 +69,15 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def keyed_app(keys: str = KEYS, **settings: Any) -> tuple[AnytimeAPI, Settings]:
+def keyed_app(keys: str = KEYS, tuning: Tuning = TUNING, **settings: Any) -> tuple[AnytimeAPI, Settings]:
     told = Settings(**{"port": 0, "max_deadline_ms": 2_000, "max_body_bytes": 100_000, "api_keys": keys, **settings})
-    return create_app(ModelRegistry.of([small_model()]), told), told
+    return create_app(ModelRegistry.of([small_model()]), told, tuning=tuning), told
 
 
 @contextmanager
-def keyed(keys: str = KEYS, **settings: Any) -> Iterator[Running]:
+def keyed(keys: str = KEYS, tuning: Tuning = TUNING, **settings: Any) -> Iterator[Running]:
     """Serve the small model to those who have a key."""
-    with running(*keyed_app(keys, **settings)) as service:
+    with running(*keyed_app(keys, tuning, **settings)) as service:
         yield service
 
 

@@ -118,6 +118,22 @@ def test_a_file_of_no_keys_is_an_error_that_names_it_and_no_key(file: Path, cont
         KeyRing((), file.parent)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_pipe_is_an_error_and_nothing_waits_for_it(file: Path, swapped: bool) -> None:
+    file.write_text(SECRET)
+    ring = KeyRing((), file)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(KeysError, match=r"cannot read key file .*: it is a pipe or a device"):
+        ring.read() if swapped else KeyRing((), file)
+    assert ring.find(SECRET.encode())
+
+
+def test_the_byte_order_mark_of_some_editors_is_no_part_of_a_key(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + SECRET.encode() + b"\r\n")
+    assert KeyRing((), file).find(SECRET.encode())
+
+
 def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
     file.write_text(f"{SECRET}\nsecond-0123456789\n")
     ring = KeyRing(read_keys("first-0123456789"), file)

@@ -18,6 +18,7 @@ from anytime.data.survey import surveyed
 from anytime.errors import listed
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
+from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import SUFFIXES, write_groups
 from anytime.target import Target
 
@@ -47,8 +48,9 @@ def basis(
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
-    option, quantile = options.checked_basis(basis), options.parsed_clamp(clamp)
-    least = options.parsed_level_rows(min_level_rows)
+    with options.naming_options():
+        quantile = checked_clamp(options.number_or_word(clamp))
+        least = checked_level_rows(options.number_or_word(min_level_rows, int))
     options.checked_fixed(clamp, min_level_rows)
     table = tables.open(data)
     types = options.stated_types(text, number)
@@ -63,7 +65,7 @@ def basis(
             known,
             target or (),
             stated=types,
-            option=option,
+            option=basis,
             clamp=quantile,
             min_level_rows=least,
             drop_missing=True,

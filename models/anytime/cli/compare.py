@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +14,17 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark
 from anytime.cli.plan import FitPlan
+from anytime.cli.report import numbers
 from anytime.cli.sources import open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
+from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.compare import Comparison, MethodCurve
 from anytime.evaluation.compare import compare as compare_methods
 from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS, plot_comparison
+from anytime.model.model import affordable
+from anytime.model.prefixes import PrefixModels
 from anytime.training.fit import fit_clamped
 
 
@@ -40,7 +45,8 @@ def compare(
 ) -> None:
     """Compare the selection methods on one table: explained variance against cost, and timeliness up to the plateau.
 
-    All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP.
+    All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP. Of classes, --test also measures
+    accuracy, balanced accuracy, AUC, log loss and Brier score: at half of the cost here, at every prefix with --json.
 
     Example: anytime compare train.csv --groups groups.yaml --target target --test test.csv
     """
@@ -48,15 +54,23 @@ def compare(
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
     source = open_source(data, plan)
+    tested = None if test is None else open_test(test, source, plan)
+    source, clamped = source.read()
     for each in source.warnings:
         remark(each)
-    tested = None if test is None else open_test(test, source, plan)
-    fitted = fit_clamped(source.clamped(), plan.training)
+    fitted = fit_clamped(clamped, plan.training)
     held, expansion = None, fitted.expansion
+    classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:
-        test_moments = table_moments(replace(tested, groups=expansion.groups), n_jobs=plan.jobs)
+        rows = replace(tested, groups=expansion.groups)
+        test_moments = table_moments(rows, n_jobs=plan.n_jobs)
+        if rows.target.classes is not None:
+
+            def classes(models: PrefixModels) -> ClassMeasures:
+                return class_measures(replace(models, expansion=expansion), rows.target, rows)
+
         held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
-    compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level)
+    compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
     unit = fitted.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
@@ -65,8 +79,14 @@ def compare(
     if json:
         print_json(_values(compared, unit))
         return
+    by_class = _classes_table(compared)
+    classified: list[Table | str] = (
+        [] if by_class is None else [by_class, "test measures of classes at half of the cost"]
+    )
     print_results(
         _table(compared),
+        *classified,
+        *_notes(compared),
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
         f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
         "weights), r2 does not",
@@ -89,6 +109,34 @@ def _table(compared: Comparison) -> Table:
     return table
 
 
+def _classes_table(compared: Comparison) -> Table | None:
+    """Return the measures of classes on the test table, of each method within half of the cost; None without."""
+    table = blank_table()
+    table.add_column("method")
+    names: list[str] = []
+    for method, curve in compared.test.items():
+        if curve.classes is None:
+            continue
+        measures = curve.classes.by_name()
+        if not names:
+            names = list(measures)
+            for name in ("cost", *names):
+                table.add_column(name.replace("_", " "), justify="right")
+        prefix = affordable(curve.costs, float(curve.costs[-1]) / 2)
+        table.add_row(
+            method, *numbers([float(curve.costs[prefix]), *(float(measures[each][prefix]) for each in names)])
+        )
+    return table if names else None
+
+
+def _notes(compared: Comparison) -> list[str]:
+    methods: dict[str, list[str]] = {}
+    for name, curve in compared.test.items():
+        if curve.classes is not None and curve.classes.note is not None:
+            methods.setdefault(curve.classes.note, []).append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in methods.items()]
+
+
 def _values(compared: Comparison, unit: str) -> dict[str, Any]:
     methods = [
         {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
@@ -100,4 +148,6 @@ def _values(compared: Comparison, unit: str) -> dict[str, Any]:
 
 def _curve_values(curve: MethodCurve) -> dict[str, Any]:
     values = dict(vars(curve))
-    return {"cost": values.pop("costs"), **values}
+    classes = values.pop("classes")
+    measures = {} if classes is None else classes.by_name() | {"majority": classes.majority}
+    return {"cost": values.pop("costs"), **values, **measures}

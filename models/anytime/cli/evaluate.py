@@ -73,7 +73,7 @@ def evaluate(
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
     dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
     remark_missing(found)
-    evaluation = evaluated(loaded, dataset, n_jobs=reading.jobs)
+    evaluation = evaluated(loaded, dataset, n_jobs=reading.n_jobs)
     simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
     if json:
         values = _evaluation_values(evaluation)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -65,13 +67,6 @@ SECTIONS = {
 EPILOG = "Run 'anytime COMMAND --help' for the options and an example of a command."
 
 
-def _function(name: str) -> Any:
-    """Return the function of a command, here or of another package (an entry point `anytime.commands`), or None."""
-    if name in COMMANDS:
-        return getattr(import_module(f"anytime.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
-    return next((entry.load() for entry in entry_points(group="anytime.commands", name=name)), None)
-
-
 def _summary(name: str) -> str:
     """Return the first line that documents a command of another package, without importing its module."""
     (entry,) = entry_points(group="anytime.commands", name=name)
@@ -87,10 +82,16 @@ class _Commands(TyperGroup):
         return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        function = _function(cmd_name)
-        if function is None:
+        if cmd_name in COMMANDS:
+            function = getattr(import_module(f"anytime.cli.{COMMANDS[cmd_name][0]}"), cmd_name.replace("-", "_"))
+        elif others := tuple(entry_points(group="anytime.commands", name=cmd_name)):
+            function = others[0].load()
+        else:
             return None
         text, _, example = (inspect.getdoc(function) or "").partition("\n\nExample: ")
+        # The command is imported: from here on Ctrl-C interrupts its work, which removes what is half-written.
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler and current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
         app.command(cmd_name, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
         return typer.main.get_command(app)

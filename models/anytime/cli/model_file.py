@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.report import budget_lines, certificate_line, shapes_table, steps_table, summary
+from anytime.cli.report import budget_lines, certificate_line, shapes_table, sharing_table, steps_table, summary
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
@@ -44,8 +45,9 @@ def show(
     loaded = load(model)
     if shapes:
         from anytime.evaluation.shapes import column_shapes  # noqa: PLC0415
+        from anytime.inference.sharing import cancelling  # noqa: PLC0415
 
-        columns = column_shapes(loaded, prefix)
+        columns, groups = column_shapes(loaded, prefix), loaded.sharing(prefix)
         if json:
             print_json(
                 {
@@ -54,10 +56,13 @@ def show(
                     "prefix": loaded.steps if prefix is None else prefix,
                     "scores": loaded.score_names,
                     "columns": list(map(asdict, columns)),
+                    "groups": list(map(asdict, groups)),
                 }
             )
         else:
-            print_results(shapes_table(columns))
+            parts: list[Table | str] = [sharing_table(groups), ""] if groups else []
+            note = cancelling(groups)
+            print_results(*parts, shapes_table(columns), *([] if note is None else [note]))
         return
     if json:
         values: dict[str, Any] = {
@@ -165,33 +170,36 @@ def certify(
         float, typer.Option(help="Search for at most this long, in seconds, for all prefixes together.")
     ] = 60.0,
     nodes: Annotated[int, typer.Option(help="Visit at most this many search nodes per prefix.")] = NODES,
-    n_jobs: Annotated[int, typer.Option(help="Search with this many processes; -1 uses all cores.")] = 1,
+    n_jobs: Annotated[
+        int, typer.Option(callback=workers, help="Search with this many processes; -1 uses all cores.")
+    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
 
-    More time and nodes give tighter bounds.
+    Without --out and --in-place the bounds are only printed. More time and nodes give tighter bounds.
 
     Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
     """
     from anytime.evaluation.certificate.certify import certify as certify_model  # noqa: PLC0415
 
-    if (out is None) != in_place:
-        given = "both --out and --in-place are given" if in_place else "neither --out nor --in-place is given"
-        raise TrainingError(f"{given}; give --out M.safetensors to write a new file, or --in-place to overwrite")
+    if out is not None and in_place:
+        raise TrainingError("both --out and --in-place are given; give --out to write a new file, or --in-place")
     if out is not None and out.exists() and model.exists() and out.samefile(model):
         raise TrainingError(f"--out is {str(out)!r}, the model itself; name another file, or give --in-place instead")
-    out = model if out is None else out
+    out = model if in_place else out
     check_writable(out, (".safetensors",))
     loaded = load(model)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
-        certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=workers(n_jobs), progress=advance)
-    certified = certified.save(out)
-    remember_written(out)
+        certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
+    if out is not None:
+        certified = certified.save(out)
+        remember_written(out)
     if json:
         print_json(_certificate_values(certified))
         return
-    print_results(steps_table(certified), certificate_line(certified), f"wrote {out}")
+    written = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
+    print_results(steps_table(certified), certificate_line(certified), written)
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

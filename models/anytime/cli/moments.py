@@ -99,9 +99,13 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: 
         learned = found[0].record.groups if found else None
         plan = replace(plan, drop=unusable)
         source = open_table_source(path, plan, backend, partial=True, known=known, learned=learned)
+        if found:  # the columns are those of the first input
+            parts = source.moments()
+        else:
+            source, ((_, _, parts, _),) = source.read()
         for each in source.warnings:
             remark(each)
-        unusable += source.unusable
+        unusable += source.found.unusable
         settled = source.columns
         record = MomentsRecord(
             created=now(),
@@ -115,10 +119,9 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: 
             groups=settled.groups,
             folds=folds,
         )
-        parts = tuple(source.moments())
         # Small tables have fewer parts than folds; pad with empty moments.
         empty = Moments.empty(parts[0].features, parts[0].responses, parts[0].fill)
-        found.append(StoredMoments(record, parts + (empty,) * (folds - len(parts))))
+        found.append(StoredMoments(record, (*parts, *(empty,) * (folds - len(parts)))))
     return found
 
 

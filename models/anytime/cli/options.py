@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -13,9 +14,8 @@ import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
-from anytime.families import FAMILIES, default_family, family_of
-from anytime.features.bases import BASES, Clamp, parsed_basis
-from anytime.features.learning import CLAMPS, checked_clamp
+from anytime.families import FAMILIES
+from anytime.features.bases import BASES
 from anytime.selection import METHODS
 from anytime.types import ColumnType, FamilyName, Method, Task
 
@@ -61,6 +61,14 @@ Alpha = Annotated[
     str,
     typer.Option(
         help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
+    ),
+]
+Smooth = Annotated[
+    str | None,
+    typer.Option(
+        help="Select penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
+        "the largest within one standard error of the best.",
+        autocompletion=_candidates("auto"),
     ),
 ]
 Folds = Annotated[
@@ -149,7 +157,16 @@ MissingTarget = Annotated[
 DropMissing = Annotated[
     bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
 ]
-Jobs = Annotated[int | None, typer.Option(help="Read rows with this many threads; -1, the default, uses all cores.")]
+
+
+def workers(jobs: int) -> int:
+    """Check the value of --n-jobs for joblib."""
+    if jobs == 0:
+        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
+    return jobs
+
+
+Jobs = Annotated[int, typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendName = Annotated[Literal["local", "dask"], typer.Option(help="Read rows in this process or on a Dask cluster.")]
@@ -184,11 +201,7 @@ class RowOptions(TableFormat):
     weights: Weights = None
     missing_target: MissingTarget = "drop"
     drop_missing_target: DropMissing = False
-    n_jobs: Jobs = None
-
-    @property
-    def jobs(self) -> int:
-        return workers(self.n_jobs)
+    n_jobs: Jobs = -1
 
     @property
     def drops_missing(self) -> bool:
@@ -260,31 +273,24 @@ def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:
     return found
 
 
-def parsed_alpha(alpha: str) -> float | Literal["cv"]:
-    if alpha == "cv":
-        return "cv"
+def number_or_word(text: str | None, number: Callable[[str], Any] = float) -> Any:
+    """Return the number that a text states; another text, or None, unchanged: the library accepts some words."""
     try:
-        return float(alpha)
+        return None if text is None else number(text)
     except ValueError:
-        raise TrainingError(f"--alpha is {alpha!r}; expected a number, 0 or more, or 'cv'") from None
+        return text
 
 
-def parsed_clamp(clamp: str | None) -> Clamp:
-    if clamp is None:
-        return None
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Let errors about options of the library name those of the command line: `--min-level-rows is ...`."""
     try:
-        return checked_clamp(clamp if clamp in CLAMPS else float(clamp))  # type: ignore[arg-type]  # a literal
-    except ValueError:  # TrainingError is one
-        names = " or ".join(CLAMPS)
-        raise TrainingError(f"--clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {names}") from None
-
-
-def parsed_level_rows(rows: str) -> int | Literal["auto"]:
-    if rows == "auto":
-        return "auto"
-    if not (rows.isascii() and rows.isdigit() and int(rows) >= 2):
-        raise TrainingError(f"--min-level-rows is {rows!r}; expected a whole number, 2 or more, or auto")
-    return int(rows)
+        yield
+    except TrainingError as error:
+        name, _, rest = str(error).partition(" is ")
+        if not name.isidentifier():
+            raise
+        raise TrainingError(f"--{name.replace('_', '-')} is {rest}") from None
 
 
 def checked_fixed(clamp: str | None, level_rows: str) -> None:
@@ -297,55 +303,13 @@ def checked_fixed(clamp: str | None, level_rows: str) -> None:
             raise TrainingError(f"{option} is 'auto', which only `train` and `compare` select; expected {expected}")
 
 
-def parsed_pairs(pairs: str | None) -> int | Literal["auto"] | None:
-    if pairs is None or pairs == "auto":
-        return pairs  # type: ignore[return-value]
-    try:
-        return int(pairs)
-    except ValueError:
-        from anytime.training.options import MAX_PAIRS  # noqa: PLC0415  (`show` needs no trainer)
-
-        raise TrainingError(f"--pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'") from None
-
-
-def checked_basis(basis: str | None) -> str | None:
-    if basis is not None:
-        parsed_basis(basis)
-    return basis
-
-
-def checked_family(family: FamilyName | None, task: Task | Literal["auto"]) -> FamilyName:
-    """Return the stated family, or that of the task; raise TrainingError if there is no such family."""
-    if family is None:
-        return "gaussian" if task == "auto" else default_family(task)
-    try:
-        return family_of(family).label
-    except TrainingError as error:
-        raise TrainingError(f"--{error}") from None
-
-
 def checked_method(method: Method) -> Method:
     if method not in METHODS:
         raise TrainingError(f"--method is {method!r}; expected one of {', '.join(METHODS)}")
     return method
 
 
-def checked_folds(folds: int, *, needed: bool) -> int:
-    if folds < 0 or folds == 1:
-        raise TrainingError(f"--folds is {folds}; expected 2 or more, or 0 for none")
-    if folds == 0 and needed:
-        raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
-    return folds
-
-
 def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
-
-
-def workers(jobs: int | None) -> int:
-    """Return the value of --n-jobs for joblib; the default is all cores."""
-    if jobs == 0:
-        raise TrainingError("--n-jobs is 0; expected a number of threads, or -1 for all cores")
-    return -1 if jobs is None else jobs

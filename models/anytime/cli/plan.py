@@ -9,11 +9,14 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from anytime.cli import options
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.errors import TrainingError
+from anytime.families import default_family, family_of
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
+from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
 from anytime.selection import Rule
 from anytime.training.options import Options
-from anytime.types import ColumnType, FamilyName
+from anytime.types import ColumnType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +40,38 @@ class Plan(options.RowOptions):
     """Whether cross-validation selects what is "auto"."""
 
     def __post_init__(self) -> None:
-        options.checked_basis(self.basis)
-        options.checked_folds(self.folds, needed=self.needs_folds)
+        if self.basis is not None:
+            parsed_basis(self.basis)
+        if self.folds < 0 or self.folds == 1:
+            raise TrainingError(f"--folds is {self.folds}; expected 2 or more, or 0 for none")
+        training = self.training
+        if self.folds == 0 and (training.alpha == "cv" or training.nested):
+            raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
         if not self.selects:
             options.checked_fixed(self.clamp, self.min_level_rows)
-        _ = self.clamping, self.least_level_rows, self.types, self.jobs
+        _ = self.clamping, self.least_level_rows, self.types
 
     @property
     def clamping(self) -> Clamp:
         """Return the clamp; without folds, "auto" is the default of each basis."""
-        clamp = options.parsed_clamp(self.clamp)
+        with options.naming_options():
+            clamp = checked_clamp(options.number_or_word(self.clamp))
         return None if clamp == "auto" and self.folds < 2 else clamp
 
     @property
     def least_level_rows(self) -> int | Literal["auto"]:
-        least = options.parsed_level_rows(self.min_level_rows)
+        with options.naming_options():
+            least = checked_level_rows(options.number_or_word(self.min_level_rows, int))
         return MIN_LEVEL_ROWS if least == "auto" and self.folds < 2 else least
 
     @property
     def types(self) -> dict[str, ColumnType]:
         return options.stated_types(self.text, self.number)
 
-    @property
-    def needs_folds(self) -> bool:
-        return False
-
-    @property
-    def likelihood(self) -> FamilyName:
-        return "gaussian"
+    @cached_property
+    def training(self) -> Options:
+        """How the groups are ordered and the prefixes fitted, as far as options state it."""
+        return Options()
 
     @property
     def balances(self) -> bool:
@@ -84,18 +91,10 @@ class FitPlan(Plan):
 
     alpha: options.Alpha = "cv"
 
-    def __post_init__(self) -> None:
-        _ = self.training
-        super().__post_init__()
-
-    @property
-    def needs_folds(self) -> bool:
-        return self.training.alpha == "cv"
-
     @cached_property
     def training(self) -> Options:
-        """How the groups are ordered and the prefixes fitted."""
-        return Options(Rule("omp"), alpha=options.parsed_alpha(self.alpha), n_jobs=self.jobs)
+        with options.naming_options():
+            return Options(Rule("omp"), alpha=options.number_or_word(self.alpha), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +118,7 @@ class TrainPlan(FitPlan):
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = Options.one_se
+    smooth: options.Smooth = None
     nested: Annotated[
         bool,
         typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias."),
@@ -132,29 +132,24 @@ class TrainPlan(FitPlan):
     pairs: options.Pairs = None
 
     @property
-    def needs_folds(self) -> bool:
-        return self.nested or super().needs_folds
-
-    @property
     def balances(self) -> bool:
         return self.class_weight is not None
 
-    @property
-    def likelihood(self) -> FamilyName:
-        return options.checked_family(self.family, self.task)
-
     @cached_property
     def training(self) -> Options:
-        return Options.of(
-            self,
-            method=options.checked_method(self.method),
-            alpha=options.parsed_alpha(self.alpha),
-            family=self.likelihood,
-            first=tuple(self.first or ()),
-            without=tuple(self.without or ()),
-            pairs=options.parsed_pairs(self.pairs),
-            n_jobs=self.jobs,
-        )
+        with options.naming_options():
+            family = self.family or ("gaussian" if self.task == "auto" else default_family(self.task))
+            return Options.of(
+                self,
+                method=options.checked_method(self.method),
+                alpha=options.number_or_word(self.alpha),
+                family=family_of(family).label,
+                first=tuple(self.first or ()),
+                without=tuple(self.without or ()),
+                pairs=options.number_or_word(self.pairs, int),
+                smooth=options.number_or_word(self.smooth),
+                n_jobs=self.n_jobs,
+            )
 
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups that remain, with costs for calls of --rows."""

@@ -154,11 +154,7 @@ def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]
     of = (
         "the optimum of the table's groups" if answer.policy == "arrived" else f"step {answer.prefix} of {answer.steps}"
     )
-    if not answer.groups:
-        first = f"; the first step costs {model.costs[1]:g} {unit}" if not answer.missing else ""
-        lines = [f"every row has the base rate: no group is used{first}"]
-    else:
-        lines = [f"predicted by {of}: {used}"]
+    lines = [f"predicted by {of}: {used}"] if answer.groups else []
     if answer.note:
         lines.append(answer.note)
     if answer.missing:

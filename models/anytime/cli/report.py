@@ -19,6 +19,7 @@ from anytime.types import Float
 if TYPE_CHECKING:
     from anytime.evaluation.evaluate import Evaluation
     from anytime.evaluation.shapes import ColumnShape
+    from anytime.inference.sharing import Sharing
 
 LEAST_GAMMA = 1e-3
 """A smaller constant bounds nothing: the bound is below .1 % of the best."""
@@ -60,10 +61,20 @@ def budget_lines(model: Model, budget: float) -> list[str]:
 
 def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
     """Return a table of columns, the strongest first; of several scores, the strength is the root mean square."""
-    table = blank_table("column", "group", "basis", "strength")
+    table = blank_table("column", "group", "basis", "strength", "alone", "shared")
     for shape in shapes:
         strength = float(np.sqrt(np.mean(np.square(shape.strength))))
-        table.add_row(escape(shape.name), escape(shape.group), shape.basis, f"{strength:.4g}")
+        own = [*numbers([strength, shape.unique]), share(shape.shared)]
+        table.add_row(escape(shape.name), escape(shape.group), shape.basis, *own)
+    return table
+
+
+def sharing_table(groups: Iterable[Sharing]) -> Table:
+    """Return a table of the contributions of groups, those that add the most alone first."""
+    table = blank_table("group", "strength", "alone", "shared", "most with")
+    for each in groups:
+        own = [*numbers([each.strength, each.unique]), share(each.shared), escape(each.partner or "")]
+        table.add_row(escape(each.name), *own)
     return table
 
 
@@ -96,11 +107,8 @@ def evaluation_table(model: Model, evaluation: Evaluation, budgets: Sequence[flo
 def measure_lines(evaluation: Evaluation) -> list[str]:
     """Return lines on the queries that NDCG@5 averages, and on an accuracy that says nothing; none by default."""
     classes = evaluation.classes
-    if classes is not None and classes.is_majority:
-        return [
-            f"accuracy is at most {classes.majority:.4g}, the share of the most frequent class, at every prefix; "
-            "AUC, log loss and balanced accuracy show what the model has learned"
-        ]
+    if classes is not None and classes.note is not None:
+        return [classes.note]
     if evaluation.ndcg_queries is None:
         return []
     queries, without = evaluation.ndcg_queries
@@ -177,7 +185,7 @@ def certificate_line(model: Model) -> str:
 def summary(model: Model) -> str:
     manifest = model.manifest
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
-    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    kind = manifest.rule_in_words
     columns, terms = len(model.groups.features), model.expansion.column_terms
     size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
     used = terms - len(redundant.constant) - len(redundant.collinear)
@@ -193,6 +201,8 @@ def summary(model: Model) -> str:
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
+    if origin.nested:
+        lines.append(f"cross-validated errors: nested, each of {origin.folds} folds learned its own order")
     if model.groups.shared_by:
         lines.append(f"costs are per row, {model.groups.shared_by}")
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:

@@ -74,7 +74,7 @@ def open_backend(
         yield Backend(cluster)
 
 
-class Columns(NamedTuple):
+class ColumnRoles(NamedTuple):
     """The meaning of the columns of a source, which other tables share."""
 
     groups: FeatureGroups
@@ -86,33 +86,38 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class TableSource(TrainingRows):
-    """A table opened for training, and its number of rows to learn from."""
+    """A table opened for training."""
 
-    rows: int = 0
     remark: str = ""
     """An addition to the message about its task."""
     backend: Backend = LOCAL
-    emptied: tuple[str, ...] = ()
-    """Groups that have no usable column."""
-    warnings: tuple[str, ...] = ()
-    """What users should know of the columns."""
-    unusable: tuple[str, ...] = ()
-    """Columns that are left out."""
+    given: tuple[str, ...] = ()
+    """The groups of the call."""
 
     @property
     def name(self) -> str:
         return Path(self.dataset.table.name).name
 
     @property
-    def columns(self) -> Columns:
+    def emptied(self) -> tuple[str, ...]:
+        """Return the groups that have no usable column."""
+        return tuple(name for name in self.given if name not in self.dataset.groups.positions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what users should know of the columns."""
+        return self.found.warnings
+
+    @property
+    def columns(self) -> ColumnRoles:
         data = self.dataset
-        return Columns(data.groups, data.target, data.query, data.weights, data.drop_missing)
+        return ColumnRoles(data.groups, data.target, data.query, data.weights, data.drop_missing)
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
         cluster, checkpoint = self.backend if groups is None else LOCAL
         check_memory((self.dataset if groups is None else replace(self.dataset, groups=groups)).terms.size, self.folds)
-        with console.progress(f"reading {self.name}", self.rows) as advance:
+        with console.progress(f"reading {self.name}", self.found.used) as advance:
             if cluster is None:
                 return self.summed(groups, advance, checkpoint)
             by_class = self.target.law.by_class
@@ -123,7 +128,7 @@ class TableSource(TrainingRows):
         if not self.open_columns or self.folds < 2:
             return super().clamped()
         check_memory(self.dataset.terms.size, self.folds)
-        with console.progress(f"reading {self.name}", self.rows) as advance:
+        with console.progress(f"reading {self.name}", self.found.used) as advance:
             return super().clamped(advance)
 
     def observed(self) -> Observations | None:
@@ -138,7 +143,7 @@ class MomentsSource:
     """Stored moments of some or all of their groups, in their own folds."""
 
     stored: StoredMoments
-    columns: Columns
+    columns: ColumnRoles
     emptied: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -154,6 +159,9 @@ class MomentsSource:
         terms = Expansion.of(self.stored.record.groups).plain.terms
         remaining = Expansion.of(self.columns.groups).plain.terms
         return [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
+
+    def read(self) -> tuple[MomentsSource, list[Clamped]]:
+        return self, self.clamped()
 
     def clamped(self) -> list[Clamped]:
         parts = self.moments()
@@ -215,12 +223,14 @@ def open_table_source(
         raise TrainingError(f"{str(data)!r} is a table; give --target")
     table = plan.open(data if backend.cluster is None else data.resolve())
     used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
-    groups = plan.changed(open_groups(table, plan.groups, used))
+    stated_groups = open_groups(table, plan.groups, used)
+    groups = plan.changed(stated_groups)
     for feature in plan.drop or ():
         if feature not in groups.features:
             raise GroupsError(f"--drop {feature}: no group has this feature; {suggestion(feature, groups.features)}")
     complete = groups
     groups = groups.without(plan.drop) if plan.drop else groups
+    excluded = set(stated_groups.features) - set(groups.features)
     if backend.cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     Dataset(table, groups, Target("regression", tuple(plan.target)), plan.query, plan.weights).check()
@@ -244,14 +254,17 @@ def open_table_source(
         seed=plan.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
-        known = settle_target(found, plan.task, plan.likelihood, partial=partial)
+        known = settle_target(found, plan.task, plan.training.family, partial=partial)
     dataset = Dataset(table, groups, known, plan.query, plan.weights, plan.drops_missing)
     if plan.balances:
         dataset = dataset.balanced()
         remark(_balance(dataset))
     ignored = [name for name in dataset.check() if name not in table.index and name not in found.unusable]
-    if ignored:
-        remark(f"ignored: {listed(ignored, 10)} (in no group)")
+    for option, names in (("--without", set(stated_groups.features) - set(complete.features)), ("--drop", plan.drop)):
+        if left := [name for name in ignored if name in (names or ())]:
+            remark(f"left out: {listed(left, 10)} ({option})")
+    if unknown := [name for name in ignored if name not in excluded]:
+        remark(f"ignored: {listed(unknown, 10)} (in no group)")
     remark_missing(found)
     note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
@@ -260,15 +273,13 @@ def open_table_source(
         dataset,
         folds,
         plan.seed,
-        plan.jobs,
+        plan.n_jobs,
         known,
+        found,
         clampable(groups, given) if selects else (),
-        rows=found.used,
         remark=note,
         backend=backend,
-        emptied=tuple(name for name in complete.names if name not in groups.positions),
-        warnings=found.warnings,
-        unusable=tuple(found.unusable),
+        given=complete.names,
     )
 
 
@@ -293,9 +304,9 @@ def _note(found: Survey, target: Target) -> str:
 def _open_moments(data: Path, plan: Plan) -> MomentsSource:
     stored = StoredMoments.load(data)
     record = stored.record
-    if not family_of(plan.likelihood).least_squares:
+    if not family_of(plan.training.family).least_squares:
         raise TrainingError(
-            f"family {plan.likelihood!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
+            f"family {plan.training.family!r} is fitted on rows, and {str(data)!r} contains moments; train on the table"
         )
     table_options = {
         "--query": plan.query,
@@ -320,7 +331,7 @@ def _open_moments(data: Path, plan: Plan) -> MomentsSource:
             "'anytime moments'"
         )
     groups = record.groups if plan.groups is None else record.groups.with_costs(load_groups(plan.groups))
-    return MomentsSource(stored, Columns(plan.changed(groups), stored.target, record.query, record.weights))
+    return MomentsSource(stored, ColumnRoles(plan.changed(groups), stored.target, record.query, record.weights))
 
 
 def remark_missing(found: Survey) -> None:
@@ -365,5 +376,5 @@ def open_retrained(model: Model, groups: FeatureGroups, refit: RefitOptions) -> 
         Dataset(refit.open(refit.data), groups, target, None, refit.weights, refit.drops_missing)
     )
     remark_missing(found)
-    source = TableSource(dataset, 1, 0, refit.jobs, target, rows=found.used)
-    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.jobs))
+    source = TableSource(dataset, 1, 0, refit.n_jobs, target, found)
+    return Retrained(source.name, source.moments()[0], Observed(source.blocks(), target, refit.n_jobs))

@@ -74,12 +74,16 @@ def train(
         calibration = None if calibrate is None else open_calibration(calibrate, source, coverage, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
-        settled = source.columns
-        remark(f"task: {settled.target.task}{source.remark}")
-        clamped, observed = source.clamped(), source.observed()
+        remark(f"task: {source.columns.target.task}{source.remark}")
+        source, clamped = source.read()
+        settled, observed = source.columns, source.observed()
         folds = len(clamped[0].parts)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
-            held = None if validated is None else hold_out(validated, plan.likelihood, n_jobs=plan.jobs)
+            held = (
+                None
+                if validated is None
+                else hold_out(replace(validated, groups=settled.groups), plan.training.family, n_jobs=plan.n_jobs)
+            )
             fitted = fit_clamped(clamped, plan.training, observed, hold_out=held)
         if isinstance(source, TableSource) and plan.pairs is not None:
             remark("screening pairs of columns")
@@ -100,7 +104,7 @@ def train(
     evaluation = None
     if tested is not None:
         with working(f"evaluating on {tested.table.name}"):
-            evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.jobs)
+            evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
     remember_written(out)
     if opened.checkpoint is not None:

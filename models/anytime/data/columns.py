@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats import Batch
+from anytime.data.formats import Batch, ReadAs, Table
 from anytime.errors import GroupsError, TableError
 from anytime.features.bases import Basis, Reader
 from anytime.features.learning import present
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, is_pattern
 from anytime.target import Target
 from anytime.types import Bool, Float
 
@@ -46,29 +46,60 @@ def codes(name: str, values: NDArray[Any], reader: Reader) -> Float:
 def array_columns(count: int, groups: FeatureGroups) -> list[str]:
     """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
 
-    Raises GroupsError if the features are not among the former, and their number differs.
+    Raises GroupsError if the features are not among the former, and their number differs or they have patterns.
     """
     names = [f"x{j}" for j in range(count)]
     if set(groups.features) <= set(names):
         return names
-    if len(groups.features) == count:
+    if len(groups.features) == count and not any(map(is_pattern, groups.features)):
         return list(groups.features)
     raise GroupsError(
         f"X has {count} columns without names and the groups have {len(groups.features)} features; "
-        "expected one column per feature, in the order of the groups, or features named x0, x1, ..."
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ...; after a "
+        'transformer, set_output(transform="pandas") keeps names'
     )
+
+
+class ColumnError(TableError):
+    """Invalid values of one column; `column` is its name."""
+
+    column = ""
+
+    @classmethod
+    def of(cls, column: str, message: str) -> Self:
+        error = cls(message)
+        error.column = column
+        return error
 
 
 def check_finite(batch: Batch, name: str) -> None:
     """Raise TableError, with the first row, if a column of numbers contains infinities."""
-    values = batch.column(name)
-    infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, dtype=np.bool_)
-    if infinite.any():
-        count, first = int(infinite.sum()), batch.start + int(infinite.argmax())
-        raise TableError(
+    for error in _infinite([batch], [name]):
+        raise error
+
+
+def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, ReadAs]) -> list[ColumnError]:
+    """Return an error for each column of a table with infinite values, with their number and the first row."""
+    batches = table.batches(names, types=types) if names else ()
+    return [ColumnError.of(error.column, f"{table.name}: {error}") for error in _infinite(batches, names)]
+
+
+def _infinite(batches: Iterable[Batch], names: Iterable[str]) -> list[ColumnError]:
+    found: dict[str, tuple[int, int]] = {}
+    for batch in batches:
+        for name in names:
+            values = batch.column(name)
+            if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
+                count, first = found.get(name, (0, batch.start + int(infinite.argmax())))
+                found[name] = count + int(infinite.sum()), first
+    return [
+        ColumnError.of(
+            name,
             f"column {name!r} holds {count} infinite {'value' if count == 1 else 'values'}, the first in row {first} "
-            "(counted from 0); expected finite numbers, or no value where one is missing"
+            "(counted from 0); expected finite numbers, or no value where one is missing",
         )
+        for name, (count, first) in found.items()
+    ]
 
 
 def without_target(batch: Batch, columns: Sequence[str]) -> Bool:

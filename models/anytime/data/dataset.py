@@ -15,7 +15,7 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from anytime.data.columns import check_finite, feature_matrix, responses, weights_of, without_target
+from anytime.data.columns import ColumnError, feature_matrix, infinite_columns, responses, weights_of, without_target
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, fingerprint
 from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
@@ -120,7 +120,8 @@ class Dataset:
         for rows in self.rows(max(1, min(ROWS, BLOCK_VALUES // numbers))):
             X = np.asarray(dense(rows.X), dtype=np.float64)
             if np.isinf(X).any():
-                self._check_finite(self.groups.features[int(np.isinf(X).any(axis=0).argmax())])
+                name = self.groups.features[int(np.isinf(X).any(axis=0).argmax())]
+                raise infinite_columns(self.table, [name], self.types)[0]
             yield replace(rows, X=X)
 
     def tally(self, assigner: FoldAssigner, *, start: int = 0, stop: int | None = None) -> FoldCounts:
@@ -200,7 +201,11 @@ class Dataset:
             assigner.skip(skipped)
             progress(skipped.rows)
         blocks = self.blocks(assigner, start=row, progress=progress)
-        parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
+        try:
+            parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
+        except ColumnError:
+            checkpoint.remove()  # of a pass that has no result
+            raise
         checkpoint.save(2**62, parts)  # a row beyond every table
         return parts
 
@@ -234,16 +239,17 @@ class Dataset:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
-            if name in self.types:
-                self._check_finite(name)  # raises, and names a row
-            raise TableError(f"{self.table.name}: column {name!r} {error.why}") from None
+            if name in self.types and (infinite := infinite_columns(self.table, [name], self.types)):
+                raise infinite[0] from None  # which names a row
+            raise ColumnError.of(name, f"{self.table.name}: column {name!r} {error.why}") from None
 
-    def _check_finite(self, name: str) -> None:
-        for batch in self.table.batches([name], types=self.types):
-            try:
-                check_finite(batch, name)
-            except TableError as error:
-                raise TableError(f"{self.table.name}: {error}") from None
+    def infinite(self) -> list[ColumnError]:
+        """Return an error for each feature with infinite values in the rows to learn from."""
+        features = np.array(self.groups.features)
+        wild = np.zeros(len(features), dtype=np.bool_)
+        for rows in self.rows(max(1, BLOCK_VALUES // len(features))):
+            wild |= np.isinf(np.asarray(dense(rows.X), dtype=np.float64)).any(axis=0)
+        return infinite_columns(self.table, features[wild].tolist(), self.types)
 
     def blocks(
         self,

@@ -12,21 +12,28 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
-from anytime.data.columns import check_finite, weights_of, without_target
+from anytime.data.columns import ColumnError, check_finite, infinite_columns, weights_of, without_target
 from anytime.data.dataset import Dataset
-from anytime.data.formats import Batch, ReadAs, Table
+from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
-from anytime.errors import TableError, TrainingError, clipped, listed, suggestion
+from anytime.errors import TableError, clipped, listed, suggestion
 from anytime.families import default_family, family_of
-from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, Kind, parsed_basis
-from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of
+from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
+from anytime.features.learning import (
+    Sample,
+    checked_level_rows,
+    learned_groups,
+    needs_sample,
+    present,
+    rare_levels,
+    sample_of,
+)
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
@@ -101,8 +108,6 @@ def survey(
         A column does not exist or is named twice, a target is infinite, or rows have no target (with `drop_missing`:
         all rows).
     """
-    for name in target:
-        _check_has(table, name)
     if len(set(target)) < len(target):
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
     names = [*features, *target, *([] if weights is None else [weights])]
@@ -131,27 +136,25 @@ class _Found:
     def samples(self, features: Sequence[str], names: Sequence[str]) -> Iterator[Sample]:
         """Read the table; yield the features of the rows to learn from."""
         for batch in self._table.batches(names, types=self.types):
+            gaps = without_target(batch, self._target)
             try:
-                kept, weights = self._add(batch)
+                weights = None if self._weights is None else weights_of(batch, self._weights)
+                for name in self._target:
+                    check_finite(batch, name)
             except TableError as error:
                 raise TableError(f"{self._table.name}: {error}") from None
+            kept = ~gaps if weights is None else ~gaps & (weights > 0)
+            self._missing += int(gaps.sum())
+            self._unweighted += int((~gaps).sum() - kept.sum())
+            self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
+            self._rows += batch.rows
+            for name, seen in zip(self._target, self._values, strict=True):
+                if len(seen) <= MAX_CLASSES:
+                    seen.update(np.unique(batch.column(name)[kept]).tolist())
             used = dict.fromkeys((*features, *self._target)) if features else ()
             rows = batch.start + np.flatnonzero(kept)
-            yield Sample({name: batch.column(name)[kept] for name in used}, weights, rows)
-
-    def _add(self, batch: Batch) -> tuple[Any, Any]:
-        gaps = without_target(batch, self._target)
-        weights = None if self._weights is None else weights_of(batch, self._weights)
-        kept = ~gaps if weights is None else ~gaps & (weights > 0)
-        self._missing += int(gaps.sum())
-        self._unweighted += int((~gaps).sum() - kept.sum())
-        self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
-        self._rows += batch.rows
-        for name, seen in zip(self._target, self._values, strict=True):
-            check_finite(batch, name)
-            if len(seen) <= MAX_CLASSES:
-                seen.update(np.unique(batch.column(name)[kept]).tolist())
-        return kept, None if weights is None else weights[kept]
+            of_kept = None if weights is None else weights[kept]
+            yield Sample({name: batch.column(name)[kept] for name in used}, of_kept, rows)
 
     def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
         name = self._table.name
@@ -221,7 +224,13 @@ def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
 
 
 def _guessed_task(found: Survey) -> Task:
-    kind, values = found.types[found.columns[0]], found.values[0]
+    (name,) = found.columns
+    kind, values = found.types[name], found.values[0]
+    if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
+        raise TableError(
+            f"{found.table}: target {name!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
+            f"state --number {name}, or --task multiclass if they are classes"
+        )
     if len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values)):
         return "binary"
     return "multiclass" if kind == "text" else "regression"
@@ -280,7 +289,8 @@ def surveyed(
     TrainingError
         `clamp` or `min_level_rows` is invalid.
     """
-    least = _checked_least(min_level_rows)
+    least = checked_level_rows(min_level_rows)
+    rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     unknown = next((name for name in stated if not table.has(name)), None)
     if unknown is not None:
@@ -290,13 +300,13 @@ def surveyed(
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
     types, unusable = _types(table, names, groups.features, used)
-    groups = _without(groups, unusable, table)
-    kinds: list[Kind] = [_kind(table, f, types[f]) for f in groups.features]
+    groups = _without(groups, unusable, table.name)
+    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = None if found.sample is None else replace(found.sample, **least)
+    sample = None if found.sample is None else replace(found.sample, **rule)
     remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -309,32 +319,22 @@ def surveyed(
         for name in unstated:
             with _collected(unusable, name):
                 _check_levels(table, name, sample)
-        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table)
+        wild = [f for f in groups.features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+        unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
+        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
     groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     if sample is not None:
         stated_bases = set(groups.bases)
-        try:
-            groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
-        except TableError as error:
-            raise TableError(f"{table.name}: {error}") from None
+        groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
-            groups, unusable = _without(groups, reasons, table), unusable | reasons
+            groups, unusable = _without(groups, reasons, table.name), unusable | reasons
         numbers = [f for f in groups.features if groups.known_types.get(f) != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
-
-
-def _checked_least(min_level_rows: int | Literal["auto"]) -> dict[str, Any]:
-    """Return the fields of a `Sample` that state how many rows a level needs."""
-    if min_level_rows == "auto":
-        return {"selects_levels": True}
-    if isinstance(min_level_rows, bool) or not isinstance(min_level_rows, Integral) or min_level_rows < 2:
-        raise TrainingError(f"min_level_rows is {min_level_rows!r}; expected a whole number, 2 or more, or 'auto'")
-    return {"min_level_rows": int(min_level_rows)}
 
 
 def _types(
@@ -359,10 +359,21 @@ def _collected(errors: dict[str, TableError], name: str) -> Iterator[None]:
     try:
         yield
     except TableError as error:
+        if f"column {name!r} " not in str(error):  # it is about the whole table
+            raise
         errors[name] = error
 
 
-def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: Table) -> FeatureGroups:
+def without_columns(
+    groups: FeatureGroups, errors: Sequence[ColumnError], found: Survey
+) -> tuple[FeatureGroups, Survey]:
+    """Return groups without some unusable columns, and the survey that reports them; raise if no other remains."""
+    reasons = {error.column: _reason(error) for error in errors}
+    remaining = _without(groups, {error.column: error for error in errors}, found.table)
+    return remaining, replace(found, unusable={**found.unusable, **reasons})
+
+
+def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
     """Return the groups without unusable columns; raise one error for all of them if no other remains."""
     if not unusable:
         return groups
@@ -371,7 +382,7 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: T
     if len(unusable) == 1:
         raise next(iter(unusable.values()))
     reasons = "; ".join(f"{name!r} {_reason(error)}" for name, error in unusable.items())
-    raise TableError(f"{table.name}: no column of the groups is usable: {reasons}; {UNUSABLE_REMEDY}")
+    raise TableError(f"{table}: no column of the groups is usable: {reasons}; {UNUSABLE_REMEDY}")
 
 
 def _reason(error: TableError) -> str:
@@ -384,10 +395,6 @@ UNUSABLE_REMEDY = (
     "expected numbers, text or dates: convert or fix such columns (a duration to seconds, for example), or state "
     "their type by --text, --number or `types` in the groups file"
 )
-
-
-def _kind(table: Table, name: str, kind: ReadAs) -> Kind:
-    return "factor" if name in table.factors and kind != "date" else kind  # type: ignore[return-value]  # no "key"
 
 
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
@@ -475,14 +482,7 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     """Check a further table; return it, without the query if the table lacks it, and what it holds."""
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
-    for name in dataset.target.columns:
-        _check_has(dataset.table, name)
     dataset.check()
     columns, weights = dataset.target.columns, dataset.weights
     found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
     return dataset, found
-
-
-def _check_has(table: Table, target: str) -> None:
-    if not table.has(target):
-        raise TableError(f"{table.name} has no column {target!r} for the target; {suggestion(target, table.columns)}")

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anytime.data.dataset import Dataset
-from anytime.inference.conformal import model_outputs
-from anytime.model.model import Model
-from anytime.target import class_codes
+from anytime.model.prefixes import PrefixModels
+from anytime.target import Target, class_codes
 from anytime.types import Float, Index
 
 MAX_STORED = 2**26
@@ -46,16 +45,31 @@ class ClassMeasures:
     brier: Float
     majority: float
 
+    def by_name(self) -> dict[str, Float]:
+        """Return the measures of each prefix by name, without those that the table does not have."""
+        names = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
+        found: dict[str, Float | None] = {name: getattr(self, name) for name in names}
+        return {name: values for name, values in found.items() if values is not None}
+
     @property
-    def is_majority(self) -> bool:
-        """Return whether no prefix is right more often than the most frequent class."""
-        return bool((self.accuracy <= self.majority * (1 + 1e-12)).all())
+    def note(self) -> str | None:
+        """Return a sentence if no prefix, or none of the first, is right more often than the most frequent class."""
+        better = np.flatnonzero(self.accuracy > self.majority * (1 + 1e-12))
+        last = len(self.accuracy) - 1
+        until = int(better[0]) - 1 if len(better) else last
+        if until < 1:
+            return None
+        where = "at every prefix" if until == last else f"up to step {until} of {last}"
+        return (
+            f"accuracy is at most {self.majority:.4g}, the share of the most frequent class, {where}; "
+            "AUC, log loss and balanced accuracy show what the model has learned"
+        )
 
 
-def class_measures(model: Model, dataset: Dataset) -> ClassMeasures:
-    """Return the measures of a checked dataset with the model's classes and a row of positive weight."""
-    classes = len(model.manifest.classes or ())
-    steps = model.steps + 1
+def class_measures(models: PrefixModels, target: Target, dataset: Dataset) -> ClassMeasures:
+    """Return the measures of a checked dataset with the target's classes and a row of positive weight."""
+    classes = len(target.classes or ())
+    steps = models.steps + 1
     parts = [(class_codes(rows.Y), rows.row_weights) for rows in dataset.rows(features=())]
     codes, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
     shares = np.bincount(codes, weights, minlength=classes) / weights.sum()
@@ -64,21 +78,21 @@ def class_measures(model: Model, dataset: Dataset) -> ClassMeasures:
     found = [
         measured
         for first in range(0, steps, at_once)
-        for measured in _of_prefixes(model, dataset, range(first, min(first + at_once, steps)), codes, weights)
+        for measured in _of_prefixes(models, target, dataset, range(first, min(first + at_once, steps)), codes, weights)
     ]
     accuracy, balanced, auc, loss, brier = (np.array(column) for column in zip(*found, strict=True))
     return ClassMeasures(accuracy, balanced, None if (shares > 0).sum() < 2 else auc, loss, brier, float(shares.max()))
 
 
 def _of_prefixes(
-    model: Model, dataset: Dataset, prefixes: range, codes: Index, weights: Float
+    models: PrefixModels, target: Target, dataset: Dataset, prefixes: range, codes: Index, weights: Float
 ) -> Iterable[tuple[float, ...]]:
     collected: list[list[Float]] = [[] for _ in prefixes]
-    for rows in dataset.rows_for(model.prefixes.scores):
+    for rows in dataset.rows_for(models.scores):
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = model.prefixes.predict_all(rows.X)
+            scores = models.predict_all(rows.X)
             for part, prefix in zip(collected, prefixes, strict=True):
-                outputs = model_outputs(model, scores[prefix])
+                outputs = target.law.probabilities(scores[prefix])
                 part.append(outputs if outputs.shape[1] > 2 else outputs[:, 1:])
     for part in collected:
         P = np.concatenate(part)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anytime._linalg import single_blas_thread
+from anytime.evaluation.classes import ClassMeasures
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
-from anytime.model.prefixes import staircase
+from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection import FactoredOrder, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
 from anytime.types import Float, Method
@@ -51,7 +53,7 @@ class MethodCurve:
     """A curve on one table: costs, F and R² of each prefix (steps + 1,), and both kinds of timeliness.
 
     R² is without penalty; it is None if a response is constant in the table. The shrunken curve has a point for each
-    penalty of its path instead.
+    penalty of its path instead. `classes` has the measures of classes at each prefix, of a model on rows.
     """
 
     costs: Float
@@ -59,6 +61,7 @@ class MethodCurve:
     r2: Float | None
     timeliness: float
     timeliness_step: float
+    classes: ClassMeasures | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +85,17 @@ class Comparison:
 
 
 def compare(
-    gram: Gram, groups: FeatureGroups, alpha: float, held: HeldOutMoments | None = None, level: float | None = None
+    gram: Gram,
+    groups: FeatureGroups,
+    alpha: float,
+    held: HeldOutMoments | None = None,
+    level: float | None = None,
+    classes: Callable[[PrefixModels], ClassMeasures] | None = None,
 ) -> Comparison:
     """Order the groups by every variant and evaluate the curves, in training and on `held`, a test table.
 
-    The curves stop at `level`, a share of the final F of CS-G-OMP in training; None uses its plateau.
+    The curves stop at `level`, a share of the final F of CS-G-OMP in training; None uses its plateau. `classes` returns
+    the measures of classes on the rows of the test table, once for each order.
     """
     entries = sparse_entries(gram, groups)
     keys = dict.fromkeys((variant.method, variant.cost_blind, variant.doubling) for variant in VARIANTS)
@@ -101,24 +110,37 @@ def compare(
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
     tables = {"train": gram.own} | ({} if held is None else {"test": held})
     curves: dict[str, dict[str, MethodCurve]] = {"train": {}, "test": {}}
+    weights = {key: _coefficients(order) for key, order in learned.items()}
+    measured = (
+        {}
+        if classes is None
+        else {key: classes(prefix_models(gram, o.columns, o.ends, weights[key])) for key, o in learned.items()}
+    )
     for variant in VARIANTS:
-        order = learned[variant.method, variant.cost_blind, variant.doubling]
+        key = variant.method, variant.cost_blind, variant.doubling
+        order = learned[key]
         for side, table in tables.items():
             if variant.shrunken:
                 costs, explained = shrunken_curve(entries.path, groups, table)
                 F = explained.sum(axis=1)
             else:
-                costs, explained = order.costs, _explained(order, table)
+                costs, explained = order.costs, _explained(order, weights[key], table)
                 F = order.explained_variance if side == "train" else explained.sum(axis=1)
             risk = 0.5 * float(table.yy.sum())
-            curves[side][variant.name] = _measured(variant, costs, F, table.r2(explained), stop, risk)
+            found = _measured(variant, costs, F, table.r2(explained), stop, risk)
+            if side == "test" and not (variant.oracle or variant.shrunken):
+                found = replace(found, classes=measured.get(key))
+            curves[side][variant.name] = found
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredOrder, table: HeldOutMoments) -> Float:
-    """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
+def _coefficients(order: FactoredOrder) -> Float:
     with single_blas_thread():
-        W = staircase(order.factor, order.z, order.ends)
+        return staircase(order.state.factor, order.state.z, order.ends)
+
+
+def _explained(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
+    """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
 

@@ -76,12 +76,11 @@ class Evaluation:
     @property
     def measures(self) -> dict[str, Float]:
         """Return the measures of each prefix (steps + 1,) by name: those that the task and the model have."""
-        of_classes = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
         found = {
             "r2": self.r2,
             "mse": self.mse,
             "deviance": self.deviance,
-            **{name: getattr(self.classes, name, None) for name in of_classes},
+            **({} if self.classes is None else self.classes.by_name()),
             "ndcg@5": self.ndcg,
             "coverage": self.coverage,
             "size": self.size,
@@ -119,7 +118,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         rows, deviance, mse, null = _likelihood_curve(model.prefixes, manifest.family, dataset)
         explained, risk = 0.5 * (deviance[0] - deviance), 0.5 * float(deviance[0])
         r2 = None if null is None else 1.0 - deviance / null
-    classes = None if manifest.classes is None else class_measures(model, dataset)
+    classes = None if manifest.classes is None else class_measures(model.prefixes, manifest.learned, dataset)
     if classes is not None:
         mse = classes.brier / len(manifest.responses)
     ndcg, queries = (None, None) if query is None or manifest.classes is not None else _ndcg(model, dataset)

@@ -22,6 +22,7 @@ from anytime.evaluation.page.document import Picture, grid, page, paragraph, tab
 from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
 from anytime.families import family_of
 from anytime.inference.conformal import conformal_rank, model_outputs
+from anytime.inference.sharing import cancelling, group_sharing
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
 from anytime.target import class_codes
@@ -187,7 +188,8 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
-        share = f", {_percent(r2[half] / r2[-1])} of that" if r2[-1] > 0 else ""
+        share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
+        share = ", which is more" if r2[half] > r2[-1] else share
         sentences.append(
             f"All groups cost {model.costs[-1]:g} {unit} a row and reach an r2 of {_number(r2[-1])} on "
             f"{where}; half of the budget reaches {_number(r2[half])}{share}."
@@ -264,11 +266,36 @@ def _groups(model: Model) -> str:
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
     right += bar_rows([(name, loss, _number(loss)) for name, loss in losses], 1) + "</figure>"
+    contributions = _sharing(model)
     more = len(gains) - ABSENCES
     note = f" {more} groups with smaller gains are not shown." * (more > 0)
-    return grid([left, right]) + paragraph(
-        "A group that adds much and whose absence costs little shares what it knows with other groups." + note, "soft"
+    return (
+        grid([left, right])
+        + paragraph(
+            "A group that adds much and whose absence costs little shares what it knows with other groups." + note,
+            "soft",
+        )
+        + contributions
     )
+
+
+def _sharing(model: Model) -> str:
+    """Return a table of the contributions of the groups, the strongest alone first; nothing without moments."""
+    found = group_sharing(model)
+    if not found:
+        return ""
+    rows = [
+        [
+            clipped(each.name, 40),
+            _number(each.strength),
+            _number(each.unique),
+            _percent(each.shared),
+            each.partner or "",
+        ]
+        for each in found[:ABSENCES]
+    ]
+    columns = ["group", "contribution ±", "alone ±", "shared with others", "most with"]
+    return table(columns, rows, words=(0, 4))
 
 
 def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
@@ -446,11 +473,10 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
                 "rows are of another kind."
             )
     classes = None if tested is None else tested.evaluation.classes
-    if classes is not None and classes.is_majority:
-        yield (
-            f"No prefix is right more often than the most frequent class ({_percent(classes.majority)}): read AUC, log "
-            "loss and balanced accuracy."
-        )
+    if classes is not None and classes.note is not None:
+        yield f"{classes.note[0].upper()}{classes.note[1:]}."
+    if (cancel := cancelling(group_sharing(model))) is not None:
+        yield f"{cancel[0].upper()}{cancel[1:]}."
     if origin.rows < 10 * len(model.prefixes.mean):
         yield (
             f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
@@ -484,15 +510,15 @@ def _data(model: Model) -> str:
 def _provenance(model: Model) -> str:
     manifest = model.manifest
     origin = manifest.provenance
-    kind = manifest.method + " cost-blind" * manifest.cost_blind + " with doubling" * manifest.doubling
+    nested = " (nested)" * origin.nested
     entries = {
         "model": f"{model.name} {model.version}".rstrip(),
         "created": origin.created,
         "library": f"anytime-linear {origin.library}",
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
-        "order": f"{kind}, penalty {manifest.alpha:.3g}",
-        "folds and seed": f"{origin.folds or 'none'}, {origin.seed if origin.seed is not None else 'none'}",
+        "order": f"{manifest.rule_in_words}, penalty {manifest.alpha:.3g}",
+        "folds and seed": f"{origin.folds or 'none'}{nested}, {'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",
     }
     return table(["", ""], [[name, value] for name, value in entries.items() if value], words=(0, 1))

@@ -5,7 +5,6 @@ Pairs of columns are left out, because their contribution depends on two values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,9 +14,10 @@ import numpy as np
 from anytime.errors import ValuesError, suggestion
 from anytime.features.bases import ShapeLevel
 from anytime.features.expansion import Column, Columns
+from anytime.inference.sharing import column_sharing, covariances
 from anytime.model.model import Model
 from anytime.model.notebook import frame_of
-from anytime.types import Float, Index, Label
+from anytime.types import Float, Label
 
 GRID = 200
 """Number of equally likely values that stand for the distribution of a column."""
@@ -54,6 +54,9 @@ class ColumnShape:
     name, group, basis : of the column.
     strength : standard deviation of the contribution over the training rows, for each score. It is exact if the model
         has its moments; otherwise it is that over the quantiles and the shares of levels.
+    unique : the part of that deviation which no other column replaces, the root mean square over the scores; None for a
+        single column, and if the model lacks its moments.
+    shared : share of the contribution's variance that other columns replace, or None.
     points : corners of the line, or points of the curve, ascending; none if every value is a level.
     levels : categories, 0 and 1, or the common values of hinges, which do not lie on the line.
     other, missing : contributions of all other levels, and of missing values if the column has an indicator for them.
@@ -69,6 +72,8 @@ class ColumnShape:
     other: Level | None
     missing: Level | None
     quantiles: tuple[float, ...] | None
+    unique: float | None
+    shared: float | None
 
     def to_frame(self) -> Any:
         """Return the corners of the line, or the levels with their shares of the rows, and their contributions."""
@@ -89,8 +94,9 @@ class ColumnShape:
 def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
     """Return the shapes of the columns of a prefix, all steps by default, the strongest first.
 
-    Columns are compared by the strength in deviations of the responses. `only` names a single column. Raise ValuesError
-    if there is no such prefix, or it has no such column.
+    Columns are compared by what they contribute alone, which no other column replaces; without moments, by the strength
+    in deviations of the responses. `only` names a single column. Raise ValuesError if there is no such prefix, or it
+    has no such column.
     """
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:
@@ -100,7 +106,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
-    found, covariance = [], _covariances(model, every=only is None)
+    found, covariance = [], covariances(model, every=only is None)
     for group in model.computed[prefix]:
         for name in model.places[group].features:
             if only not in (None, name):
@@ -115,28 +121,12 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     if only is not None and not found:
         used = [name for group in model.computed[prefix] for name in model.places[group].features]
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
-    return tuple(shape for _, shape in sorted(found, key=lambda each: -each[0]))
-
-
-def _covariances(model: Model, *, every: bool) -> Callable[[Index], Float] | None:
-    """Return a function for the covariance (n, n) of n terms in the training rows; None if the model lacks them.
-
-    At the base rate of a likelihood all rows have the same curvature: the second derivatives are a multiple of it. The
-    function reads n^2 of the D^2 numbers; if it is for `every` column, missing values are imputed once, in all of them.
-    """
-    moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
-    if moments is not None:
-        moments = moments.imputed() if every else moments
-        return lambda terms: moments.restricted(terms).imputed().scatter[: len(terms), : len(terms)] / moments.weight
-    if stored is None or stored.prefixes[0] > 0:
-        return None
-
-    def of_curvature(terms: Index) -> Float:
-        H = stored.at(0, terms).H
-        covariance: Float = H[1:, 1:] / H[0, 0] * np.outer(scale[terms], scale[terms])
-        return covariance
-
-    return of_curvature
+    strongest = [shape for _, shape in sorted(found, key=lambda each: -each[0])]
+    alone = {} if only is not None else {each.name: each for each in column_sharing(model, prefix)}
+    if not alone:
+        return tuple(strongest)
+    own = {shape.name: shape for shape in strongest}
+    return tuple(replace(own[name], unique=each.unique, shared=each.shared) for name, each in alone.items())
 
 
 def _spread(covariance: Float, coef: Float) -> Float:
@@ -168,6 +158,8 @@ class _Terms:
             other=other,
             missing=missing,
             quantiles=self.quantiles,
+            unique=None,
+            shared=None,
         )
 
     def contributions(self, x: Float, *, zero: slice = NONE, own: slice = ALL) -> Float:

@@ -80,14 +80,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """Raw columns in order, and their terms: those of one group, for example."""
+    """Raw columns in order with their terms, those of one group, for example, and then the terms of products."""
 
     columns: tuple[Column, ...]
+    products: tuple[Product, ...] = field(default=(), kw_only=True)
 
     @cached_property
     def is_identity(self) -> bool:
-        """Return whether every column is its own only term."""
-        return all(column.is_linear for column in self.columns)
+        """Return whether every column is its own only term, and there are no others."""
+        return not self.products and all(column.is_linear for column in self.columns)
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -120,9 +121,19 @@ class Columns:
         marks[[end - 1 for column, end in zip(self.columns, ends, strict=True) if column.basis.by_level]] = True
         return marks
 
-    @property
-    def size(self) -> int:
+    @cached_property
+    def column_terms(self) -> int:
+        """Return the number of terms of columns, which come before those of products."""
         return sum(len(column.terms) for column in self.columns)
+
+    @cached_property
+    def product_spans(self) -> tuple[tuple[int, int], ...]:
+        ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
+        return tuple(pairwise(ends))
+
+    @cached_property
+    def size(self) -> int:
+        return self.column_terms + sum(len(each.terms) for each in self.products)
 
     def clamped(self, X: Float) -> tuple[Float, Bool | None]:
         """Move the values of X (rows, columns) into the ranges of their columns.
@@ -169,6 +180,11 @@ class Columns:
 
     def expand_clamped(self, x: Float, out: Float) -> None:
         """Write the terms (terms, rows) of values that `clamped` returned."""
+        if self.products:
+            for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
+                a, b = each.sides
+                each.expand(x[a.column], x[b.column], out[start:stop])
+            out = out[: self.column_terms]
         pieces = self._pieces
         if len(pieces.terms) == len(out):
             x.take(pieces.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
@@ -313,7 +329,6 @@ class Expansion(Columns):
     """The terms of all raw columns of some groups, in the order of the groups file, and then those of the products."""
 
     groups: FeatureGroups
-    products: tuple[Product, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
@@ -329,20 +344,6 @@ class Expansion(Columns):
         found._check_names()
         return found
 
-    @cached_property
-    def is_identity(self) -> bool:
-        """Return whether every column is its own only term, and there are no others."""
-        return not self.products and super().is_identity
-
-    @property
-    def size(self) -> int:
-        return self.column_terms + sum(len(each.terms) for each in self.products)
-
-    @cached_property
-    def column_terms(self) -> int:
-        """Return the number of terms of columns, which come before those of products."""
-        return super().size
-
     def columns_of(self, terms: Index) -> Index:
         """Return the raw columns, ascending, that some terms are computed from."""
         used = np.zeros(self.size, dtype=np.bool_)
@@ -352,18 +353,6 @@ class Expansion(Columns):
             if used[start:stop].any():
                 found.update(side.column for side in each.sides)
         return np.array(sorted(found), dtype=np.intp)
-
-    @cached_property
-    def product_spans(self) -> tuple[tuple[int, int], ...]:
-        ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
-        return tuple(pairwise(ends))
-
-    def expand_clamped(self, x: Float, out: Float) -> None:
-        """Write the terms (terms, rows) of values that `clamped` returned."""
-        super().expand_clamped(x, out[: self.column_terms])
-        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
-            a, b = each.sides
-            each.expand(x[a.column], x[b.column], out[start:stop])
 
     def _check_names(self) -> None:
         """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
@@ -424,11 +413,6 @@ class Expansion(Columns):
             requires = tuple(dict.fromkeys((a, b)))
             found.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
         return found
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether cross-validation is to select something of the bases."""
-        return self.needs_size or bool(self.level_rows)
 
     @property
     def needs_size(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from numbers import Integral
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import GroupsError, TableError, TrainingError
+from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import (
     BASES,
     LEVEL_ROWS,
@@ -51,6 +52,13 @@ def checked_clamp(clamp: Clamp) -> Clamp:
     if clamp in (None, *CLAMPS) or (not isinstance(clamp, str | bool) and clamp is not None and 0 <= clamp < 0.5):
         return clamp
     raise TrainingError(f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}")
+
+
+def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
+    """Return the option; raise TrainingError unless it is a whole number, 2 or more, or "auto"."""
+    if least == "auto" or (isinstance(least, Integral) and not isinstance(least, bool) and least >= 2):
+        return least
+    raise TrainingError(f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
@@ -190,19 +198,17 @@ def learned_groups(
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
     `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
-    does not fit its column, TableError for an infinite value, TrainingError for an invalid `clamp`.
+    does not fit its column, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
         is_date = groups.types.get(name) == "date"
-        kind: Kind = "date" if is_date else "factor" if name in factors else kind_of(sample.columns[name])
+        kind: Kind = "date" if is_date else kind_of(sample.columns[name])
+        if name in factors and kind not in ("date", "number"):
+            kind = "factor"
         found = sample.column(name)
-        if found.values.dtype.kind == "f" and np.isinf(found.values).any():
-            raise TableError(
-                f"column {name!r} holds infinite values; expected finite numbers, or none where one is missing"
-            )
         try:
             basis = learned(given, kind, option, found)
         except GroupsError as error:

@@ -14,7 +14,7 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from anytime.glm.design import Design, Evaluation
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import GroupOrder, greedy
+from anytime.selection.greedy import SolvedOrder, greedy
 from anytime.selection.requirements import NOISE, Candidates
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState, Sweep
@@ -132,8 +132,8 @@ BOUND = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodOrder(GroupOrder):
-    """A sequence of a generalised linear model, with the optimum of each prefix at the penalty that ordered the groups.
+class Optima:
+    """The optimum of each prefix of a sequence, at the penalty that ordered the groups unless it was refitted.
 
     theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
     prefix, if the search needed them and they are small.
@@ -142,9 +142,13 @@ class LikelihoodOrder(GroupOrder):
     optima: tuple[Optimum, ...]
     curvatures: dict[int, QuadraticModel]
 
-    def upto(self, steps: int) -> Self:
-        curvatures = {prefix: found for prefix, found in self.curvatures.items() if prefix <= steps}
-        return replace(super().upto(steps), optima=self.optima[: steps + 1], curvatures=curvatures)
+    def upto(self, steps: int, columns: int) -> Optima:  # noqa: ARG002
+        curvatures = {prefix: model for prefix, model in self.curvatures.items() if prefix <= steps}
+        return Optima(self.optima[: steps + 1], curvatures)
+
+
+LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
+"""A sequence of a generalised linear model."""
 
 
 def likelihood_sequence(
@@ -157,16 +161,8 @@ def likelihood_sequence(
     """
     with single_blas_thread():
         search = LikelihoodSearch(design, groups, rule, alpha, stop)
-        found = greedy(search, groups, rule)
-    return LikelihoodOrder(
-        found.steps,
-        found.doubling_until,
-        found.columns,
-        found.ends,
-        tuple(search.optima),
-        search.curvatures,
-        longest=found.longest,
-    )
+        order = greedy(search, groups, rule)
+    return SolvedOrder.of_order(order, Optima(tuple(search.optima), search.curvatures))
 
 
 def base_rate(design: Design) -> Optimum:

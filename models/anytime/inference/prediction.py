@@ -32,7 +32,7 @@ from anytime.features.expansion import Columns
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
-from anytime.inference.values import numbers_of, plain_values
+from anytime.inference.values import ROWS, numbers_of, plain_values
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
 from anytime.model.notebook import captioned, html_table
 from anytime.types import Bool, Float, Index, Policy, Reason
@@ -788,8 +788,9 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
 
 def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) -> None:
     """Raise if an array of objects (rows, features) has an element that is neither a number nor None."""
-    for (_, j), item in np.ndenumerate(values):
+    for at, item in enumerate(values.ravel().tolist()):
         if not isinstance(item, _NUMBERS):
+            j = at % len(features)
             raise ValuesError(
                 f"values of group {group!r} are not all numbers: column {features[j]!r} has {reprlib.repr(item)}; "
                 f"expected {len(values)} x {len(features)} numbers (rows x features)"
@@ -837,18 +838,18 @@ def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> 
 def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
     """Return values as an array (rows, features) of objects."""
     given = values.tolist() if isinstance(values, np.ndarray) else values
-    nested = isinstance(given, list | tuple) and all(isinstance(row, list | tuple) for row in given)
-    if not nested and rows in (1, None) and isinstance(given, list | tuple):
-        given, nested = [given], not any(isinstance(row, list | tuple) for row in given)
+    nested = isinstance(given, ROWS) and all(isinstance(row, ROWS) for row in given)
+    if not nested and rows in (1, None) and isinstance(given, ROWS):
+        given, nested = [given], not any(isinstance(row, ROWS) for row in given)
     if not nested:
         raise ValuesError(f"values of group {group!r} are not a list of rows; {_expected_values(rows or 1, features)}")
-    if len(given) != (rows or len(given) or 1) or any(len(row) != len(features) for row in given):
-        widths = sorted({len(row) for row in given})
+    widths = sorted({*map(len, given)})
+    if len(given) != (rows or len(given) or 1) or widths not in ([], [len(features)]):
         shape = f"{len(given)} x {' or '.join(map(str, widths))}"
         raise ValuesError(f"values of group {group!r} are {shape}; {_expected_values(rows or 1, features)}")
     table = np.empty((len(given), len(features)), dtype=object)
-    for i, row in enumerate(given):
-        table[i] = row
+    for j, column in enumerate(zip(*given, strict=True)):
+        table[:, j] = column
     return table
 
 

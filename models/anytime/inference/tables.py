@@ -23,14 +23,15 @@ from anytime.groups import FeatureGroups
 from anytime.inference.conformal import class_members, covering_intervals, model_outputs
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
+from anytime.inference.sharing import Sharing, cancelling, group_sharing
 from anytime.inference.subsets import arrived_model, checked_policy, usable
 from anytime.model.model import Expected, Model, checked_budget
 from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
 from anytime.types import Bool, Float, Policy
 
-MAX_VALUES = 2**19
-"""Raw values and terms of a batch: 4 MiB, which a cache may hold."""
+MAX_VALUES = 2**21
+"""Raw values and terms of a batch, 16 MiB: of smaller ones, most of the time goes to each group of each batch."""
 
 SHOWN = 20
 """Rows of an answer that a notebook shows."""
@@ -48,6 +49,8 @@ class TableAnswer:
     interval : (rows, 2) low and high, or (rows, P, 2), if numbers or counts are calibrated; else None.
     prediction_set : (rows, classes) which classes are likely enough, if classes are calibrated; else None.
     contributions : arrays (rows,) or (rows, P) for each group and column, if requested; else None.
+    sharing : with contributions, what each group adds alone over the training rows, the strongest first; else empty.
+        `note` names groups whose contributions cancel.
     prefix, steps, groups, cost, budget, policy, missing, expected, note : as in `Answer`, the same for all rows.
     imputed, clamped : columns in which a value of some row was missing or of an unknown level, or outside its range.
     absent : columns of groups in `missing`, and others of the budget's prefix, that the table lacks.
@@ -71,6 +74,7 @@ class TableAnswer:
     clamped: tuple[str, ...]
     expected: Expected
     note: str | None
+    sharing: tuple[Sharing, ...] = ()
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -308,13 +312,20 @@ class TableScorer:
             predicted = np.array(classes)[outputs.argmax(axis=1)]
         else:
             predicted = outputs[:, 0] if single else outputs
-        contributions = None
+        contributions, note = None, best.note
+        sharing: tuple[Sharing, ...] = ()
         if self.explain:
+            sharing = group_sharing(model, best.prefix, best.arrived)
+            note = "; ".join(filter(None, [note, cancelling(sharing)])) or None
             contributions = prediction.parts(
                 best,
                 lambda values: values[..., 0] if single else values,
                 lambda base: float(base[0]) if single else base,
             )
+        if not best.groups:
+            first = f"; the first step costs {model.costs[1]:g} {model.groups.cost_unit}" * (not best.allowed)
+            base = f"every row has the base rate: no group is used{first}"
+            note = base if note is None else f"{base}; {note}"
         return TableAnswer(
             prediction=predicted,
             probabilities=None if classes is None else outputs,
@@ -333,5 +344,6 @@ class TableScorer:
             imputed=prediction.imputed(best.groups),
             clamped=prediction.clamped(best.groups),
             expected=best.expected,
-            note=best.note,
+            note=note,
+            sharing=sharing,
         )

@@ -2,7 +2,8 @@
 
 The columns of a frame, of a structured array and of a labelled row are selected by name. A masked element and
 `pandas.NA` are missing values. An array or tensor without dimensions is a number. An array with a unit is
-refused, since a model knows no units. Everything else is what `numpy.asarray` makes of it.
+refused, since a model knows no units. Decimals and fractions are numbers. Everything else is what `numpy.asarray`
+makes of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import reprlib
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -23,6 +26,9 @@ _PLAIN = frozenset((float, int, bool, str, type(None)))
 """Types of elements that mean what they are."""
 
 _NUMBERS = "biuf"
+ROWS = (list, tuple)
+"""Types of a list of values; a tuple, because a union is made again for each value that is compared with it."""
+
 _ACCEPTED = (type(None), int, float, np.integer, np.floating, np.bool_)
 
 
@@ -51,6 +57,8 @@ def plain_values(group: str, features: Sequence[str] | None, values: Any) -> Any
     try:
         if type(values) is list or type(values) is tuple:
             return _plain_list(group, features, values)
+        if isinstance(values, Decimal | Fraction):
+            values = float(values)
         if type(values) in (float, int, bool):
             return [values] if features is None or len(features) == 1 else values
         return _plain_array(group, features, values)
@@ -93,7 +101,7 @@ def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> ND
     except (TypeError, OverflowError):
         nested = bool(values) and isinstance(values[0], list | tuple)
     rows: Sequence[Any] = values if nested else [values]
-    if (nested and not all(isinstance(row, list | tuple) for row in rows)) or len({*map(len, rows)}) > 1:
+    if (nested and not all(isinstance(row, ROWS) for row in rows)) or len({*map(len, rows)}) > 1:
         raise _ragged(group, features)
     flat, width = list(chain.from_iterable(rows)), len(rows[0])
     try:
@@ -151,6 +159,8 @@ def _element(value: Any) -> Any:
         return None
     if type(value) in _PLAIN or isinstance(value, str | bytes):
         return str(value) if isinstance(value, np.str_) else value
+    if isinstance(value, Decimal | Fraction):  # as databases return numbers
+        return float(value)
     if getattr(value, "shape", None) == () and _labels(value) is None:
         single = _unmasked(_as_array(value))
         return single.item() if single.dtype.kind in _NUMBERS + "OU" else value

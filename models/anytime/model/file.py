@@ -27,6 +27,9 @@ from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import check_family
 
+PICKLES = (".pkl", ".pickle", ".joblib")
+"""Suffixes of pickles, which a model file must not have: readers would load it as one."""
+
 MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
 
 if TYPE_CHECKING:
@@ -60,6 +63,8 @@ def write_model(
         name: np.ascontiguousarray(array, np.int64 if name in INTEGER_ARRAYS else np.float64)
         for name, array in arrays.items()
     }
+    if path.suffix.lower() in PICKLES:
+        raise ArtifactError(f"cannot write {str(path)!r}: a model file is no pickle; expected a .safetensors name")
     versioned = manifest.model_copy(update={"version": _version(manifest, arrays)})
     write(path, MODEL, versioned.model_dump_json(), arrays)
     return versioned

@@ -22,10 +22,6 @@ FORMAT = 1
 """Format number that this library writes and reads."""
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -164,7 +160,10 @@ class Stopped(_Record):
 
 
 class Provenance(_Record):
-    """Origin of a model: creation time, library version, data and options."""
+    """Origin of a model: creation time, library version, data and options.
+
+    `nested` is whether the order was learned again in each fold for the cross-validated errors.
+    """
 
     created: str
     library: str
@@ -174,6 +173,7 @@ class Provenance(_Record):
     imputed: tuple[str, ...] = ()
     folds: int | None = None
     seed: int | None = None
+    nested: bool = Field(default=False, exclude_if=operator.not_)
     resequenced_from: str | None = None
 
 
@@ -213,7 +213,7 @@ class Manifest(_Record):
     guarantee: Guarantee = Guarantee()
     calibration: Calibration | None = None
     stopped: Stopped | None = None
-    selected: Selected | None = Field(default=None, exclude_if=_is_none)
+    selected: Selected | None = Field(default=None, exclude_if=operator.not_)
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
@@ -222,6 +222,10 @@ class Manifest(_Record):
     @classmethod
     def _known(cls, family: FamilyName) -> FamilyName:
         return family_of(family).label
+
+    @property
+    def rule_in_words(self) -> str:
+        return self.method + " cost-blind" * self.cost_blind + " with doubling" * self.doubling
 
     @property
     def learned(self) -> Target:

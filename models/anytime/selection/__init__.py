@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from anytime.selection.criteria import Criterion, Path, SelectionMethod
-from anytime.selection.greedy import GroupOrder, Step, greedy, oracle_order
-from anytime.selection.least_squares import FactoredOrder, factored, given_sequence, sequence, sequencer
+from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy, oracle_order
+from anytime.selection.least_squares import (
+    Factored,
+    FactoredOrder,
+    factored,
+    given_sequence,
+    sequence,
+    sequencer,
+    swept,
+)
 from anytime.selection.requirements import Candidates
 from anytime.selection.rule import METHODS, Rule, method_of
 from anytime.selection.sparse import Entries, shrunken_curve, sparse_entries
@@ -14,11 +22,13 @@ __all__ = [
     "Candidates",
     "Criterion",
     "Entries",
+    "Factored",
     "FactoredOrder",
     "GroupOrder",
     "Path",
     "Rule",
     "SelectionMethod",
+    "SolvedOrder",
     "Step",
     "factored",
     "given_sequence",
@@ -29,4 +39,5 @@ __all__ = [
     "sequencer",
     "shrunken_curve",
     "sparse_entries",
+    "swept",
 ]

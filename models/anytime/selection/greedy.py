@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -70,6 +70,30 @@ class GroupOrder:
         capable = None if self.doubling_until is None else min(self.doubling_until, steps)
         columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
         return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
+
+
+class SolverState(Protocol):
+    """What a solver knows about the prefixes of a sequence."""
+
+    def upto(self, steps: int, columns: int) -> Self:
+        """Return the state of the first steps, which have so many columns."""
+
+
+S = TypeVar("S", bound=SolverState)
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedOrder(GroupOrder, Generic[S]):
+    """Steps of one sequence, and the state of its solver."""
+
+    state: S
+
+    @staticmethod
+    def of_order(order: GroupOrder, state: S) -> SolvedOrder[S]:
+        return SolvedOrder(**{known.name: getattr(order, known.name) for known in fields(GroupOrder)}, state=state)
+
+    def upto(self, steps: int) -> Self:
+        return replace(super().upto(steps), state=self.state.upto(steps, int(self.ends[steps])))
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:

@@ -54,7 +54,8 @@ class Kernels:
     @staticmethod
     def of(gram: Gram) -> Kernels:
         A, pivots = rotated_rows(gram.S)
-        return Kernels(A, dtrtrs(A[:, pivots], gram.q[pivots], trans=1)[0])
+        y = gram.q[pivots]
+        return Kernels(A, dtrtrs(A[:, pivots], y, trans=1)[0] if len(A) else y)
 
     def of_columns(self, columns: Index) -> Float:
         """Return the kernel of some columns, (r, r)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import Path, SelectionMethod
-from anytime.selection.greedy import GroupOrder, Step, greedy
+from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.requirements import Candidates, cost_of
 from anytime.selection.rule import Rule
 from anytime.selection.single_columns import are_single_columns, single_columns
@@ -22,23 +22,24 @@ from anytime.types import Float, Method
 
 
 @dataclass(frozen=True, eq=False)
-class FactoredOrder(GroupOrder):
-    """A sequence for least squares, with the Cholesky factor of C in its order, and z = L^-1 q (columns, P)."""
+class Factored:
+    """The Cholesky factor of C in the order of a sequence, and z = L^-1 q (columns, P)."""
 
     factor: Factor
     z: Float
 
-    @staticmethod
-    def with_factor(found: GroupOrder, factor: Factor, z: Float) -> FactoredOrder:
-        return FactoredOrder(
-            found.steps, found.doubling_until, found.columns, found.ends, factor, z, longest=found.longest
-        )
+    def upto(self, steps: int, columns: int) -> Factored:  # noqa: ARG002
+        """Return the state of the first steps: a leading block of the factor is the factor of a prefix."""
+        factor = Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns])
+        return Factored(factor, self.z[:columns])
 
-    def upto(self, steps: int) -> Self:
-        """Return the sequence of the first steps only; a leading block of the factor is the factor of a prefix."""
-        end = self.ends[steps]
-        factor = Factor(self.factor.L[:end, :end], self.factor.dropped[:end])
-        return replace(super().upto(steps), factor=factor, z=self.z[:end])
+
+FactoredOrder: TypeAlias = SolvedOrder[Factored]
+"""A sequence for least squares."""
+
+
+def factored(order: GroupOrder, factor: Factor, z: Float) -> FactoredOrder:
+    return SolvedOrder.of_order(order, Factored(factor, z))
 
 
 def sequence(
@@ -65,12 +66,12 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
     def order(alpha: float) -> FactoredOrder:
         with single_blas_thread():
             if plain:
-                return FactoredOrder.with_factor(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
+                return factored(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
             scored = rule.criterion.on(gram)
             sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
             found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
             _, factor, z = sweep.factor()
-            return FactoredOrder.with_factor(found, factor, z)
+            return factored(found, factor, z)
 
     return order
 
@@ -97,10 +98,10 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int,
             explained += sum(sweep.select(group) for group in adds)
             steps.append(Step(adds, cost_of(groups, adds), explained))
         _, factor, z = sweep.factor()
-    return FactoredOrder.with_factor(GroupOrder.of(steps, groups), factor, z)
+    return factored(GroupOrder.of(steps, groups), factor, z)
 
 
-def factored(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:
+def swept(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:
     """Return a sequence with the factor of its order, as `given_sequence`."""
     given = given_sequence(gram, groups, [step.adds for step in found.steps], alpha)
     return replace(given, doubling_until=found.doubling_until, longest=found.longest)

@@ -42,7 +42,7 @@ def single_columns(
     The caller limits BLAS to one thread. The groups satisfy `are_single_columns`, so that group g is column g.
     """
     costs = groups.costs
-    columns = _Columns(gram, costs, alpha)
+    columns = _RemainingColumns(gram, costs, alpha)
     free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
     paid = np.setdiff1d(np.arange(len(costs)), free)
     with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no remaining variance
@@ -54,7 +54,7 @@ def single_columns(
     return found, columns.factor(order), columns.z
 
 
-class _Columns:
+class _RemainingColumns:
     """The remaining columns, in the order of the table, with their gradients and variances given the selection."""
 
     def __init__(self, gram: Gram, costs: Float, alpha: float) -> None:

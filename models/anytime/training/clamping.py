@@ -118,7 +118,8 @@ def _learned_ends(blocks: Iterable[Block], place: Index, folds: int, seed: int) 
     every = np.stack([np.fmin.reduce(ranges[0]), np.fmax.reduce(ranges[1])])
     outliers, of_others = np.full_like(every, np.nan), np.full_like(others, np.nan)
     for j, x in enumerate(X.T):
-        found = None if np.isnan(x).all() else _sampled(x, weighted).without_outliers()
+        # Quantiles of infinite values are undefined; such a value ends the second pass.
+        found = None if np.isnan(x).all() or np.isinf(x).any() else _sampled(x, weighted).without_outliers()
         if found is None:
             continue
         outliers[:, j] = found

@@ -9,57 +9,37 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from anytime._linalg import factorise, single_blas_thread
+from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
-from anytime.features.learning import MIN_MISSING
-from anytime.glm.search import LikelihoodOrder
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
-from anytime.model.manifest import Candidate, Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
+from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
-from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase
+from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredOrder, GroupOrder, Step, factored, given_sequence, sequencer
-from anytime.selection.criteria.criterion import TIE
-from anytime.selection.kernels import kernel_sequencer, rows_are_fewer
+from anytime.selection import GroupOrder, Step, given_sequence
 from anytime.target import Target, check_family
 from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
-from anytime.training.likelihood import LikelihoodFit, Observations, fit_likelihood
-from anytime.training.model_selection import (
-    MIN_PARALLEL_COLUMNS,
-    Choice,
-    Errors,
-    Fold,
-    HeldBest,
-    HoldOut,
-    KernelFold,
-    NoStepsError,
-    area,
-    cross_validated,
-    shortened,
-    split,
-)
+from anytime.training.least_squares import LeastSquares
+from anytime.training.likelihood import Likelihood, Observations
+from anytime.training.model_selection import Errors, HeldBest, HoldOut, Learned, Problem
 from anytime.training.options import Options
+from anytime.training.term_selection import least_error
+from anytime.training.terms import Terms, candidates, level_remarks
 from anytime.training.warnings import warnings_of
 from anytime.types import Bool, Float, Index
-
-REFINED = 0.02
-"""Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
-
-LEAST_GAIN = 0.01
-"""Share of the error that a clamp or hinges must reduce it by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +49,7 @@ class Fit:
     Attributes
     ----------
     moments, gram : moments of the training rows, and their normal equations.
-    likelihood : result of the likelihood fit; None for least squares.
+    learned : what the loss adds: deviances, the arrays that a model stores.
     alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : (steps + 1,) cross-validated errors, or None without folds.
     measured : errors of each fold and prefix at the penalties chosen, or None without folds.
@@ -91,7 +71,7 @@ class Fit:
     errors: Float | None
     measured: Errors | None
     prefixes: PrefixModels
-    likelihood: LikelihoodFit | None = None
+    learned: Learned
     held: HeldBest | None = None
     levels: tuple[str, ...] = ()
     """What is said of the least number of rows of a level, if it was selected."""
@@ -147,22 +127,19 @@ class Fit:
     @cached_property
     def collinear(self) -> Bool:
         """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
-        gram, sequence = self.gram, self.sequence
-        if not (isinstance(sequence, FactoredOrder) and self.alpha == 0):
-            sequence = given_sequence(gram, self.groups, [step.adds for step in sequence.steps], 0.0)
-        found = np.zeros(len(gram.constant), dtype=np.bool_)
-        found[sequence.columns] = sequence.factor.dropped
-        return found & ~gram.constant
+        sequence = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
+        dropped = np.zeros(len(self.gram.constant), dtype=np.bool_)
+        dropped[sequence.columns] = sequence.state.factor.dropped
+        return dropped & ~self.gram.constant
 
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        if self.likelihood is not None:
-            return Guarantee(why="the theorems are for least squares", doubling_until=self.sequence.doubling_until)
-        rule = self.options.rule
-        if rule.first or rule.c_min is not None:
-            what = "the first groups" if rule.first else "the cost of the first steps"
-            return Guarantee(why=f"the user chose {what}", doubling_until=self.sequence.doubling_until)
+        rule, why = self.options.rule, self.learned.no_guarantee
+        if why is None and (rule.first or rule.c_min is not None):
+            why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
+        if why is not None:
+            return Guarantee(why=why, doubling_until=self.sequence.doubling_until)
         groups, columns = self.groups.with_own_products()
         return guarantee(
             self.gram.restricted(columns),
@@ -216,7 +193,7 @@ class Fit:
             first=tuple(group for group in rule.first if group in groups.positions),
             alpha=self.alpha,
             prior_error=None if self.errors is None else float(self.errors[0]),
-            prior_deviance=None if self.likelihood is None else float(self.likelihood.deviance[0]),
+            prior_deviance=None if self.learned.deviance is None else float(self.learned.deviance[0]),
             steps=self._records(),
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns] & listed].tolist()),
@@ -229,27 +206,15 @@ class Fit:
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        if not keep_moments:
-            return Model(manifest, prefixes)
-        if self.likelihood is not None:
-            return Model(manifest, prefixes, curvatures=self.likelihood.curvatures)
-        return Model(manifest, prefixes, self.moments.restricted(columns))
+        return Model(manifest, prefixes, **self.learned.stored(columns) if keep_moments else {})
 
-    @cached_property
+    @property
     def r2(self) -> Float | None:
-        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
-
-        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
-        """
-        if self.likelihood is None:
-            held = self.gram.own
-            with single_blas_thread():
-                return held.r2(explained_variances(self.prefixes, held))
-        deviance = self.likelihood.deviance
-        return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
+        """Return `Learned.r2`."""
+        return self.learned.r2
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs, likelihood = self.sequence.costs, self.likelihood
+        costs, deviance = self.sequence.costs, self.learned.deviance
         steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
         pairs = self.selected[0].joined_pairs(steps)
         best = None if self.measured is None else self.measured.best
@@ -265,7 +230,7 @@ class Fit:
                 cv_error=None if self.errors is None else float(self.errors[k]),
                 best=None if best is None else best[k],
                 alpha=float(self.alphas[k]),
-                deviance=None if likelihood is None else float(likelihood.deviance[k]),
+                deviance=None if deviance is None else float(deviance[k]),
             )
             for k, step in enumerate(self.sequence.steps, start=1)
         )
@@ -314,25 +279,16 @@ def fit_clamped(
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     whole = Expansion.of(groups) if expansion is None else expansion
-    candidates = iter([_Terms(whole, parts, moments)]) if expansion is not None else _candidates(clamped)
-    likelihood: LikelihoodFit | None = None
-    choice: Choice[FactoredOrder] | Choice[LikelihoodOrder]
+    choices = [Terms(whole, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
-        if family_of(options.family).least_squares:
-            terms, squares, selected = _least_error(candidates, options)
-            prefixes = replace(_prefixes(terms.gram, squares), expansion=terms.expansion)
-            choice, prefixes, held = shortened(squares, prefixes, hold_out)
-        elif observed is None:
-            raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
-        else:
-            check_family(options.family, observed.target)
-            squares_alone = replace(options, family="gaussian")
-            if whole.is_open or len(clamped) > 1:
-                terms, _, selected = _least_error(candidates, squares_alone)
-            else:
-                terms, selected = next(candidates), None
-            likelihood = fit_likelihood(terms.parts, terms.gram, terms.expansion, options, observed, hold_out)
-            choice, prefixes, held = likelihood.choice, likelihood.prefixes, likelihood.held
+        squares, selected = least_error(choices, options)
+        problem = _problem(squares, observed)
+        choice, terms = problem.choice, problem.terms
+        prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
+        held = None if hold_out is None else hold_out.best(prefixes)
+        if held is not None:
+            choice, prefixes = choice.upto(held.steps), prefixes.upto(held.steps)
+        learned = problem.learned(choice, prefixes)
     return Fit(
         options=options,
         expansion=terms.expansion,
@@ -344,264 +300,23 @@ def fit_clamped(
         errors=choice.errors,
         measured=choice.measured,
         prefixes=prefixes,
-        likelihood=likelihood,
+        learned=learned,
         held=held,
-        levels=_level_remarks(whole, terms),
+        levels=level_remarks(whole, terms),
         clamp=terms.clamp,
         selected_terms=selected,
     )
 
 
-def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
-    """Return the terms with the indicators of missing values that the groups file states or that gaps in rows need."""
-    shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
-    bases = expansion.groups.bases
-    return expansion.with_indicators(
-        {
-            column.name: shares.get(start, 0.0) >= MIN_MISSING
-            for column, (start, _) in zip(expansion.columns, expansion.plain.spans, strict=True)
-            if column.name not in bases or bases[column.name].missing is None
-        }
-    )
-
-
-def _level_remarks(whole: Expansion, terms: _Terms) -> tuple[str, ...]:
-    """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
-    if terms.min_level_rows is None:
-        return ()
-    columns = [(column.name, column.basis.open_levels) for column in whole.columns if column.basis.open_levels]
-    rare = [(name, [c for c in counts if c < MIN_LEVEL_ROWS], len(counts)) for name, counts in columns]
-    least = terms.min_level_rows
-    said = [
-        f"{name!r} keeps {count - sum(c < least for c in few)} of {count} levels ({sum(few)} rows have a level of "
-        f"fewer than {MIN_LEVEL_ROWS})"
-        for name, few, count in rare
-    ]
-    listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return (f"a level has its own term from {least} rows on, by cross-validation (--min-level-rows): {listing}",)
-
-
-@dataclass(frozen=True, eq=False)
-class _Terms:
-    """Terms of the raw columns, and their moments in each fold and in all."""
-
-    expansion: Expansion
-    parts: Sequence[Moments]
-    moments: Moments
-    held: Sequence[Moments] | None = None
-    """The parts as new rows have them, where that differs."""
-    size: int | None = None
-    clamp: Clamp = None
-    min_level_rows: int | None = None
-    """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
-
-    @property
-    def simplicity(self) -> int:
-        """Return 2 for terms without hinges and clamp that were selected, 1 without a clamp, else 0."""
-        return 0 if self.clamp not in (None, "off") else 1 if self.size else 2
-
-    @cached_property
-    def gram(self) -> Gram:
-        return Gram.of(self.moments)
-
-    @cached_property
-    def folds(self) -> list[Fold]:
-        """Return the held-out folds; none of a single part."""
-        return [] if len(self.parts) == 1 else split(self.parts, held=self.held)
-
-    @cached_property
-    def kernel_folds(self) -> list[Fold]:
-        return split(self.parts, KernelFold, self.held)
-
-
-def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> _Terms:
-    """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
-    return next(_candidates([Clamped(None, groups, parts, parts)]))
-
-
-def _candidates(clamped: Sequence[Clamped]) -> Iterator[_Terms]:
-    """Yield the terms that the groups state; those of each clamp and each size that a basis selects from, ascending."""
-    several = len(clamped[0].parts) > 1
-    wholes = [(each, Expansion.of(each.groups), Moments.merged(each.parts)) for each in clamped]
-    whole = wholes[0][1]
-    if whole.needs_size and not several:
-        raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for least in whole.level_rows[: None if several else 1] or (None,):
-        for size in whole.sizes:
-            # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
-            bends = any(not c.basis.is_identity and c.basis.clamp == 0 for c in whole.with_size(size)[0].columns)
-            for each, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
-                yield _terms(each, own, moments, least, size)
-
-
-def _terms(each: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int) -> _Terms:
-    """Return the terms of one clamp, with one number of rows of a level and one size."""
-    joined, starts = (whole, np.arange(whole.plain.size)) if least is None else _joined_levels(whole, least)
-    _, columns = joined.plain.with_size(size)
-
-    def reduced(parts: Sequence[Moments]) -> list[Moments]:
-        return [part.summed(starts).restricted(columns) for part in parts]
-
-    (all_rows,) = reduced([moments])
-    expansion = with_indicators(joined.with_size(size)[0], all_rows)
-
-    def indicated(parts: Sequence[Moments]) -> list[Moments]:
-        return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
-
-    return _Terms(
-        expansion,
-        indicated(each.parts),
-        all_rows.with_indicator_features(expansion.indicated),
-        None if each.held is each.parts else indicated(each.held),
-        size if whole.needs_size else None,
-        each.clamp,
-        least,
-    )
-
-
-def _joined_levels(whole: Expansion, least: int) -> tuple[Expansion, Index]:
-    return whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
-
-
-def _least_error(candidates: Iterable[_Terms], options: Options) -> _Best:
-    """Return the terms whose least-squares sequence has the least cross-validated error, and that sequence.
-
-    Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
-    groups decides a tie, then the number of terms: the curve up to their cost does not contain it. Terms with a clamp,
-    or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
-    rows may be more extreme.
-    """
-    terms, rough = list(candidates), list[_Tried]()
-    if len(terms) > 1 and options.alpha == "cv" and not options.one_se:
-        rough = _tried(terms, replace(options, nested=False), refine=False)
-        near: list[int] = []
-        for simple in range(3):
-            alike = [each for each in rough if each.terms.simplicity >= simple]
-            limit = (1 + REFINED) * min((each.errors[0] for each in alike), default=-math.inf)
-            near += [id(each.terms) for each in alike if each.errors[0] <= limit]
-        terms = [each.terms for each in rough if id(each.terms) in near]
-    tried = _tried(terms, options)
-    best = _best(tried)
-    for simple in (1, 2):
-        others = [each for each in tried if each.terms.simplicity >= simple]
-        if best.terms.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
-            best = other
-    known = {id(each.terms): each for each in (*rough, *tried)}
-    selected = None
-    if len(known) > 1 and math.isfinite(best.errors[0]):
-        records = tuple(each.record for each in known.values() if math.isfinite(each.errors[0]))
-        selected = Selected(**best.record.model_dump(), candidates=records)
-    return _Best(best.terms, best.choice, selected)
-
-
-class _Best(NamedTuple):
-    """Selected terms with their sequence, and the record of the selection, if there was one."""
-
-    terms: _Terms
-    choice: Choice[FactoredOrder]
-    selected: Selected | None
-
-
-def _best(tried: Sequence[_Tried]) -> _Tried:
-    best, *others = tried
-    for other in others:
-        if _is_less(other.errors, best.errors):
-            best = other
-    return best
-
-
-class _Tried(NamedTuple):
-    """Terms with their least-squares sequence; `errors` are those of its curve and, with folds, of all groups.
-
-    `areas` (K,) are the errors of the curve on each fold.
-    """
-
-    errors: list[float]
-    areas: Float
-    weights: Float
-    terms: _Terms
-    choice: Choice[FactoredOrder]
-
-    @property
-    def record(self) -> Candidate:
-        terms = self.terms
-        clamp = "range" if terms.clamp == 0 else terms.clamp
-        return Candidate(
-            hinges=terms.size,
-            clamp=clamp,  # type: ignore[arg-type]  # a selected one
-            min_level_rows=terms.min_level_rows,
-            error=self.errors[0],
-        )
-
-    def is_clearly_less(self, than: _Tried) -> bool:
-        """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
-        gain = Errors(than.areas - self.areas, self.weights)
-        return bool(gain.mean > max(LEAST_GAIN * than.errors[0], float(gain.standard_error)))
-
-
-def _tried(candidates: Iterable[_Terms], options: Options, *, refine: bool = True) -> list[_Tried]:
-    """Return the terms with a sequence; raise NoStepsError without steps."""
-    tried: list[_Tried] = []
-    refused: NoStepsError | None = None
-    for terms in candidates:
-        try:
-            choice = _least_squares(terms, options, refine=refine)
-        except NoStepsError as error:
-            refused = error
-            continue
-        horizon, areas, weights = options.horizon(terms.expansion.groups), np.empty(0), np.empty(0)
-        errors = [choice.mean_error(horizon)]
-        errors += [] if choice.errors is None else [float(choice.errors[-1])]
-        if choice.measured is not None:
-            areas, weights = area(choice.sequence, choice.measured.folds, horizon), choice.measured.weights
-        tried.append(_Tried(errors, areas, weights, terms, choice))
-    if not tried:
-        raise refused or TrainingError("no terms")
-    return tried
-
-
-def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
-    """Return whether the first of two errors that differs by more than rounding is less."""
-    for error, other in zip(errors, than, strict=True):
-        if not math.isclose(error, other, rel_tol=TIE):
-            return error < other
-    return False
-
-
-def _least_squares(terms: _Terms, options: Options, *, refine: bool = True) -> Choice[FactoredOrder]:
-    groups, gram = terms.expansion.terms, terms.gram
-    grown = options.horizon(groups)
-    jobs = options.n_jobs if len(groups.features) >= MIN_PARALLEL_COLUMNS else 1
-    kernels = options.rule.scores_gains and rows_are_fewer(terms.moments.rows, len(groups.features), len(groups))
-    if kernels and options.alpha == "cv":
-        choice = cross_validated(
-            gram,
-            terms.kernel_folds,
-            lambda gram: kernel_sequencer(gram, groups, options.rule),
-            options,
-            horizon=grown,
-            n_jobs=jobs,
-            refine=refine,
-        )
-        sequence = factored(gram, groups, choice.sequence, choice.alpha)
-        return Choice(choice.alpha, sequence, choice.alphas, choice.errors, choice.measured)
-
-    def orders(gram: Gram) -> Callable[[float], FactoredOrder]:
-        return sequencer(gram, groups, options.rule)
-
-    return cross_validated(gram, terms.folds, orders, options, horizon=grown, n_jobs=jobs, refine=refine)
-
-
-def _prefixes(gram: Gram, choice: Choice[FactoredOrder]) -> PrefixModels:
-    """Return the coefficients of each prefix at its own penalty; the order's own penalty reuses its Cholesky factor."""
-    order = choice.sequence
-    W = staircase(order.factor, order.z, order.ends)
-    for alpha in np.unique(choice.alphas[choice.alphas != choice.alpha]):
-        at: Index = np.flatnonzero(choice.alphas == alpha)
-        C, q = gram.penalised(float(alpha), order.columns)
-        factor = factorise(C, np.diagonal(C))
-        W[at] = staircase(factor, factor.forward(q), order.ends[at])
-    return prefix_models(gram, order.columns, order.ends, W)
+def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
+    """Return the loss of the family on terms that least squares selected."""
+    options = squares.options
+    if family_of(options.family).least_squares:
+        return squares
+    if observed is None:
+        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
+    check_family(options.family, observed.target)
+    return Likelihood(squares.terms, options, observed)
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
@@ -617,6 +332,7 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         imputed=tuple(name for name in imputed if name in selected),
         folds=folds,
         seed=seed,
+        nested=fitted.options.nested,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.joint import JointFits
-from anytime.glm.newton import EXACT, ROUGH, Optimum, SeparatedError, optimum
+from anytime.glm.newton import EXACT, ROUGH, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodOrder,
+    Optima,
     QuadraticModel,
     QuadraticModels,
     base_rate,
@@ -31,14 +33,12 @@ from anytime.glm.search import (
     on_all_columns,
     separated,
 )
-from anytime.groups import FeatureGroups
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import Choice, Errors, HeldBest, HoldOut, cross_validated, shortened, with_rows
-from anytime.training.options import Options
+from anytime.training.model_selection import Choice, Errors, Learned, Problem, with_rows
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -74,25 +74,6 @@ class Observed:
         ridge = np.ones(len(gram.x_mean))
         blocks = row_blocks_of(self.blocks, gram, expansion)
         return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
-
-
-@dataclass(frozen=True, eq=False)
-class LikelihoodFit:
-    """Result of a likelihood fit; if there was a hold-out, it covers only the steps that this selected.
-
-    Attributes
-    ----------
-    choice : sequence and penalties; errors are mean deviances.
-    deviance : (steps + 1,) mean deviance of each prefix on the training rows.
-    curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
-        there are too many coefficients.
-    """
-
-    choice: Choice[LikelihoodOrder]
-    prefixes: PrefixModels
-    deviance: Float
-    curvatures: QuadraticModels | None
-    held: HeldBest | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,56 +168,120 @@ def _rises(design: Design, folds: int) -> int:
     return RISEN if fewest >= FEW * folds else RISEN + 1
 
 
-def fit_likelihood(
-    parts: Sequence[Moments],
-    gram: Gram,
-    expansion: Expansion,
-    options: Options,
-    observed: Observations,
-    hold_out: HoldOut | None,
-) -> LikelihoodFit:
-    """Learn the order and the optimum of every prefix, given the moments of each fold and the equations of all rows.
+@dataclass(frozen=True, eq=False)
+class LearnedLikelihood(Learned):
+    """A likelihood as a model file stores it.
 
-    The caller limits BLAS to one thread. Raise TrainingError if the responses do not fit the family, or there is no
-    finite optimum.
+    Attributes
+    ----------
+    curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
+        there are too many coefficients.
+    varied : whether no response is constant.
     """
-    weight = sum(part.weight for part in parts)
-    groups = expansion.terms
-    design = observed.design(gram, family_of(options.family), weight, expansion)
-    _check(design, observed.target)
-    folds = [] if len(parts) == 1 else _folds(design, parts, observed.target)
-    compared = len(folds) > 0 and len(options.grid) > 1
-    roughly = compared and options.rule.epsilon is None
 
-    def orders(design: Design) -> Callable[[float], LikelihoodOrder]:
-        return lambda alpha: likelihood_sequence(design, groups, options.rule, alpha, stop=ROUGH if compared else EXACT)
+    deviance: Float
+    curvatures: QuadraticModels | None
+    varied: bool
+    no_guarantee = "the theorems are for least squares"
 
-    def errors(sequence: GroupOrder, alphas: Sequence[float]) -> Errors:
-        return _fold_errors(
-            design,
-            folds,
-            sequence.columns,
-            sequence.ends,
-            alphas,
-            one_se=options.one_se,
-            precise=not compared,
-            coarse=roughly and len(alphas) == 1,
+    @property
+    def r2(self) -> Float | None:
+        return 1.0 - self.deviance / self.deviance[0] if self.varied else None
+
+    def stored(self, columns: Index) -> dict[str, Any]:  # noqa: ARG002
+        return {"curvatures": self.curvatures}
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood(Problem[Design, LikelihoodOrder]):
+    """A likelihood of some rows.
+
+    Raises TrainingError if the responses do not fit the family, or there is no finite optimum. The caller limits BLAS
+    to one thread.
+    """
+
+    observed: Observations
+
+    @cached_property
+    def data(self) -> Design:
+        terms, target = self.terms, self.observed.target
+        weight = sum(part.weight for part in terms.parts)
+        design = self.observed.design(terms.gram, family_of(self.options.family), weight, terms.expansion)
+        _check(design, target)
+        return design
+
+    @cached_property
+    def folds(self) -> list[_HeldOut]:
+        parts = self.terms.parts
+        return [] if len(parts) == 1 else _folds(self.data, parts, self.observed.target)
+
+    @property
+    def _compared(self) -> bool:
+        """Whether penalties are compared; the fits of the search are exact otherwise."""
+        return len(self.folds) > 0 and len(self.options.grid) > 1
+
+    def orders(self, data: Design) -> Callable[[float], LikelihoodOrder]:
+        stop = ROUGH if self._compared else EXACT
+        return lambda alpha: likelihood_sequence(data, self.groups, self.options.rule, alpha, stop=stop)
+
+    @property
+    def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
+        how = {"one_se": self.options.one_se, "precise": not self._compared}
+        roughly = self._compared and self.options.rule.epsilon is None
+
+        def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
+            coarse = roughly and len(alphas) == 1
+            return _fold_errors(self.data, self.folds, order.columns, order.ends, alphas, coarse=coarse, **how)
+
+        return errors
+
+    @property
+    def rough(self) -> Callable[[float], GroupOrder] | None:
+        """Return least squares, at the same penalty compared with the loss's curvature at the base rate."""
+        rule, gram = self.options.rule, self.terms.gram
+        if rule.epsilon is not None:
+            return None
+        squares, variance = sequencer(gram, self.groups, rule), float(np.mean(gram.y_scale**2))
+        return lambda alpha: squares(alpha / variance)
+
+    def solved(self, choice: Choice[Any]) -> Choice[LikelihoodOrder]:
+        """Refit each prefix at its own penalty, and drop the curvatures that no longer are those of an optimum."""
+        if not self._compared:
+            return choice
+        sequence: LikelihoodOrder = choice.sequence
+        found, optima = sequence.state, list(sequence.state.optima)
+        scale = _scale(self.data, optima[0].theta)
+        for prefix, end in enumerate(sequence.ends):
+            if end > 0:
+                view = self.data.view(sequence.columns[:end])
+                try:
+                    optima[prefix] = optimum(view, float(choice.alphas[prefix]), optima[prefix].theta, scale)
+                except SeparatedError:
+                    raise separated(self.groups, sequence.steps[prefix - 1].adds) from None
+        curvatures = {k: curved for k, curved in found.curvatures.items() if optima[k] is found.optima[k]}
+        return replace(choice, sequence=replace(sequence, state=Optima(tuple(optima), curvatures)))
+
+    def prefixes(self, choice: Choice[LikelihoodOrder]) -> PrefixModels:
+        gram, sequence = self.data.gram, choice.sequence
+        scores = [self.data.family.scores(optimum.theta) for optimum in sequence.state.optima]
+        coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
+        intercepts = np.array([W[0] for W in scores])
+        return PrefixModels(
+            mean=gram.x_mean,
+            scale=gram.x_scale,
+            intercept=intercepts[0],
+            response_scale=np.ones_like(gram.y_scale),
+            columns=sequence.columns,
+            ends=sequence.ends,
+            packed=np.concatenate(coef),
+            own_intercepts=intercepts,
         )
 
-    def rough(alpha: float) -> GroupOrder:
-        """Return the order by least squares at the same penalty compared with the loss's curvature at the base rate."""
-        return squares(alpha / float(np.mean(gram.y_scale**2)))
-
-    squares = sequencer(gram, groups, replace(options.rule, epsilon=None))
-    choice = cross_validated(
-        design, folds, orders, options, errors=errors, rough=rough if roughly else None, horizon=options.horizon(groups)
-    )
-    optima = _refitted(design, choice, groups) if compared else list(choice.sequence.optima)
-    prefixes = replace(_prefixes(design, choice.sequence, optima), expansion=expansion)
-    choice, prefixes, held = shortened(choice, prefixes, hold_out)
-    optima = optima[: len(choice.alphas)]
-    deviance = np.array([2 * (o.loss - design.totals.saturated / weight) for o in optima])
-    return LikelihoodFit(choice, prefixes, deviance, _curvatures(design, choice.sequence, optima), held)
+    def learned(self, choice: Choice[LikelihoodOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
+        design, sequence = self.data, choice.sequence
+        least = design.totals.saturated / design.weight
+        deviance = np.array([2 * (optimum.loss - least) for optimum in sequence.state.optima])
+        return LearnedLikelihood(deviance, _curvatures(design, sequence), bool(self.terms.gram.yy.all()))
 
 
 def _check(design: Design, target: Target) -> None:
@@ -302,50 +347,19 @@ def _scale(design: Design, base: Float) -> float:
     return float(np.abs(view.evaluate(etas).score).max())
 
 
-def _refitted(design: Design, choice: Choice[LikelihoodOrder], groups: FeatureGroups) -> list[Optimum]:
-    sequence = choice.sequence
-    optima = list(sequence.optima)
-    scale = _scale(design, optima[0].theta)
-    for prefix, end in enumerate(sequence.ends):
-        if end > 0:
-            view = design.view(sequence.columns[:end])
-            try:
-                optima[prefix] = optimum(view, float(choice.alphas[prefix]), optima[prefix].theta, scale)
-            except SeparatedError:
-                raise separated(groups, sequence.steps[prefix - 1].adds) from None
-    return optima
-
-
-def _prefixes(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> PrefixModels:
-    gram, family = design.gram, design.family
-    scores = [family.scores(o.theta) for o in optima]
-    coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
-    intercepts = np.array([W[0] for W in scores])
-    return PrefixModels(
-        mean=gram.x_mean,
-        scale=gram.x_scale,
-        intercept=intercepts[0],
-        response_scale=np.ones_like(gram.y_scale),
-        columns=sequence.columns,
-        ends=sequence.ends,
-        packed=np.concatenate(coef),
-        own_intercepts=intercepts,
-    )
-
-
-def _curvatures(design: Design, sequence: LikelihoodOrder, optima: Sequence[Optimum]) -> QuadraticModels | None:
+def _curvatures(design: Design, sequence: LikelihoodOrder) -> QuadraticModels | None:
     if design.predictors > 1:
         return None
-    selected = np.sort(sequence.columns)
+    selected, optima = np.sort(sequence.columns), sequence.state.optima
     stored = QuadraticModels.stored_prefixes(sequence.ends)
-    found = []
+    models = []
     full = design.view(selected)
     for prefix in stored.tolist():
-        if prefix in sequence.curvatures and optima[prefix] is sequence.optima[prefix]:
-            found.append(sequence.curvatures[prefix].restricted(selected))
+        if prefix in sequence.state.curvatures:
+            models.append(sequence.state.curvatures[prefix].restricted(selected))
             continue
         used = sequence.columns[: sequence.ends[prefix]]
         theta = on_all_columns(optima[prefix].theta, np.searchsorted(selected, used), len(selected))
         etas = design.view(used).predictors(optima[prefix].theta)
-        found.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
-    return QuadraticModels.packed_from(stored, found)
+        models.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
+    return QuadraticModels.packed_from(stored, models)

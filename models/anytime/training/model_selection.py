@@ -12,30 +12,26 @@ NIPS 2009, section 4).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from anytime._linalg import factorise_into
 from anytime.errors import TrainingError
 from anytime.glm.row_blocks import in_threads
-from anytime.groups import COST_TOLERANCE
-from anytime.model.prefixes import PrefixModels, staircases
-from anytime.moments.moments import Gram, HeldOutMoments, Moments
+from anytime.groups import COST_TOLERANCE, FeatureGroups
+from anytime.model.prefixes import PrefixModels
+from anytime.moments.moments import Moments
 from anytime.selection import GroupOrder
-from anytime.selection.kernels import Kernels, rotated_rows
 from anytime.training.options import Options
+from anytime.training.terms import Terms
 from anytime.types import Bool, Float, Index
 
 EVERY = 4
 """Orders are learned, and prefixes measured, at every fourth penalty of the grid first; a power of 2."""
-
-MIN_PARALLEL_COLUMNS = 400
-"""Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
 S = TypeVar("S", bound=GroupOrder)
 T = TypeVar("T")
@@ -59,71 +55,6 @@ class HeldOut(Protocol[T_co]):
 
         `longest` (alphas,) are the numbers of steps to measure at each penalty, all by default; others are undefined.
         """
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A held-out fold for least squares: the problem of the others, and its second moments in their standard units."""
-
-    train: Gram
-    held: HeldOutMoments
-
-    @property
-    def weight(self) -> float:
-        return self.held.weight
-
-    def errors(
-        self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
-    ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
-        C, q = self.train.penalised(0.0, columns)
-        S = self.held.S.take(columns, axis=0).take(columns, axis=1)
-        held_q = self.held.q[columns]
-        errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        for alpha, steps, found in zip(alphas, longest or [len(ends) - 1] * len(alphas), errors, strict=True):
-            width = ends[steps]
-            L = C[:width, :width].copy(order="F")
-            diagonal = np.einsum("ii->i", L)
-            diagonal += alpha
-            factor = factorise_into(L, diagonal.copy())
-            found[: steps + 1] = self.held.yy
-            for at, W in staircases(factor, factor.forward(q[:width]), ends[: steps + 1]):
-                d = W.shape[2]
-                slope = (W.reshape(-1, d) @ S[:d, :d]).reshape(W.shape) - 2 * held_q[:d].T
-                found[at] += np.einsum("kpd,kpd->kp", W, slope)  # sum_p (yy - 2 q'w + w'S w)
-        # A mean of squares is negative only by rounding.
-        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
-
-
-class KernelFold(Fold):
-    """A held-out fold with fewer rows than columns: one Cholesky factorisation of a kernel per penalty and prefix."""
-
-    @cached_property
-    def _rows(self) -> tuple[Kernels, Float]:
-        return Kernels.of(self.train), rotated_rows(self.held.S)[0]
-
-    def errors(
-        self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
-    ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9."""
-        kernels, held = self._rows
-        A, B, q = kernels.A[:, columns], held[:, columns], self.held.q[columns]
-        last = np.array(longest or [len(ends) - 1] * len(alphas))
-        errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        errors[:, 0] = self.held.yy
-        K = np.zeros((len(A), len(A)))
-        for prefix, (start, end) in enumerate(pairwise(ends.tolist()), start=1):
-            if start < end:
-                K += kernels.of_columns(columns[start:end])
-            for i in np.flatnonzero(last >= prefix).tolist():
-                if start == end:
-                    errors[i, prefix] = errors[i, prefix - 1]
-                    continue
-                w = np.dot(A[:, :end].T, kernels.factor(K, alphas[i]).solve(kernels.y))
-                errors[i, prefix] = (
-                    self.held.yy + np.sum((B[:, :end] @ w) ** 2, axis=0) - 2 * np.sum(q[:end] * w, axis=0)
-                )
-        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
 
 
 class NoStepsError(TrainingError):
@@ -158,12 +89,12 @@ class Errors:
         mean = self.mean
         lower = np.append(True, mean[1:] < np.minimum.accumulate(mean)[:-1])
         least = np.maximum.accumulate(np.where(lower, np.arange(len(mean)), 0))
-        found = np.arange(len(mean))
+        best = np.arange(len(mean))
         for prefix in np.unique(least).tolist():
             rise = self.between(prefix)
             worse = rise.mean > rise.standard_error + EQUAL * mean[0]
-            found = np.where((least == prefix) & worse, prefix, found)
-        return tuple(found.tolist())
+            best = np.where((least == prefix) & worse, prefix, best)
+        return tuple(best.tolist())
 
     @property
     def standard_error(self) -> Float:
@@ -181,16 +112,6 @@ def with_rows(parts: Sequence[Moments]) -> list[int]:
             f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: use more rows or a fixed alpha"
         )
     return full
-
-
-def split(parts: Sequence[Moments], kind: type[Fold] = Fold, held: Sequence[Moments] | None = None) -> list[Fold]:
-    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
-    full = with_rows(parts)
-    folds = []
-    for f in full:
-        train = Gram.of(Moments.merged([parts[g] for g in full if g != f]))
-        folds.append(kind(train, train.held_out_moments((held or parts)[f])))
-    return folds
 
 
 def prefix_errors(folds: Sequence[HeldOut[object]], columns: Index, ends: Index, alphas: Sequence[float]) -> Errors:
@@ -223,39 +144,103 @@ class Choice(Generic[S]):
         return Choice(self.alpha, self.sequence.upto(steps), self.alphas[: steps + 1], errors, measured)
 
 
-def cross_validated(
-    problem: T,
-    folds: Sequence[HeldOut[T]],
-    orders: Callable[[T], Callable[[float], S]],
-    options: Options,
-    *,
-    errors: Callable[[GroupOrder, Sequence[float]], Errors] | None = None,
-    rough: Callable[[float], GroupOrder] | None = None,
-    horizon: float | None = None,
-    n_jobs: int | None = 1,
-    refine: bool = True,
-) -> Choice[S]:
-    """Choose the penalties of a problem as the options state; without folds, all are `options.alpha`.
+class Learned(ABC):
+    """What one loss learned besides the order: what a model file stores of it."""
 
-    `orders` returns, given a problem, how to learn its sequence at a penalty. For the others see `choose`.
+    deviance: Float | None
+    """Mean deviance of each prefix on the training rows, (steps + 1,); None for least squares."""
+    no_guarantee: str | None
+    """Why the theorems do not apply; None where they may."""
+
+    @property
+    @abstractmethod
+    def r2(self) -> Float | None:
+        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
+
+        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
+        """
+
+    @abstractmethod
+    def stored(self, columns: Index) -> dict[str, Any]:
+        """Return what a `Model` of some terms (ascending) stores, so that other sets of groups can be solved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem(ABC, Generic[T, S]):
+    """Some terms of the rows under one loss: what choosing penalties and storing prefixes need to know about it."""
+
+    terms: Terms
+    options: Options
+
+    @property
+    def groups(self) -> FeatureGroups:
+        return self.terms.expansion.terms
+
+    @property
+    def horizon(self) -> float | None:
+        """Return the cost up to which errors count; beyond its end, an order counts with its last prefix's error."""
+        return self.options.horizon(self.groups)
+
+    @property
+    def n_jobs(self) -> int | None:
+        """Return the number of threads that share out orders and folds."""
+        return 1
+
+    @property
+    @abstractmethod
+    def data(self) -> T:
+        """Return what orders are learned from."""
+
+    @property
+    @abstractmethod
+    def folds(self) -> Sequence[HeldOut[T]]:
+        """Return the held-out folds; none without cross-validation."""
+
+    @abstractmethod
+    def orders(self, data: T) -> Callable[[float], GroupOrder]:
+        """Return how to learn the sequence of the data, or of those of a fold, at a penalty."""
+
+    @property
+    def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors] | None:
+        """Return what measures all folds at once, or None if each fold measures its own errors."""
+        return None
+
+    @property
+    def rough(self) -> Callable[[float], GroupOrder] | None:
+        """Return what learns an order at less cost, near enough to choose its penalty by; None if nothing does."""
+        return None
+
+    @abstractmethod
+    def solved(self, choice: Choice[Any]) -> Choice[S]:
+        """Return the choice with the solver's state at the penalties chosen."""
+
+    @abstractmethod
+    def prefixes(self, choice: Choice[S]) -> PrefixModels:
+        """Return the coefficients of each prefix at its own penalty."""
+
+    @abstractmethod
+    def learned(self, choice: Choice[S], prefixes: PrefixModels) -> Learned: ...
+
+    @cached_property
+    def choice(self) -> Choice[S]:
+        return self.chosen()
+
+    def chosen(self, *, refine: bool = True) -> Choice[S]:
+        """Return the penalties and the sequence that the options state; without `refine`, of a few penalties."""
+        return self.solved(cross_validated(self, refine=refine))
+
+
+def cross_validated(problem: Problem[T, S], *, refine: bool = True) -> Choice[Any]:
+    """Choose the penalties of a problem as its options state; without folds, all are `options.alpha`.
+
+    Without `refine`, few penalties are measured, and errors are not nested.
     """
-    order = orders(problem)
+    options, folds, orders = problem.options, problem.folds, problem.orders
     if folds:
-        choice = choose(
-            folds,
-            options.grid,
-            order,
-            one_se=options.one_se,
-            errors=errors,
-            rough=rough,
-            every=1 if options.one_se and errors is None else EVERY,
-            horizon=horizon,
-            n_jobs=n_jobs,
-            refine=refine,
-        )
+        choice = choose(problem, every=1 if options.one_se and problem.errors is None else EVERY, refine=refine)
     else:
         alpha = options.grid[0]
-        sequence = order(alpha)
+        sequence = orders(problem.data)(alpha)
         choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
     if not choice.sequence.steps:
         longest = f"{choice.sequence.longest:.4g}" + " before pairs are added" * (options.pairs is not None)
@@ -263,53 +248,36 @@ def cross_validated(
             f"epsilon is {options.rule.epsilon:g}, and no group's projection of the responses is longer: the longest "
             f"is {longest}; choose a smaller epsilon"
         )
-    if not (folds and options.nested):
+    if not (folds and options.nested and refine):
         return choice
     nested = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
     return replace(choice, errors=_finite(nested.mean), measured=nested)
 
 
-def choose(
-    folds: Sequence[HeldOut[object]],
-    grid: Sequence[float],
-    order: Callable[[float], S],
-    *,
-    one_se: bool,
-    errors: Callable[[GroupOrder, Sequence[float]], Errors] | None = None,
-    rough: Callable[[float], GroupOrder] | None = None,
-    every: int = 1,
-    horizon: float | None = None,
-    n_jobs: int | None = 1,
-    refine: bool = True,
-) -> Choice[S]:
-    """Choose the penalties from a grid (ascending); with one value, compute its errors.
+def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Choice[Any]:
+    """Choose the penalties from the grid of the options (ascending); with one value, compute its errors.
 
     Parameters
     ----------
-    order : learns the sequence at a penalty, on all folds together.
-    one_se : choose the largest penalty within one standard error of the best, for the order and for each prefix.
-    errors : returns the errors of all prefixes of a sequence at some penalties; `Fold.errors` by default.
-    rough : learns an order at less cost, and near enough to choose the penalty of the order by; `errors` of one penalty
-        may then be near enough only.
     every : above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the
-        best. With `errors`, orders are learned at these penalties only: at the middle one, then at larger ones, then
-        at smaller ones, on either side until the newest is not the best or, with `one_se`, not within one standard
-        error of it.
-    horizon : cost up to which errors count, where orders may end at different costs; beyond its end, an order counts
-        with the error of its last prefix. By default each order counts up to its end.
-    n_jobs : threads that share out orders and folds, as in joblib.
+        best. Where all folds are measured at once, orders are learned at these penalties only: at the middle one, then
+        at larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not
+        within one standard error of it.
     refine : without, measure at every `every`-th penalty only.
     """
+    options, errors, horizon = problem.options, problem.errors, problem.horizon
+    grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
+    rough = problem.rough if len(grid) > 1 else None
     distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
-    curves = _Curves(folds, grid, errors, n_jobs)
+    curves = _Curves(problem)
     sequences: dict[int, GroupOrder] = {}
-    exact: dict[int, S] = {}
+    exact: dict[int, GroupOrder] = {}
     areas: dict[int, Float] = {}
 
     def learn(places: Iterable[int]) -> None:
         new = [i for i in places if i not in areas]
         if rough is None:
-            exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, n_jobs), strict=True))
+            exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, problem.n_jobs), strict=True))
         sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
         curves.measure([(sequences[i], {i: len(sequences[i].steps)}) for i in new])
         areas.update({i: area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
@@ -329,7 +297,7 @@ def choose(
     candidates = sorted(areas)
     best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
     if rough is not None:  # its errors are rough as well
-        chosen, curves = order(grid[best]), _Curves(folds, grid, errors, n_jobs)
+        chosen, curves = order(grid[best]), _Curves(problem)
     else:
         chosen = exact[best]
     steps = len(chosen.steps)
@@ -348,15 +316,10 @@ def choose(
 class _Curves:
     """Errors of the prefixes of orders at penalties of a grid, each measured once; equal orders share theirs."""
 
-    def __init__(
-        self,
-        folds: Sequence[HeldOut[object]],
-        grid: Sequence[float],
-        errors: Callable[[GroupOrder, Sequence[float]], Errors] | None,
-        n_jobs: int | None,
-    ) -> None:
-        self._folds, self._grid, self._errors, self._n_jobs = folds, grid, errors, n_jobs
-        self.weights = np.array([fold.weight for fold in folds])
+    def __init__(self, problem: Problem[Any, Any]) -> None:
+        self._folds, self._errors, self._n_jobs = problem.folds, problem.errors, problem.n_jobs
+        self._grid = problem.options.grid
+        self.weights = np.array([fold.weight for fold in problem.folds])
         self._known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
 
     def of(self, sequence: GroupOrder) -> dict[int, Float]:
@@ -372,11 +335,11 @@ class _Curves:
             new = {i: last for i, last in steps.items() if i not in known or known[i].shape[1] <= last}
             if new:
                 pooled.setdefault(id(known), (sequence, {}))[1].update(new)
-        tasks = [(fold, *each) for each in pooled.values() for fold in self._folds]
-        found = iter([] if self._errors else in_threads(self._of_fold, tasks, self._n_jobs))
+        tasks = [(fold, *request) for request in pooled.values() for fold in self._folds]
+        of_folds = iter([] if self._errors else in_threads(self._of_fold, tasks, self._n_jobs))
         for sequence, steps in pooled.values():
             if self._errors is None:
-                errors = np.array([next(found) for _ in self._folds])
+                errors = np.array([next(of_folds) for _ in self._folds])
             else:
                 errors = self._errors(sequence, [self._grid[i] for i in steps]).folds
             self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
@@ -447,14 +410,14 @@ def nested_errors(
     longest prefix of the fold's order within the same cost, at the penalty of the prefix of `sequence`.
     """
     values, place = np.unique(alphas, return_inverse=True)
-    found = []
+    at_costs = []
     for fold in folds:
         own = order(fold.train)
         errors = fold.errors(own.columns, own.ends, values.tolist())
         reached = np.searchsorted(own.costs, sequence.costs * (1 + COST_TOLERANCE), side="right") - 1
         reached[0] = 0  # free steps are within every cost, but the base rate excludes them
-        found.append(errors[place, reached])
-    return Errors(np.array(found), np.array([fold.weight for fold in folds]))
+        at_costs.append(errors[place, reached])
+    return Errors(np.array(at_costs), np.array([fold.weight for fold in folds]))
 
 
 def _finite(errors: Float) -> Float:
@@ -500,12 +463,3 @@ class HoldOut:
                 "use more rows, other groups, or no validation"
             )
         return HeldBest(self.name, errors, steps)
-
-
-def shortened(
-    choice: Choice[S], prefixes: PrefixModels, hold_out: HoldOut | None
-) -> tuple[Choice[S], PrefixModels, HeldBest | None]:
-    if hold_out is None:
-        return choice, prefixes, None
-    held = hold_out.best(prefixes)
-    return choice.upto(held.steps), prefixes.upto(held.steps), held

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,12 @@ from anytime.features.screening import screened_pairs, screened_rows
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
-from anytime.training.fit import Fit, fit, terms_of
-from anytime.training.likelihood import Observations
-from anytime.training.model_selection import HoldOut, prefix_errors, split, with_rows
+from anytime.training.fit import Fit, fit
+from anytime.training.least_squares import split
+from anytime.training.model_selection import HoldOut, prefix_errors, with_rows
 from anytime.training.options import Options
+from anytime.training.rows import TrainingRows
+from anytime.training.terms import terms_of
 from anytime.types import Float, Index
 
 AUTO_PAIRS = 32
@@ -40,24 +42,12 @@ SLICE = 65_536
 """Rows that are made dense at once."""
 
 
-class PairedRows(Protocol):
-    """The rows of a training table; each method reads them again."""
-
-    def blocks(self) -> Iterable[Block]: ...
-
-    def moments(self, groups: FeatureGroups) -> Sequence[Moments]:
-        """Return the moments of each fold, of the terms that other bases and pairs state."""
-
-    def observed(self) -> Observations | None:
-        """Return the rows for a likelihood, None for least squares."""
-
-
 def check_folds(options: Options, folds: int) -> None:
     if options.pairs == "auto" and folds < MIN_FOLDS:
         raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
 
-def fit_with_pairs(additive: Fit, rows: PairedRows, *, folds: int, seed: int, hold_out: HoldOut | None = None) -> Fit:
+def fit_with_pairs(additive: Fit, rows: TrainingRows, *, folds: int, seed: int, hold_out: HoldOut | None = None) -> Fit:
     """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
 
     Parameters

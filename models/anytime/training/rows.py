@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
+from anytime.data.columns import ColumnError
 from anytime.data.dataset import Dataset, Progress, ignored
+from anytime.data.survey import Survey, without_columns
 from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block
@@ -26,6 +29,7 @@ class TrainingRows:
     jobs: int | None
     target: Target
     """The target that is fitted; that of the dataset may have other names."""
+    found: Survey
     open_columns: tuple[str, ...] = ()
     """Columns whose clamp cross-validation selects."""
 
@@ -45,6 +49,21 @@ class TrainingRows:
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         return self.summed(groups)
+
+    def read(self) -> tuple[Self, list[Clamped]]:
+        """Return the rows and the moments as `clamped`; without columns whose values have no moments, if others remain.
+
+        Such values are infinite, or too large or too small to square.
+        """
+        try:
+            return self, self.clamped()
+        except ColumnError as error:
+            dataset = self.dataset
+            if error.column not in dataset.groups.features:
+                raise
+            groups, found = without_columns(dataset.groups, dataset.infinite() or [error], self.found)
+        remaining = tuple(name for name in self.open_columns if name in groups.features)
+        return replace(self, dataset=replace(dataset, groups=groups), found=found, open_columns=remaining).read()
 
     def clamped(self, progress: Progress = ignored) -> list[Clamped]:
         """Return the moments of every clamp that cross-validation selects from; those of the groups where there is one.

@@ -228,7 +228,7 @@ def group_omp(rows: Rows) -> Float:
     """
     gram = _about_zero(rows.X, rows.y)
     found = sequence(gram, rows.groups, "omp", alpha=0.0, cost_blind=True)
-    W = staircase(found.factor, found.z, found.ends)[:, :, 0]
+    W = staircase(found.state.factor, found.state.z, found.ends)[:, :, 0]
     path = np.zeros_like(W)
     path[:, found.columns] = W
     return path * gram.y_scale / gram.x_scale

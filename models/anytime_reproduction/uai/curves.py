@@ -66,7 +66,7 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
     methods = {}
     for method, found in learned.items():
-        W = staircase(found.factor, found.z, found.ends)
+        W = staircase(found.state.factor, found.state.z, found.ends)
         prefixes = zip(found.ends, W, strict=True)
         held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
         coef = np.zeros((len(W), len(order)))

@@ -24,7 +24,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
-from anytime_service.http.exchange import LINGER_S, Exchange, Reply, admission_of
+from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.limits.memory import Account
@@ -134,11 +134,19 @@ class InferBody:
         """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
         await self._service.turn(len(content))
         request = read_infer(content, self._service.list_limits)
-        tensors = tensors_of(self._model, request, self._service.settings.max_rows)
+        tensors: list[Tensor] = []
+        after_one = self._service.slices()
+        for tensor in tensors_of(self._model, request, self._service.settings.max_rows):
+            tensors.append(tensor)
+            await after_one()
         check_outputs(self._model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
         options = _merged(self._head, request, tensors)
-        arrays = [(tensor, tensor.from_json()) for tensor in tensors if tensor.size is None]
+        arrays: list[tuple[Tensor, Array]] = []
+        for tensor in tensors:
+            if tensor.size is None:
+                arrays.append((tensor, tensor.from_json()))
+                await after_one()
         if self._active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
@@ -275,11 +283,11 @@ class Infer(_InferenceEndpoint):
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
 
-        Otherwise, above `MAX_UNADMITTED` bytes or after `LINGER_S`, raise OverloadedError.
+        Otherwise, above `MAX_UNADMITTED` bytes or after `Tuning.linger_s`, raise OverloadedError.
         """
         received, enough = bytearray(), MAX_UNADMITTED if json_bytes is None else min(json_bytes, MAX_UNADMITTED)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(self.service.tuning.linger_s):
                 async for chunk in chunks:
                     received += chunk
                     exchange.retain(len(received))

@@ -6,8 +6,7 @@ as it is received. A line received after the answer still contributes to the mea
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from starlette.types import Scope
@@ -21,13 +20,12 @@ from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks
-from anytime_service.limits.queues import SLICE_MS
-from anytime_service.schemas.codecs import too_large
+from anytime_service.schemas.codecs import JSON, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
 from anytime_service.schemas.predict import Received, TookLine, read_late_line, read_line, read_request, received
 from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 
-LONG = 256 * 1024  # bytes of a body whose groups are added in several turns of the event loop
+LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 
 
 class Lines:
@@ -45,30 +43,31 @@ class Lines:
         exchange, active = self._exchange, self._active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
-            lines = deque(self._split(chunk))
-            until = now_ms() + SLICE_MS
-            while lines and not active.answered:
-                await self._add_line(lines.popleft())
-                if now_ms() > until:
-                    await self._service.turn()
-                    until = now_ms() + SLICE_MS
-            for line in lines:
-                self._record_late(line)
+            after_one = self._service.slices()
+            for line in self._split(chunk):
+                if active.answered:
+                    self._record_late(line)
+                else:
+                    await self._add_line(line)
+                await after_one()
             self._check_length(self._tail)
         if exchange.ended and not active.answered:
             await self._add_line(bytes(self._tail))
             if not active.answered:
                 active.end()
 
-    def _split(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes."""
+    def _split(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the lines that this chunk completes, each when it is needed."""
+        end = chunk.find(b"\n")
+        end += len(self._tail) if end >= 0 else 0
         self._tail += chunk
-        lines: list[bytes] = []
-        if b"\n" in chunk:
-            *lines, tail = bytes(self._tail).split(b"\n")
-            self._tail = bytearray(tail)
+        received, begun = self._tail, 0
+        if end >= 0:
+            self._tail = received[received.rfind(b"\n") + 1 :]
         self._exchange.retain(len(self._tail))
-        return lines
+        while end >= 0:
+            yield bytes(received[begun:end])
+            begun, end = end + 1, received.find(b"\n", end + 1)
 
     async def _add_line(self, content: bytes) -> None:
         self._number += 1
@@ -96,13 +95,13 @@ class Lines:
         """Record the group timings of lines that arrive after the answer."""
         if self._late_remaining:
             try:
-                lines = self._split(chunk)
+                for line in self._split(chunk):
+                    if self._late_remaining:
+                        self._record_late(line)
             except OverloadedError:  # do not use the memory budget for lines that the answer does not need
                 self._late_remaining = 0
                 self._tail.clear()
                 return
-            for line in lines:
-                self._record_late(line)
             if len(self._tail) > self._service.settings.max_json_bytes:
                 self._late_remaining = 0
                 self._tail.clear()
@@ -164,8 +163,6 @@ class Predict(Endpoint):
             await self.service.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
-        if len(content) > LONG:
-            exchange.retain(2 * len(content))  # the decoder copies packed values
         request = read_request(head.form, content, self.service.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)
         self.service.check_rows(options.rows)
@@ -173,7 +170,7 @@ class Predict(Endpoint):
         if options is not head.options:
             active.drop()
             active = begin(options, Prediction(active.model, options.rows))
-        if len(content) > LONG:
+        if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
             await self._add_in_slices(active, groups, exchange.ended_ms)
         elif not active.answered:
             # The groups arrived when the body ended, however long the conversion took.
@@ -184,7 +181,7 @@ class Predict(Endpoint):
     async def _add_in_slices(self, active: ActivePrediction, groups: Received, ended_ms: float) -> None:
         """Check all groups and then add them, as many in a turn of the loop as fit in its time."""
         rows: dict[str, int] = {}
-        until = now_ms() + SLICE_MS
+        after_one = self.service.slices()
         for adds in (False, True):
             for name, values in groups.items():
                 if active.answered:
@@ -193,7 +190,5 @@ class Predict(Endpoint):
                     active.groups({name: values}, ended_ms)
                 else:
                     rows[name] = len(checked_groups(active.machine.prediction, {name: values})[name])
-                if now_ms() > until:
-                    await self.service.turn()
-                    until = now_ms() + SLICE_MS
+                await after_one()
             check_same_rows(rows)

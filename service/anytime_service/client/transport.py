@@ -32,7 +32,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from anytime.inference.deadline import early_ms
@@ -637,29 +637,16 @@ class Connection:
 
     async def _open(self) -> Link | ClientError:
         endpoint = self._endpoint
-        where: dict[str, Any] = {}
-        if endpoint.uds is not None:
-            where = {"unix": True, "path": endpoint.uds}
         try:
             socket: ClientConnection | InProcessSocket
             if endpoint.app is not None:
                 socket = InProcessSocket(endpoint.app, endpoint.stream, endpoint.headers, SUBPROTOCOL)
                 await asyncio.wait_for(socket.open(), endpoint.timeout_s)
             else:
-                if endpoint.uds is None:
-                    where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
-                socket = await connect(
-                    endpoint.stream,
-                    subprotocols=[Subprotocol(SUBPROTOCOL)],
-                    compression=None,  # it hardly shrinks numbers, and costs time
-                    additional_headers=endpoint.headers,
-                    open_timeout=endpoint.timeout_s,
-                    close_timeout=CLOSE_TIMEOUT_S,
-                    ping_interval=PING_INTERVAL_S,
-                    ping_timeout=PING_TIMEOUT_S,
-                    max_size=MAX_REPLY_BYTES,
-                    **where,
-                )
+                try:
+                    socket = await self._shake_hands()
+                except (ConnectionResetError, InvalidMessage):  # one broken connection: the server is reachable
+                    socket = await self._shake_hands()
         except ClientError as error:
             return error
         except InvalidStatus as error:
@@ -673,6 +660,24 @@ class Connection:
                 f"{endpoint.url} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
             )
         return Link(socket, self.margin)
+
+    async def _shake_hands(self) -> ClientConnection:
+        endpoint = self._endpoint
+        where: dict[str, Any] = {"unix": True, "path": endpoint.uds}
+        if endpoint.uds is None:
+            where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
+        return await connect(
+            endpoint.stream,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            compression=None,  # it hardly shrinks numbers, and costs time
+            additional_headers=endpoint.headers,
+            open_timeout=endpoint.timeout_s,
+            close_timeout=CLOSE_TIMEOUT_S,
+            ping_interval=PING_INTERVAL_S,
+            ping_timeout=PING_TIMEOUT_S,
+            max_size=MAX_REPLY_BYTES,
+            **where,
+        )
 
     def _refusal(self, error: InvalidStatus) -> ClientError:
         response = error.response

@@ -115,6 +115,7 @@ class Context:
     max_deadline_ms: float
     unread: Callable[[], bool]
     unhurried: TimeoutQueue[ActivePrediction]
+    max_contributions: int
     _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
 
     def lateness(self, model: Model) -> LatenessRecord:
@@ -141,7 +142,7 @@ class ActivePrediction:
         encode: Encode,
     ) -> None:
         self.model = model
-        self.machine = OpenPrediction(model, shared, int(INLINE))
+        self.machine = OpenPrediction(model, shared, int(INLINE), context.max_contributions)
         self.answered = False
         self._context = context
         self._account = account

@@ -35,12 +35,11 @@ from anytime.inference.values import ElementError
 from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
+from anytime_service.limits.tuning import TUNING
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
-
-MAX_CONTRIBUTIONS = 100_000  # of columns in one answer: to encode them takes as long as the server may be late
 
 
 class State(StrEnum):
@@ -95,10 +94,18 @@ class OpenPrediction:
     model : model of the prediction.
     shared : groups of a session, shared by several predictions; `took` then reports the groups that it receives.
     at_once : an answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
+    max_contributions : an answer with more contributions of columns than this has none, and a note says so.
     """
 
-    def __init__(self, model: Model, shared: Prediction | None = None, at_once: float = math.inf) -> None:
+    def __init__(
+        self,
+        model: Model,
+        shared: Prediction | None = None,
+        at_once: float = math.inf,
+        max_contributions: int = TUNING.max_contributions,
+    ) -> None:
         self._at_once = at_once
+        self._max_contributions = max_contributions
         self.model = model
         self.state = State.NEW
         self.deadline_at = math.inf
@@ -296,12 +303,13 @@ class OpenPrediction:
     def _unexplained(self) -> str | None:
         """Return why an answer has no contributions; None if it can have them."""
         rows, columns, P = self.prediction.rows, len(self.model.groups.features), len(self.model.prefixes.intercept)
-        if rows * columns * P <= MAX_CONTRIBUTIONS:
+        limit = self._max_contributions
+        if rows * columns * P <= limit:
             return None
         if rows == 1:
-            return f"no contributions: {columns} columns x {P} scores are more than {MAX_CONTRIBUTIONS}"
+            return f"no contributions: {columns} columns x {P} scores are more than {limit}"
         size = f"{rows} rows x {columns} columns x {P} scores"
-        return f"no contributions: {size} are more than {MAX_CONTRIBUTIONS}; explain fewer rows at once"
+        return f"no contributions: {size} are more than {limit}; explain fewer rows at once"
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:

@@ -9,7 +9,7 @@ prediction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from anytime._files import memory_limit
@@ -28,7 +28,8 @@ from anytime_service.errors import FieldError, OverloadedError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
-from anytime_service.limits.queues import FairQueue, TimeoutQueue
+from anytime_service.limits.queues import SLICE_MS, FairQueue, TimeoutQueue
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
@@ -43,15 +44,21 @@ class PredictionService:
     """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`."""
 
     def __init__(
-        self, registry: ModelRegistry, settings: Settings, tracing: Tracing | None = None, keys: KeyRing | None = None
+        self,
+        registry: ModelRegistry,
+        settings: Settings,
+        tracing: Tracing | None = None,
+        keys: KeyRing | None = None,
+        tuning: Tuning = TUNING,
     ) -> None:
         self.registry = registry
         self.settings = settings
+        self.tuning = tuning
         self.tracing = tracing
         self.metrics = Metrics()
         self.metrics.set_served(registry.every())
         self.session_timings = SessionTimings(settings.max_sessions)
-        self.solver = Solver(settings.max_solve_ms)
+        self.solver = Solver(settings.max_solve_ms, tuning)
         self.worker = Worker(self.metrics.shed.labels("refused", "pages").inc)
         self.active: set[ActivePrediction] = set()
         self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
@@ -74,6 +81,7 @@ class PredictionService:
             settings.max_deadline_ms,
             lambda: bool(self.fair_queue) or self._long.locked(),
             TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
+            tuning.max_contributions,
         )
         self.metrics.open.set_function(lambda: len(self.active))
         self.metrics.held_bytes.set_function(lambda: self.memory.bytes)
@@ -130,6 +138,18 @@ class PredictionService:
         if size > AT_ONCE:
             async with self._long:
                 await asyncio.sleep(0)
+
+    def slices(self) -> Callable[[], Awaitable[None]]:
+        """Return a function that waits for the next turn of the loop when a request has used its time in this one."""
+        until = now_ms() + SLICE_MS
+
+        async def after_one() -> None:
+            nonlocal until
+            if now_ms() > until:
+                await self.turn()
+                until = now_ms() + SLICE_MS
+
+        return after_one
 
     def check_rows(self, rows: int | None) -> None:
         """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""

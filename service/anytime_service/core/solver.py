@@ -17,10 +17,9 @@ from time import perf_counter
 
 from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
+from anytime_service.limits.tuning import TUNING, Tuning
 
 AT_ONCE = 64  # largest number of columns of a set that is solved immediately
-MAX_WAITING = 64  # largest number of sets that wait for the thread
-MIN_TIMED_COLUMNS = 256  # fewest columns whose time estimates the cubic cost; other work dominates smaller sets
 
 _log = logging.getLogger("anytime_service")
 
@@ -30,8 +29,9 @@ OptimumCallback = Callable[[ArrivedModel | None], None]
 class Solver:
     """Solver that refuses a set whose estimated time exceeds `max_ms`; the estimate uses the sets solved before."""
 
-    def __init__(self, max_ms: float) -> None:
+    def __init__(self, max_ms: float, tuning: Tuning = TUNING) -> None:
         self._max_ms = max_ms
+        self._tuning = tuning
         self._ms_per_cube = 3e-8  # for D^3, until one has been measured
         self._waiting: dict[tuple[Model, frozenset[str]], list[OptimumCallback]] = {}
         self._thread = ThreadPoolExecutor(1, "anytime-solver")
@@ -55,7 +55,7 @@ class Solver:
             on_found(found)
         elif (model, groups) in self._waiting:
             self._waiting[model, groups].append(on_found)
-        elif len(self._waiting) >= MAX_WAITING or columns**3 * self._ms_per_cube > self._max_ms:
+        elif len(self._waiting) >= self._tuning.max_solving or columns**3 * self._ms_per_cube > self._max_ms:
             on_found(None)
         else:
             self._waiting[model, groups] = [on_found]
@@ -80,7 +80,7 @@ class Solver:
         else:
             found, took_ms = solving.result()
             # The smallest measurement is the work itself; larger ones come from a busy machine. The estimate decays.
-            if columns >= MIN_TIMED_COLUMNS:
+            if columns >= self._tuning.min_timed_columns:
                 self._ms_per_cube = min(self._ms_per_cube * 1.1, took_ms / columns**3)
         for on_found in callbacks:
             on_found(found)

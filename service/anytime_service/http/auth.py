@@ -36,14 +36,16 @@ Pairs = Sequence[tuple[bytes, bytes]]
 class AuthenticationMiddleware:
     """Middleware that authenticates requests; without keys, it accepts every request from an allowed origin.
 
-    The server reads at most `limit` bytes of a refused request's body, so that the client receives the refusal.
+    The server reads at most `limit` bytes of a refused request's body, for `linger_s` after the refusal, so that the
+    client receives it.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int, linger_s: float) -> None:
         self.app = app
         self.keys = keys
         self.origins = origins
         self.limit = limit
+        self.linger_s = linger_s
         self.needed = keys.needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +92,7 @@ class AuthenticationMiddleware:
             await receive()  # websocket.connect
             await refuse_handshake(send, reply)
             return
-        exchange = Exchange(receive, send, self.limit)
+        exchange = Exchange(receive, send, self.limit, linger_s=self.linger_s)
         exchange.reply(reply)
         await exchange.finish()
 

@@ -24,8 +24,8 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.tuning import TUNING
 
-LINGER_S = 2.0  # time to read a body after its response: some clients read nothing until they have sent it all
 MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
 AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
@@ -124,6 +124,7 @@ class Exchange:
     limit : maximum number of bytes of the body; the server discards as many again after the response.
     account : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
     bodies : timeout of `read_all`; None without one.
+    linger_s : time to read the body after the response.
 
     Attributes
     ----------
@@ -139,6 +140,7 @@ class Exchange:
         limit: int,
         account: MemoryBudget | None = None,
         bodies: TimeoutQueue[Exchange] | None = None,
+        linger_s: float = TUNING.linger_s,
     ) -> None:
         self.replied = False
         self.gone = False
@@ -152,6 +154,7 @@ class Exchange:
         self._account = account or MemoryBudget()
         self._retained = 0
         self._bodies = bodies
+        self._linger_s = linger_s
         self._bytes = 0
         self._close = False
         self._task = asyncio.current_task()  # it reads the request, and timers interrupt it
@@ -173,7 +176,7 @@ class Exchange:
         self._sending = start(self._respond(reply, more_body=not self.ended))
         if not self.ended:
             self._bytes = 0
-            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._stop_lingering)
+            self._linger = asyncio.get_running_loop().call_later(self._linger_s, self._stop_lingering)
 
     async def _respond(self, reply: Reply, *, more_body: bool) -> None:
         headers = reply.all_headers()

@@ -255,7 +255,9 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
         account = service.accounts.of(scope)
-        exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
+        exchange = Exchange(
+            receive, send, service.settings.max_body_bytes, account, self.bodies, service.tuning.linger_s
+        )
         predictions: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:

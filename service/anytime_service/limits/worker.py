@@ -82,7 +82,8 @@ class Worker:
             try:
                 job.budget.check(job.size)
             except OverloadedError as error:
-                job.future.set_exception(error)
+                # Its frames refer to this job and, after another one, to the result of that.
+                job.future.set_exception(error.with_traceback(None))
                 continue
             job.budget.add(job.size)
             self._busy = True

@@ -19,6 +19,8 @@ from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyE
 
 PIECE = 10_000  # numbers of an answer that are encoded at once: in a millisecond
 
+MAX_COUNTED = 100  # objects of a list whose keys are counted
+
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
 
@@ -100,11 +102,15 @@ def _required(cls: Any) -> int:
 
 
 def _pairs(message: Any) -> int:
-    """Return the smallest number of keys that a message is written with, those of its values not included."""
+    """Return the smallest number of keys that a message is written with, those of its values not included.
+
+    A list of many objects counts as none: to search them takes less time than to count their keys.
+    """
     if isinstance(message, dict):
         return len(message)
     if isinstance(message, list):
-        return sum([_pairs(each) for each in message]) if message and isinstance(message[0], msgspec.Struct) else 0
+        counts = 0 < len(message) <= MAX_COUNTED and isinstance(message[0], msgspec.Struct)
+        return sum([_pairs(each) for each in message]) if counts else 0
     count, given, defaults, nested = _fields_of(message.__class__)
     values = given(message)
     if values != defaults:
@@ -178,14 +184,18 @@ def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError
 
 
 _PLACED = re.compile(r"(.*?)(?: - at `(key` in `)?\$\.?(.*)`)?", re.DOTALL)
+_QUOTED = 1000  # characters of each end of a decoder's message that are read; it quotes texts of the request in full
 _OF_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
 _ELEMENTS = {"str": "characters", "bytes": "bytes", "object": "names"}
 
 
 def located(error: msgspec.ValidationError) -> tuple[str, str]:
     """Return a decoder's message, and the place that it names: `rows` for "Expected `int` - at `$.rows`"."""
-    found = _PLACED.fullmatch(str(error))
-    message, is_key, place = (found[1], found[2], found[3] or "") if found else (str(error), None, "")
+    text = str(error)
+    if len(text) > 2 * _QUOTED:
+        text = f"{text[:_QUOTED]} ... {text[-_QUOTED:]}"
+    found = _PLACED.fullmatch(text)
+    message, is_key, place = (found[1], found[2], found[3] or "") if found else (text, None, "")
     length = _OF_LENGTH.fullmatch(message)
     if length:
         kind, sign, limit = length.groups()
@@ -209,19 +219,19 @@ def encode_reply(form: Form, prediction_id: str | int, kind: Literal["answer", "
     return form.encode({"type": kind, "id": prediction_id} | _fields(form, answer))
 
 
-def in_pieces(form: Form, items: Any) -> Any:
+def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:
     """Return a list, an array or a dictionary, encoded in pieces if it is long: other threads may run in between."""
     size, is_map, is_array = len(items), isinstance(items, dict), isinstance(items, np.ndarray)
     each = next(iter(items.values() if is_map else items), None)
-    step = max(1, PIECE // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
+    step = max(1, piece // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
     if size <= step:
         return items.tolist() if is_array else items
     pairs: Any = list(items.items()) if is_map else items
     parts: list[bytes] = []
     for i in range(0, size, step):
-        piece = pairs[i : i + step]
-        content = form.encode(dict(piece) if is_map else piece.tolist() if is_array else piece)
-        parts.append(content[1:-1] if form is JSON else content[_head(len(piece)) :])
+        some = pairs[i : i + step]
+        content = form.encode(dict(some) if is_map else some.tolist() if is_array else some)
+        parts.append(content[1:-1] if form is JSON else content[_head(len(some)) :])
     if form is JSON:
         parts[0] = (b"{" if is_map else b"[") + parts[0]
         parts[-1] += b"}" if is_map else b"]"

@@ -279,25 +279,26 @@ class Tensor:
             )
 
 
-def tensors_of(model: Model, request: InferRequest, max_rows: int) -> tuple[Tensor, ...]:
-    """Return the inputs of a request, checked against the model except for their values.
+def tensors_of(model: Model, request: InferRequest, max_rows: int) -> Iterator[Tensor]:
+    """Yield the inputs of a request, checked against the model except for their values.
 
     Raise FieldError, which names the place, if an input is not a group of the model, is repeated, or has an invalid
     datatype, shape or size.
     """
-    tensors = tuple(_tensor(model, f"inputs[{number}]", each, max_rows) for number, each in enumerate(request.inputs))
-    first: dict[str, Tensor] = {}
-    for tensor in tensors:
-        if tensor.name in first:
+    rows, names = None, set[str]()
+    for number, each in enumerate(request.inputs):
+        tensor = _tensor(model, f"inputs[{number}]", each, max_rows)
+        if tensor.name in names:
             raise FieldError(f"{tensor.json_path}.name", f"input {tensor.name!r} is given more than once; send it once")
-        first[tensor.name] = tensor
-        if tensor.rows != tensors[0].rows:
+        names.add(tensor.name)
+        rows = rows or tensor.rows
+        if tensor.rows != rows:
             raise FieldError(
                 f"{tensor.json_path}.shape",
-                f"{tensor.json_path}.shape has {tensor.rows} rows, inputs[0].shape has {tensors[0].rows}; "
+                f"{tensor.json_path}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
                 "expected the same number of rows in every input",
             )
-    return tensors
+        yield tensor
 
 
 def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:

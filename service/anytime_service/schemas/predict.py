@@ -185,6 +185,9 @@ def read_late_line(line: bytes) -> TookLine | None:
 
 def received(model: Model, groups: Mapping[str, Any], max_rows: int) -> Received:
     """Return the values of groups for a prediction; raises as `received_values`."""
+    if len(groups) > len(model.places):  # an unknown one suffices for the prediction to refuse all
+        unknown = next(name for name in groups if name not in model.places)
+        groups = {unknown: groups[unknown]}
     return {name: received_values(model, name, values, None, max_rows) for name, values in groups.items()}
 
 

@@ -71,8 +71,10 @@ class Peeked(msgspec.Struct, frozen=True):
 
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
-_FRAMES = decoders(BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[bytes | Values] | EndFrame)
-_LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[bytes] | EndFrame)
+_FRAMES = decoders(
+    BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame
+)
+_LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
 """Decoder of messages so large that their values must be packed."""
 
 _decode_text = _FRAMES[JSON.name].decode

@@ -44,7 +44,7 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values of one group packed row after row, little-endian; NaN for a missing value. Only in MessagePack."""
 
     dtype: Dtype
-    values: bytes
+    values: memoryview  # of the message, without a copy
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
         return values  # one row
     if isinstance(values, Packed):
         values, dtype = values.values, values.dtype
-    if isinstance(values, bytes):
+    if isinstance(values, memoryview | bytes):
         values = _unpacked(model, group, values, dtype)
     elif dtype is not None:
         raise FieldError(
@@ -116,7 +116,7 @@ def count_rows(values: Any) -> int:
     return len(values) if isinstance(values, list) and values and isinstance(values[0], list) else 1
 
 
-def _unpacked(model: Model, group: str, values: bytes, dtype: Dtype | None) -> Array:
+def _unpacked(model: Model, group: str, values: memoryview | bytes, dtype: Dtype | None) -> Array:
     if dtype is None:
         raise FieldError("dtype", f"values of group {group!r} are bytes without a dtype; expected dtype 'f4' or 'f8'")
     place = model.places.get(group)

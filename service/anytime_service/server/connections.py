@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import LINGER_S
 from anytime_service.http.responses import path_problem_reply, response
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.server.hosting import Host
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.stages import Stage
@@ -45,9 +45,9 @@ class _Backlog:
 
     __slots__ = ("_pieces", "bytes", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.bytes = 0
-        self.size = SMALLEST_SLICE
+        self.size = size
         self._pieces: deque[memoryview] = deque()
 
     def __bool__(self) -> bool:
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self.scheme = "http"
         self._writable = asyncio.Event()
         self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
-        self._backlog = _Backlog()
+        self._backlog = _Backlog(self.shared.tuning.first_slice)
         self._unread: deque[Any] = deque()  # parsed messages that wait for the application
         self._bucket = TokenBucket(shared.settings.max_message_rate)
         self._slow = False
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
 
     def _clear_backlog(self) -> None:
         self.budget.add(-self._backlog.bytes)
-        self._backlog = _Backlog()
+        self._backlog = _Backlog(self.shared.tuning.first_slice)
 
     def _queue_turn(self) -> None:
         if not self._turn_queued:
@@ -242,20 +242,22 @@ class Connections:
         settings: Settings,
         memory: MemoryBudget,
         shedding: LoadShedding | None = None,
+        tuning: Tuning = TUNING,
         *,
         websockets: bool = False,
     ) -> None:
         self.settings = settings
         self.memory = memory
+        self.tuning = tuning
         self.shedding = shedding
         self.fair_queue = FairQueue() if shedding is None else shedding.service.fair_queue
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
-            Stage.TAIL: TimeoutQueue(LINGER_S, lambda each: each.cut()),
+            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.cut()),
             Stage.IDLE: TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close()),
         }
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(LINGER_S, lambda each: each.cut())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.cut())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}

@@ -54,6 +54,8 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CONTROLS = bytes({*range(32), 127} - {9})
+_VERSIONS = ("1.0", "1.1")  # the parser accepts 0.9 and 2.0 too
+_HOST = re.compile(rb"(?:\[[\w:.%~-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?[ \t]*")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?#].*)?)")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -225,6 +227,7 @@ class HttpProtocol(Connection):
         self._timed_visit = -1
         self._parser: Any = None
         self._url = b""
+        self._checked_host = b""  # the last valid host
         self._headers: list[tuple[bytes, bytes]] = []
         self._cycle: Cycle | None = None  # the last request
         self._running: Cycle | None = None  # the request that is being answered; others may wait behind it
@@ -486,21 +489,28 @@ class HttpProtocol(Connection):
     def _scope(self, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         """Return the ASGI scope of a request; raise an error for a head that RFC 9112 forbids to answer otherwise."""
         version = self._parser.get_http_version()
-        names = [name for name, _ in headers]
-        hosts = names.count(b"host")
-        if hosts > 1 or (not hosts and version != "1.0"):
-            raise MalformedBodyError(f"the request has {hosts} Host headers; send one")
-        if b"transfer-encoding" in names:
+        if version not in _VERSIONS:
+            raise MalformedBodyError(f"the version of the request is HTTP/{version}; expected HTTP/1.1")
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and version != "1.0"):
+            raise MalformedBodyError(f"the request has {len(hosts)} Host headers; send one")
+        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings:
             if version == "1.0":
                 raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
-            codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
             if codings != [b"chunked"]:
                 raise TransferCodingError(
                     "the only supported Transfer-Encoding is chunked; send the body without others"
                 )
         target = self._url
-        if not target.startswith(b"/") and target != b"*":
+        if not target.startswith(b"/") and not (target == b"*" and self._parser.get_method() == b"OPTIONS"):
             headers, target = _from_absolute(headers, target)
+            hosts = [headers[0][1]]
+        if hosts and hosts[0] != self._checked_host:
+            if _HOST.fullmatch(hosts[0]) is None:
+                host = hosts[0][:100].decode("latin-1")
+                raise MalformedBodyError(f"the host of the request is {host!r}; expected a name or an address")
+            self._checked_host = hosts[0]
         raw, _, query = target.partition(b"#")[0].partition(b"?")
         if not raw.isascii():
             raise MalformedBodyError("the path has bytes that are not ASCII; percent-encode them")

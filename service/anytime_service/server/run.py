@@ -34,7 +34,6 @@ from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
-from anytime_service.http.exchange import LINGER_S
 from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
@@ -251,7 +250,9 @@ class Server(uvicorn.Server):
         self._service: PredictionService = state.service
         self._stream = state.stream
         self._sessions = state.sessions
-        self._key_watcher = KeyFileWatcher(state.keys, lambda: state.stream.dismiss(state.keys.contains))
+        self._key_watcher = KeyFileWatcher(
+            state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
+        )
         self._side: MetricsServer | None = None
         if side is not None:
             side_app = create_side_app(self._service, self._sessions)
@@ -287,10 +288,11 @@ class Server(uvicorn.Server):
         """Answer every open prediction, then close."""
         self._key_watcher.stop()
         self._service.drain()
+        linger_s = self._service.tuning.linger_s
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(linger_s):
                 await self._service.worker.idle()
-        await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=LINGER_S)
+        await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
         if self._side is not None:
             await self._side.close()
@@ -344,7 +346,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     service: PredictionService = state.service
-    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), websockets=True)
+    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), service.tuning, websockets=True)
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -353,8 +355,8 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
-        # Open predictions are answered at once; a body may continue for `LINGER_S`, as after any early answer.
-        timeout_graceful_shutdown=math.ceil(LINGER_S) + 1,
+        # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
+        timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
     )
     server = Server(config, settings, context, side)
     service.metrics.connections.set_function(lambda: len(server.server_state.connections))

@@ -7,9 +7,9 @@ stage                                         time limit
 ===== ======================================= =================================================================
 HEAD  the server waits for a request's head   the header timeout, then 408 if some of the head was received
 BUSY  the server is answering the request     none: deadlines and `exchange` bound the time
-TAIL  the body continues after the response   `LINGER_S`
+TAIL  the body continues after the response   `Tuning.linger_s`
 IDLE  nothing was received since the response the idle timeout
-LAST  the server has sent its last response   `LINGER_S`
+LAST  the server has sent its last response   `Tuning.linger_s`
 ===== ======================================= =================================================================
 
 Every received byte counts against one of two limits. Bytes of bodies count against the limit for bodies. All other

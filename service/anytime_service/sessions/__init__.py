@@ -43,6 +43,7 @@ def session_store(service: PredictionService) -> SessionStore:
                 settings.max_rows,
                 settings.session_store_timeout_ms * int(SESSION_BYTES),
             ),
+            service.tuning,
         )
     service.metrics.sessions.set_function(lambda: len(store))
     service.metrics.session_store_up.set_function(lambda: float(store.trouble is None))

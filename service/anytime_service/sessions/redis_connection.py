@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +38,6 @@ from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
 CONNECTIONS = 16  # number of connections for requests; the subscription has one more
-CHECK_S = 1.0  # interval between two checks, in seconds
 LOG_S = 60.0  # interval at which an identical error is logged, in seconds
 MAX_LOGGED = 1_000  # number of different errors to remember for that interval
 AT_A_TIME = 16  # messages to receive before other tasks run
@@ -85,6 +84,7 @@ class RedisConnection:
         url: str,
         timeout_ms: float,
         channel: str,
+        check_s: float,
         *,
         on_message: Callable[[bytes], None],
         check: Callable[[], Awaitable[None]],
@@ -95,6 +95,7 @@ class RedisConnection:
         self._address = shown_address(url)
         self._timeout_s = timeout_ms / 1000.0
         self._channel = channel
+        self._check_s = check_s
         self._on_message, self._check = on_message, check
         self._background, self._on_subscription = background, on_subscription
         self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
@@ -148,13 +149,22 @@ class RedisConnection:
         known = self._scripts.get(script)
         if known is None:
             known = self._scripts[script] = self._redis.register_script(script)
+        return await self._reply(known(keys=keys, args=arguments), keys[0], limit_ms)
+
+    async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
+        """Return a hash, empty without one; raises as `run`."""
+        redis: Any = self._redis
+        fields: Mapping[bytes, bytes] = await self._reply(redis.execute_command("HGETALL", key), key, limit_ms)
+        return fields
+
+    async def _reply(self, call: Coroutine[Any, Any, Any], key: str, limit_ms: float | None) -> Any:
         wait_s = self._timeout_s if limit_ms is None else min(self._timeout_s, max(limit_ms / 1000.0, 0.0))
         try:
-            return await self._in_time(known(keys=keys, args=arguments), wait_s)
+            return await self._in_time(call, wait_s)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):  # Redis 6 names the script before it
                 raise DamagedSessionError(
-                    f"another program wrote key {keys[0][:100]!r} in Redis; begin another session by POST /sessions"
+                    f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
                 ) from error
             if isinstance(error, ResponseError):
                 if self._log_limit.passes(str(error)):
@@ -219,7 +229,7 @@ class RedisConnection:
         """Check that the subscription and the connections for requests answer."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
+                async with asyncio.timeout(self._check_s):
                     await self._check_now.wait()
             self._check_now.clear()
             self._received.clear()

@@ -194,9 +194,13 @@ return {'ok', pieces(replaced), pieces(redis.call('HKEYS', session))}
 and values of each group."""
 
 READ = _script("""
-local found = redis.call('HGETALL', session)
-if #found == 0 then return missing() end
-if not fits(found, 2 * tonumber(ARGV[5]), tonumber(ARGV[6])) then return {'large'} end
+local count, size = redis.call('HLEN', session), 0
+if count == 0 then return missing() end
+if count > tonumber(ARGV[5]) then return {'large'} end
+for _, name in ipairs(redis.call('HKEYS', session)) do
+  size = size + #name + redis.call('HSTRLEN', session, name)
+end
+if size > tonumber(ARGV[6]) then return {'large'} end
 local wait = tonumber(ARGV[3])
 used(math.max(ttl, wait))
 if wait > 0 then
@@ -204,10 +208,11 @@ if wait > 0 then
   redis.call('HSET', waiting, ARGV[4], number(till))
   redis.call('PEXPIRE', waiting, number(math.max(wait, redis.call('PTTL', waiting))))
 end
-return {'ok', pieces(found)}
+if size > 65536 then return {'apart'} end  -- a script copies values five times, and Redis serves nobody meanwhile
+return {'ok', pieces(redis.call('HGETALL', session))}
 """)
-"""Return a complete session and register the waiting replica. Arguments: id, ttl, wait in ms (0: no prediction waits),
-replica, largest numbers of fields and bytes."""
+"""Return a session and register the waiting replica; one of many bytes is read by a command of its own. Arguments: id,
+ttl, wait in ms (0: no prediction waits), replica, largest numbers of fields and bytes."""
 
 DELETE = _script("""
 if redis.call('EXISTS', session) == 0 then return missing() end
@@ -353,11 +358,14 @@ def pieces(content: bytes, limit: int) -> list[bytes]:
     return found
 
 
-def read_snapshot(session: str, content: bytes, bounds: Bounds) -> Snapshot:
-    """Read the hash of a session from pieces (alternating names and values); raises DamagedSessionError."""
+def read_snapshot(session: str, content: bytes | Mapping[bytes, bytes], bounds: Bounds) -> Snapshot:
+    """Read the hash of a session, or pieces (alternating names and values) of it; raises DamagedSessionError."""
     try:
-        fields = pieces(content, 2 * bounds.fields)
-        values = dict(zip(fields[::2], fields[1::2], strict=True))
+        if isinstance(content, bytes):
+            fields = pieces(content, 2 * bounds.fields)
+            values: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
+        else:
+            values = content
         revision = _integer(values.get(b"revision"))
         groups = {
             name[2:].decode(): _stored_group(content, revision)

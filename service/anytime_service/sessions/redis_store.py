@@ -32,6 +32,7 @@ from anytime_service.errors import (
 )
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
 from anytime_service.sessions.mirrors import LOST, Mirrors
@@ -39,8 +40,6 @@ from anytime_service.sessions.redis_connection import LogLimit, RedisConnection
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
-MIN_MS = 20.0  # least time to read a session, even if its deadline is sooner: a late answer beats none
-MAX_KNOWN = 10_000  # number of sessions whose models are cached, so that posting groups takes one round trip
 MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
 _READING = 4  # number of sessions that are read again concurrently
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -139,14 +138,17 @@ class RedisSessions:
 
     kind: Literal["memory", "redis"] = "redis"
 
-    def __init__(self, url: str, timeout_ms: float, limit: int, ttl_s: float, models: ModelVersions) -> None:
+    def __init__(
+        self, url: str, timeout_ms: float, limit: int, ttl_s: float, models: ModelVersions, tuning: Tuning = TUNING
+    ) -> None:
         self.limit = limit
+        self._tuning = tuning
         self.ttl_s = ttl_s
         self._ttl_ms = max(int(ttl_s * 1000), 1)
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
-        self._known: TTLCache[SessionInfo] = TTLCache(MAX_KNOWN, math.inf)
+        self._known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
         self._unread: dict[str, None] = {}
         self._has_unread = asyncio.Event()
         self._log_limit = LogLimit()
@@ -155,6 +157,7 @@ class RedisSessions:
             url,
             timeout_ms,
             f"anytime:replica:{self._replica}",
+            tuning.store_check_s,
             on_message=self._mirrors.receive,
             check=self._check,
             background=self._read_continuously,
@@ -251,13 +254,17 @@ class RedisSessions:
 
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
-        limit_ms = max(wait_ms, MIN_MS) if wait_ms else None
+        limit_ms = max(wait_ms, self._tuning.min_read_ms) if wait_ms else None
         bounds = self.bounds
         wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
         status, *content = await self.run(redis_format.READ, session_id, *wait, limit_ms=limit_ms)
         if status == b"large":
             await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
+        if status == b"apart":
+            content = [await self._connection.fetch(redis_format.keys_of(session_id)[0], limit_ms)]
+            if not content[0]:
+                raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
         self.remember(session_id, snapshot.info)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
@@ -293,7 +300,7 @@ class RedisSessions:
         due_ms = max((active.machine.deadline_at for active in waiting), default=0.0)
         newest = mirror.newest
         try:
-            snapshot, model = await self._snapshot(session_id, max(due_ms - now_ms(), MIN_MS))
+            snapshot, model = await self._snapshot(session_id, max(due_ms - now_ms(), self._tuning.min_read_ms))
             mirror.mark(behind=False)
             mirror.apply(snapshot, model, newest)
         except (GoneSessionError, UnknownSessionError) as error:

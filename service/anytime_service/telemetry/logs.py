@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
@@ -141,8 +141,9 @@ class RateLimitFilter(logging.Filter):
     It reports the number of dropped lines. Its memory is bounded by the size of the code.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
+        self._clock = clock
         self._lock = Lock()
         self._windows: dict[tuple[str, int], _Window] = {}
 
@@ -151,7 +152,7 @@ class RateLimitFilter(logging.Filter):
             return True
         self.report(WINDOW_S)
         with self._lock:
-            window = self._windows.setdefault((record.pathname, record.lineno), _Window(monotonic()))
+            window = self._windows.setdefault((record.pathname, record.lineno), _Window(self._clock()))
             if window.logged < MAX_LINES:
                 window.logged += 1
                 return True
@@ -161,7 +162,7 @@ class RateLimitFilter(logging.Filter):
 
     def report(self, age_s: float = 0.0) -> None:
         """Report the lines dropped in windows that are older than `age_s` seconds, and close these windows."""
-        until = monotonic() - age_s
+        until = self._clock() - age_s
         with self._lock:
             over = [place for place, window in self._windows.items() if window.since <= until]
             windows = [self._windows.pop(place) for place in over]

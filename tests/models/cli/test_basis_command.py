@@ -43,14 +43,13 @@ def rows(seed: int, count: int = 300) -> pd.DataFrame:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path) -> Path:
     """A directory with the tables of two sites, one of all their rows, and a groups file."""
-    monkeypatch.chdir(tmp_path)
     sites = [rows(0), rows(1)]
     for name, table in zip(("a", "b", "all"), (*sites, pd.concat(sites)), strict=True):
         table.to_csv(f"{name}.csv", index=False)
     Path("g.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 def run(*arguments: str) -> None:

@@ -59,10 +59,8 @@ def made():
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a table, groups, a module of extractors and a model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
     monkeypatch.delenv("ANYTIME_KEY", raising=False)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.delitem(sys.modules, "desk_module", raising=False)
@@ -74,7 +72,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     frame[60:].to_csv("test.csv", index=False)
     Path("groups.json").write_text(json.dumps(GROUPS))
     Path("desk_module.py").write_text(MODULE)
-    return tmp_path
+    return desk
 
 
 PROFILE = ["profile", "desk_module:EXTRACTORS", "train.csv", "--groups", "groups.json", "--out", "measured.yaml"]

@@ -32,8 +32,7 @@ def rows(seed: int, count: int) -> pd.DataFrame:
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> None:
     rows(0, 800).to_parquet("train.parquet")
     rows(1, 300).to_parquet("test.parquet")
     Path("groups.json").write_text(json.dumps(GROUPS))
@@ -92,7 +91,7 @@ def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture)
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--pairs", "0"], "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        (["--pairs", "0"], "--pairs is 0; expected a number from 1 to 256, or 'auto'"),
         (["--pairs", "some"], "--pairs is 'some'; expected a number from 1 to 256, or 'auto'"),
         (["--pairs", "3", "--method", "sparse"], "method sparse does not support pairs; choose another method"),
         (["--pairs", "auto", "--folds", "2"], "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),

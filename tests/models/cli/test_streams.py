@@ -36,12 +36,11 @@ GROUPS = "groups:\n  - {name: größe, features: [a], cost: 1}\n"
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     x = np.arange(30.0)
     pd.DataFrame({"a": x, "y": 2 * x + np.cos(x)}).to_csv("t.csv", index=False)
     Path("g.yaml").write_text(GROUPS, encoding="utf-8")
-    return tmp_path
+    return desk
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:

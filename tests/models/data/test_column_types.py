@@ -67,10 +67,9 @@ def write(content: pa.Table, path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     Path("g.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 def trained(path: str, groups: str = "g.json", *more: str) -> Any:

@@ -16,8 +16,7 @@ from anytime.groups import load_groups
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     rng = np.random.default_rng(0)
     n = 200
     frame = pd.DataFrame({"row": range(n), "key": [f"k{i}" for i in rng.permutation(n)]})
@@ -33,7 +32,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     frame.loc[::10, "hog_1"] = np.nan
     frame.to_parquet("t.parquet", index=False)
     frame.to_csv("t.csv", index=False)
-    return tmp_path
+    return desk
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv"])

@@ -172,7 +172,7 @@ def pandas_columns() -> Iterator[tuple[str, Any, str]]:
     yield "category of ints", pd.Categorical(CODES), "levels"
     yield "category of ints, gaps", pd.Categorical(gappy(CODES)), "levels, gaps"
     yield "category of whole floats", pd.Categorical(CODES.astype(float)), "levels"
-    yield "category of floats", pd.Categorical(CODES + 0.5), "holds 0.5 .*; expected text or whole numbers"
+    yield "category of floats", pd.Categorical(CODES + 0.5), "numbers"
     yield "category of dates", pd.Categorical(TIMES), "dates"
     yield "category of intervals", pd.Categorical(INTERVALS), UNUSABLE
     yield "category of several types", pd.Categorical(objects(1, "a")), UNUSABLE
@@ -367,10 +367,9 @@ def files_of(column: Any) -> Iterator[Path]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     Path("g.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 TRAIN = [
@@ -494,6 +493,7 @@ TARGETS: dict[str, Column] = {
     "Arrow": lambda: pa.array(CODES),
     "list": CODES.tolist,
     "polars": lambda: pytest.importorskip("polars").Series(CODES),
+    "text": lambda: CODES.astype(str),
 }
 
 
@@ -746,3 +746,71 @@ def test_a_sparse_matrix_is_its_array() -> None:
             AnytimeRegressor(**options).fit(X, Y, IMPORTANCE, QUERY) for X in (numbers, csr_array(numbers))
         )
         np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-12, atol=1e-12)
+
+
+def in_pieces(library: str) -> list[Any]:
+    """Return the same frame in one piece and in three."""
+    whole = pa.table(MIXED)
+    pieces = [whole[:9], whole[9:50], whole[50:]]
+    if library == "pyarrow":
+        return [whole, pa.concat_tables(pieces)]
+    if library == "pandas":
+        frames = [each.to_pandas(types_mapper=pd.ArrowDtype) for each in (whole, *pieces)]
+        return [frames[0], pd.concat(frames[1:])]
+    pl = pytest.importorskip("polars")
+    return [pl.from_arrow(whole), pl.concat(map(pl.from_arrow, pieces), rechunk=False)]
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_a_frame_in_several_pieces_is_one_table(method: str, library: str) -> None:
+    whole, pieces = in_pieces(library)
+    one, other = (getattr(AnytimeRegressor(MIXED_GROUPS, alpha=0.01), method)(each, TARGET) for each in (whole, pieces))
+    for budget in (None, 2.0, 0.0):
+        np.testing.assert_allclose(other.predict(pieces, budget), one.predict(whole, budget), rtol=1e-11)
+        np.testing.assert_array_equal(one.predict(pieces, budget), one.predict(whole, budget))
+
+
+def test_a_lazy_frame_that_fails_is_one_line() -> None:
+    pl = pytest.importorskip("polars")
+    with pytest.raises(TableError, match=r"X is a LazyFrame that gives no table: .*zz") as caught:
+        AnytimeRegressor().fit(pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz")), Y)
+    one_line(caught)
+
+
+@pytest.mark.parametrize("X", [{"a": list(range(500))}, 3.0, "words"], ids=["dict", "number", "text"])
+def test_what_is_no_table_is_one_line_without_its_content(X: Any) -> None:
+    with pytest.raises(TableError, match="Expected 2D array, got scalar array instead: Reshape") as caught:
+        AnytimeRegressor().fit(X, Y)
+    one_line(caught)
+
+
+FILES = {
+    "Latin-1 in one of several columns": ("a,t,y\n1,é,2\n2,p,3\n".encode("latin-1"), "is not UTF-8 text; save it in"),
+    "a header without an end": (b"a,t,y", "has no rows; expected at least one"),
+    "another kind of text": (b'[{"a": 1, "y": 2}]', "has no rows; expected at least one"),
+}
+
+
+@pytest.mark.parametrize(("content", "why"), FILES.values(), ids=FILES)
+def test_a_file_that_is_no_table_is_one_line(
+    content: bytes, why: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "t.csv").write_bytes(content)
+    assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 2
+    assert why in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa.parquet.write_table(pa.table({"c": CODES, "z": OTHER, "y": list(map(str, Y))}), desk / "t.parquet")
+    command = ["train", "t.parquet", *TRAIN, "--out", "m.safetensors"]
+    assert main(command) == 2
+    said = "error: t.parquet: target 'y' holds numbers as text, such as '-0.09"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+    assert main([*command, "--task", "multiclass"]) == 0
+    assert main([*command, "--number", "y"]) == 0
+    found = load("m.safetensors")
+    expected = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y).model_
+    np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-9)

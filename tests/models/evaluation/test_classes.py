@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sklearn.metrics import roc_curve as sklearn_curve
 from anytime import AnytimeClassifier, evaluate, open_table
 from anytime.cli.main import main
 from anytime.evaluation import classes as measures
-from anytime.evaluation.classes import roc_auc, roc_curve
+from anytime.evaluation.classes import ClassMeasures, roc_auc, roc_curve
 
 
 def rows(count: int, seed: int, rare: float = 1.0) -> pd.DataFrame:
@@ -88,3 +89,46 @@ def test_an_accuracy_of_the_majority_is_noted(
         shown = capsys.readouterr().out
         assert ("the share of the most frequent class, at every prefix" in shown) == noted
         assert all(name in shown for name in ("accuracy", "balanced", "AUC", "log loss", "Brier"))
+
+
+@pytest.mark.parametrize("target", ["two", "three"])
+def test_compare_measures_the_classes_of_every_method_at_every_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train, test = (rows(200, seed)[["a", "b", "c", target]] for seed in (0, 1))
+    train.loc[::9, "b"] = np.nan
+    train.to_parquet("train.parquet")
+    test.to_parquet("test.parquet")
+    call = ["compare", "train.parquet", "--target", target, "--task", "binary" if target == "two" else "multiclass"]
+    call += ["--alpha", "0.01", "--folds", "0", "--basis", "hinge:2", "--test", "test.parquet"]
+    assert main([*call, "--json"]) == 0
+    methods = {each["name"]: each["test"] for each in json.loads(capsys.readouterr().out)["methods"]}
+    names = {"CS-G-FR": "fr", "CS-G-OMP": "omp", "Single": "single", "Sparse": "sparse"}
+    for name, method in names.items():
+        estimator = AnytimeClassifier(family="gaussian", method=method, alpha=0.01, basis="hinge:2")
+        estimator.fit(train.drop(columns=target), train[target])
+        expected = evaluate(estimator.model_, open_table("test.parquet")).classes
+        assert expected is not None
+        for measure, values in expected.by_name().items():
+            np.testing.assert_allclose(methods[name][measure], values, rtol=1e-9)
+        assert methods[name]["majority"] == expected.majority
+    assert not {"FR Oracle", "Sparse (shrunken)"} & {name for name, each in methods.items() if "auc" in each}
+    assert main(call) == 0
+    shown = capsys.readouterr().out
+    assert "test measures of classes at half of the cost" in shown
+    half = 1 if len(methods["CS-G-FR"]["auc"]) == 4 else 0
+    assert f"{methods['CS-G-FR']['auc'][half]:.4g}" in shown
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [([0.8, 0.8, 0.8], "at every prefix"), ([0.8, 0.79, 0.8, 0.9], "up to step 2 of 3"), ([0.8, 0.9, 0.8], None)],
+)
+def test_a_note_says_up_to_which_step_accuracy_is_that_of_the_most_frequent_class(
+    accuracy: list[float], words: str | None
+) -> None:
+    values = np.array(accuracy)
+    note = ClassMeasures(values, values, None, values, values, 0.8).note
+    assert (note is None) == (words is None)
+    assert words is None or words in str(note)

@@ -57,8 +57,7 @@ TRAIN, TEST = rows(0, 1.0), rows(1, 2.5)
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> None:
     TRAIN.to_parquet("train.parquet")
     TEST.to_parquet("test.parquet")
     Path("groups.json").write_text(json.dumps(GROUPS))

@@ -191,3 +191,9 @@ def test_charts_survive_what_data_may_be() -> None:
     chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
     Page(chart.svg())
     Page(bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]))
+
+
+def test_the_page_of_300_columns_is_below_3_mb() -> None:
+    X = np.random.default_rng(0).normal(size=(900, 300))
+    model = AnytimeRegressor(alpha=0.01).fit(X, X[:, :9].sum(axis=1)).model_
+    assert len(report(model).encode()) < 3e6

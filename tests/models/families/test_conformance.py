@@ -89,14 +89,13 @@ def table(rows: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tables and groups, and the family."""
     monkeypatch.setitem(FAMILIES, "swing", Swing)
-    monkeypatch.chdir(tmp_path)
     Path("groups.json").write_text(json.dumps(GROUPS))
     for number, name in enumerate(("train", "test", "other")):
         table(200, 10 * number).to_csv(f"{name}.csv", index=False)
-    return tmp_path
+    return desk
 
 
 @pytest.fixture

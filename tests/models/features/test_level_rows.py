@@ -110,7 +110,7 @@ def test_the_command_line_has_the_same_model(tmp_path: Path, monkeypatch: pytest
     assert main([*call, "--validation", "v.parquet"]) == 0
     assert main([*call, "--min-level-rows", "3", "--test", "v.parquet"]) == 0
     assert main([*call, "--min-level-rows", "1"]) == 2
-    assert "--min-level-rows is '1'; expected a whole number, 2 or more, or auto" in capsys.readouterr().err
+    assert "--min-level-rows is 1; expected a whole number, 2 or more, or 'auto'" in capsys.readouterr().err
 
 
 def test_partial_fit_is_fit() -> None:

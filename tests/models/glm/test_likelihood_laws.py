@@ -133,10 +133,10 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
             break
         same += 1
         assert b.explained_variance == pytest.approx(a.explained_variance, rel=0, abs=1e-9)
-    W = staircase(by_moments.factor, by_moments.z, by_moments.ends)
+    W = staircase(by_moments.state.factor, by_moments.state.z, by_moments.ends)
     for prefix in range(same + 1):
         end = by_moments.ends[prefix]
-        theta = by_rows.optima[prefix].theta
+        theta = by_rows.state.optima[prefix].theta
         np.testing.assert_allclose(theta[1:], W[prefix, :end], rtol=0, atol=1e-6)
         np.testing.assert_allclose(theta[0], 0.0, atol=1e-9)
 
@@ -213,8 +213,8 @@ def test_every_group_is_added_once_after_what_it_requires_and_F_never_falls(
     assert sorted(order) == list(range(len(case.groups)))
     assert all(set(case.groups.prerequisites[g]) <= set(order[:k]) for k, g in enumerate(order))
     assert np.diff(fitted.curve.explained_variance).min() >= -1e-12
-    assert fitted.likelihood is not None
-    deviance = fitted.likelihood.deviance
+    assert fitted.learned.deviance is not None
+    deviance = fitted.learned.deviance
     assert fitted.curve.explained_variance[-1] <= 0.5 * deviance[0] + 1e-12
     # The deviance has no penalty: a step can raise it for smaller coefficients, but not above that of the base rate.
     assert (deviance <= deviance[0] * (1 + 1e-12)).all()

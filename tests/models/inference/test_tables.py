@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +26,9 @@ from anytime.cli.main import main
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
 from anytime.loaded import LoadedModel
+from anytime.model.export import document
 from anytime.types import Policy
+from models.exporting import ANSWERS, Event, added, compiled, printed, read
 from models.properties import quick
 
 GROUPS: dict[str, Any] = {
@@ -125,6 +130,22 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     assert (answer.prefix, answer.cost, answer.policy) == (expected.prefix, expected.cost, expected.policy)
     assert set(answer.imputed) >= lost & {c for g in answer.groups for c in model.places[g].features}
     assert set(answer.imputed) == set(expected.imputed)
+    if policy != "arrived":
+        ask, exported = _exported(estimator, model)
+        within, lines, answered = math.inf if budget is None else budget, [], []
+        for cells in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+            events = [
+                Event(name, tuple(None if column in lost else cells[column] for column in place.features))
+                for name, place in model.places.items()
+                if not lost.issuperset(place.features)
+            ]
+            lines += ["begin", *(added(model, ask, each.group, each.values) for each in events)]
+            lines.append(f"{ANSWERS[policy]} {within!r}")
+            answered += read(exported, [*events, Event(budget=within, policy=policy)])
+        of_c = [line.split() for line in printed(ask, lines) if " " in line]
+        assert {prefix for prefix, _ in answered} == {int(prefix) for prefix, *_ in of_c} == {answer.prefix}
+        for found in ([outputs for _, outputs in answered], [list(map(float, outputs)) for _, *outputs in of_c]):
+            np.testing.assert_allclose(found, outputs_of(answer).reshape(len(frame), -1), rtol=1e-9, atol=1e-9)
     if policy != "arrived" and not lost & {
         c for g in model.computed[model.affordable(budget, policy)] for c in model.places[g].features
     }:
@@ -137,6 +158,17 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
 
 
 _FITTED: dict[str, Any] = {}
+_EXPORTED: dict[int, tuple[tempfile.TemporaryDirectory[str], Path, dict[str, Any]]] = {}
+
+
+def _exported(estimator: Any, model: LoadedModel) -> tuple[Path, dict[str, Any]]:
+    """A program in C with the model in it, compiled once, and its document."""
+    if id(estimator) not in _EXPORTED:
+        folder = tempfile.TemporaryDirectory()
+        named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
+        exported = json.loads(json.dumps(document(model), allow_nan=False))
+        _EXPORTED[id(estimator)] = folder, compiled(named, Path(folder.name), "ask.c"), exported
+    return _EXPORTED[id(estimator)][1:]
 
 
 def _trained(family: str) -> Any:
@@ -254,8 +286,7 @@ def test_a_loaded_estimator_can_be_fitted_again(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     frame = rows(30, seed=4)
     frame.insert(0, "id", range(100, 130))
     frame["note"] = 'a "b", c'
@@ -264,7 +295,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     frame.to_parquet("t.parquet", index=False)
     _trained("gaussian").save("m.safetensors")
     _trained("multinomial").save("classes.safetensors")
-    return tmp_path
+    return desk
 
 
 @pytest.mark.parametrize("source", ["t.csv", "t.parquet"])
@@ -347,3 +378,12 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
     answer = LoadedModel.of(model).answer(rows(4), policy="arrived")
     assert answer.policy == "prefix"
     assert "without its moments" in (answer.note or "")
+
+
+def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["a", "b"])
+    model = AnytimeRegressor({"a": {"features": ["a"], "cost": 2}, "b": ["b"]}, cost_blind=True).fit(X, X["a"]).model_
+    answer = model.answer(X, budget=0.5)
+    assert answer.note == "every row has the base rate: no group is used; the first step costs 2 units"
+    np.testing.assert_allclose(answer.prediction, X["a"].mean())
+    assert model.answer(X, budget=3).note is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,10 @@ SAME: dict[str, tuple[Any, Any]] = {
     "rows of tensors": ([Tensor([1, 2]), Exchanged([3, 4])], [[1, 2], [3, 4]]),
     "numbers of numpy": ([np.float32(1), np.int64(2)], [1, 2]),
     "a range": (range(1, 3), [1, 2]),
+    "decimals": ([Decimal("0.5"), Decimal("NaN")], [0.5, None]),
+    "decimals in rows": ([[Decimal("0.5"), 1]], [[0.5, 1]]),
+    "an array of decimals": (np.array([Decimal("0.5"), None]), [0.5, None]),
+    "fractions": ([Fraction(1, 2), 1], [0.5, 1]),
 }
 
 
@@ -122,9 +128,18 @@ def test_values_keep_their_meaning(name: str) -> None:
     assert listed(plain_values("g", COLUMNS, values)) == expected
 
 
-@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.array(3.0), Tensor(3.0), Exchanged(3.0), np.ma.array(3.0)])
+NUMBERS = [3, 3.0, np.float32(3), np.array(3.0), Tensor(3.0), Exchanged(3.0), np.ma.array(3.0), Decimal(3), Fraction(3)]
+
+
+@pytest.mark.parametrize("value", NUMBERS)
 def test_a_number_is_one_row_of_one_column(value: Any) -> None:
     assert listed(plain_values("g", ("a",), value)) == listed(plain_values("g", None, value)) == [3]
+
+
+@pytest.mark.parametrize("value", [Decimal("sNaN"), [Decimal("sNaN")], [Fraction(10**400)]])
+def test_a_number_that_no_float_holds_is_an_error(value: Any) -> None:
+    with pytest.raises(ValuesError, match="values of group 'g'"):
+        plain_values("g", ("a",), value)
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, np.ma.masked_array(BEHIND, mask=True)])

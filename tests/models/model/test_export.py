@@ -7,8 +7,7 @@ import math
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import expit
 
 from anytime import AnytimeClassifier, AnytimeRegressor, Model
 from anytime.cli.main import main
@@ -34,13 +32,11 @@ from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Policy
+from models.exporting import ANSWERS, SOURCES, STRICT, Event, added, compiled, printed, read
 from system import program
 
-SOURCES = Path(__file__).parents[1] / "exported"
-STRICT = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 Capture = pytest.CaptureFixture[str]
 POLICIES: tuple[Policy, ...] = ("prefix", "best")
-ANSWERS = {"prefix": "answer", "best": "best"}
 WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -90,16 +86,6 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     return trained(request.param).save(tmp_path / "m.safetensors")
 
 
-@dataclass(frozen=True)
-class Event:
-    """A group that arrives, or a request for an answer."""
-
-    group: str = ""
-    values: tuple[Any, ...] = ()
-    budget: float = math.inf
-    policy: Policy = "prefix"
-
-
 def lives(seed: int) -> Iterator[list[Event]]:
     """Predictions from begin to end: groups in any order, some twice, some values missing, requests between them."""
     rng = np.random.default_rng(seed)
@@ -121,21 +107,6 @@ def outputs_of(answer: Answer) -> list[float]:
     """The outputs of a model, in the form of the exported ones."""
     outputs = answer.prediction if answer.probabilities is None else answer.probabilities
     return list(map(float, np.ravel(outputs)))
-
-
-def compiled(model: Model, folder: Path, source: str, *options: str) -> Path:
-    """A program with a model in it, without a warning."""
-    (folder / "m.h").write_text(c_source(model), encoding="utf-8")
-    out = folder / source.partition(".")[0]
-    words = [program("cc"), *STRICT, *options, f"-I{folder}", str(SOURCES / source), "-o", str(out), "-lm"]
-    subprocess.run(words, check=True, timeout=120)
-    return out
-
-
-def printed(path: Path, lines: list[str]) -> list[str]:
-    """The lines that a program prints for some lines of input."""
-    done = subprocess.run([path], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("real", "close"), [("double", 1e-12), ("float", 2e-4)])
@@ -182,113 +153,6 @@ def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost
             assert prefix == answer.prefix == int(answered.split()[0])
             for found in (outputs, list(map(float, answered.split()[1:]))):
                 np.testing.assert_allclose(found, expected[i], rtol=1e-9, atol=1e-9)
-
-
-def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
-    """The terms of a value less their means, by the rules in the docstring of `export`."""
-    missing = value is None or value != value
-    if "terms" not in feature:
-        return [0.0 if missing else value - feature["mean"]]
-    terms = feature["terms"]
-    if feature["categories"]:
-        known = value in [term["level"] for term in terms if term["form"] == "level"]
-        missing = missing or not (known or "other" in [term["form"] for term in terms])
-    elif feature["range"] is not None and not missing:
-        low, high = feature["range"]
-        value = min(max(value, low), high)
-    found = []
-    for term in terms:
-        match term["form"]:
-            case "missing":
-                t = float(missing)
-            case _ if missing:
-                t = term["mean"]
-            case "value":
-                t = value
-            case "hinge":
-                t = max(value - term["knot"], 0.0)
-            case "ramp":
-                t = min(max(value, term["knot"]), term["end"]) - term["knot"]
-            case "power":
-                t = ((value - term["centre"]) / term["scale"]) ** term["power"]
-            case "level":
-                t = float(value == term["level"])
-            case "sine" | "cosine" as wave:
-                angle = 2 * math.pi * value / term["period"]
-                t = math.sin(angle) if wave == "sine" else math.cos(angle)
-            case "month" | "weekday" | "hour" as part:
-                moment = datetime(1970, 1, 1) + timedelta(seconds=value)
-                t = float(
-                    {"month": moment.month, "weekday": moment.weekday(), "hour": moment.hour}[part] == term["level"]
-                )
-            case "other":
-                t = float(not known)
-        found.append(t - term["mean"])
-    return found
-
-
-def products_of(features: list[dict[str, Any]], pair: dict[str, Any], values: dict[int, Any]) -> list[float]:
-    """The terms of a pair less their means, by the rules in the docstring of `export`."""
-
-    def factor(form: dict[str, Any], place: int) -> float:
-        linear: dict[str, Any] = {"categories": False, "range": None, "terms": []}
-        feature = linear | features[place]
-        feature["terms"] = [*feature["terms"], form | {"mean": 0.0}, {"form": "missing", "mean": 0.0}]
-        *_, found, missing = terms_of(feature, values[place])
-        return math.nan if missing else found
-
-    found = []
-    for term in pair["terms"]:
-        product = math.prod(map(factor, term["factors"], pair["pair"]))
-        found.append(0.0 if math.isnan(product) else product - term["mean"])
-    return found
-
-
-def read(exported: dict[str, Any], events: list[Event]) -> Iterator[tuple[int, list[float]]]:
-    """Answers of a program that knows the document of a model and nothing else."""
-    received: dict[int, list[float]] = {}
-    values: dict[int, Any] = {}
-    groups = {group["name"]: group for group in exported["groups"]}
-    for event in events:
-        if event.group:
-            for place, value in enumerate(event.values, groups[event.group]["start"]):
-                received[place], values[place] = terms_of(exported["features"][place], value), value
-            for place, feature in enumerate(exported["features"]):
-                if set(feature.get("pair", [-1])) <= set(values):
-                    received[place] = products_of(exported["features"], feature, values)
-            continue
-        usable = [
-            number
-            for number, prefix in enumerate(exported["prefixes"])
-            if prefix["cost"] <= event.budget * (1 + 1e-9) and set(range(prefix["features"])) <= set(received)
-        ]
-        answering = exported["prefixes"][max(usable)]["best"] if event.policy == "best" else max(usable)
-        prefix = exported["prefixes"][answering]
-        terms = [term for place in range(prefix["features"]) for term in received[place]]
-        scores = [
-            intercept + sum(term * row[r] for term, row in zip(terms, prefix["coef"], strict=True))
-            for r, intercept in enumerate(prefix["intercept"])
-        ]
-        yield answering, linked(exported, scores)
-
-
-def linked(exported: dict[str, Any], scores: list[float]) -> list[float]:
-    """The outputs for some scores, by the rules in the docstring of `export`."""
-    match exported["link"], exported["classes"]:
-        case "identity", None:
-            return scores
-        case "identity", classes:
-            if len(classes) == 2:
-                second = min(max(scores[0], 0.0), 1.0)
-                return [1.0 - second, second]
-            clipped = [max(score, 0.0) for score in scores]
-            return [score / sum(clipped) for score in clipped]
-        case "log", _:
-            return [math.exp(scores[0])]
-        case "logit", _:
-            return [float(expit(-scores[0])), float(expit(scores[0]))]
-    powers = [math.exp(score - max(scores)) for score in scores]
-    return [power / sum(powers) for power in powers]
 
 
 def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> None:
@@ -405,21 +269,12 @@ def test_every_basis_answers_alike_in_c_and_from_the_document(tmp_path: Path, se
     ask, rng = compiled(model, tmp_path, "ask.c"), np.random.default_rng(seed)
     names = list(model.places)
 
-    def sent(group: str, values: tuple[Any, ...]) -> str:
-        """The line that adds values, whose categories the program itself looks up."""
-        place, numbers = model.places[group], list(values)
-        for j in place.expansion.categories:
-            text = str(values[j]).lower() if isinstance(values[j], bool) else values[j]
-            line = f"level {names.index(group)} {j} {text}"
-            numbers[j] = None if values[j] is None else printed(ask, [line])[0]
-        return f"add {names.index(group)} {' '.join('nan' if v is None else repr(float(v)) for v in numbers)}"
-
     for _ in range(5):
         now, lines, events, expected = Prediction(model), ["begin"], [], []
         for group in [*rng.permutation(names).tolist(), *rng.choice(names, 2).tolist()]:
             values = tuple(choices[n][rng.integers(len(choices[n]))] for n in model.places[group].features)
             now.add(group, list(values))
-            lines.append(sent(group, values))
+            lines.append(added(model, ask, group, values))
             events.append(Event(group, values))
             for budget in [*model.costs.tolist(), math.inf]:
                 lines.append(f"answer {budget!r}")

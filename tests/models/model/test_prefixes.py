@@ -50,7 +50,7 @@ def learned(
 ) -> Learned:
     gram = Gram.of(moments_of(X, Y, weights))
     order = sequence(gram, groups, "omp" if method == "omp" else "fr", alpha)
-    W = staircase(order.factor, order.z, order.ends)
+    W = staircase(order.state.factor, order.state.z, order.ends)
     return Learned(X, Y, weights, alpha, order, prefix_models(gram, order.columns, order.ends, W))
 
 
@@ -158,7 +158,7 @@ def test_columns_that_add_nothing_have_coefficient_zero_and_predictions_are_thos
     X[:, 3], X[:, 5], X[:, 7] = X[:, 0], 0.1, X[:, 1] - 2 * X[:, 2]
     Y = X @ rng.normal(size=(8, 2)) + rng.normal(size=(60, 2))
     case = learned(X, Y, singletons([f"x{j}" for j in range(8)]), alpha=0.0)
-    dropped = case.order.columns[case.order.factor.dropped].tolist()
+    dropped = case.order.columns[case.order.state.factor.dropped].tolist()
     assert len(dropped) == 2
     full = case.models.coef(case.models.steps)
     zero = case.order.columns[~full.any(axis=1)].tolist()

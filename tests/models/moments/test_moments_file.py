@@ -38,15 +38,14 @@ def rows(seed: int, count: int = 80) -> pd.DataFrame:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path) -> Path:
     """A working directory with the tables of two sites, both in one, and groups.json."""
-    monkeypatch.chdir(tmp_path)
     north, south = rows(0), rows(1, 120)
     north.to_parquet("north.parquet")
     south.to_csv("south.csv", index=False)
     pd.concat([north, south]).to_parquet("all.parquet")
     Path("groups.json").write_text(json.dumps(GROUPS))
-    return tmp_path
+    return desk
 
 
 def done(*arguments: str) -> None:

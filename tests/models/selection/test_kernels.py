@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import Rule, factored, sequence, sequencer
+from anytime.selection import Rule, sequence, sequencer, swept
 from anytime.selection.kernels import kernel_sequencer, rotated_rows, rows_are_fewer
 from anytime.training.fit import fit
-from anytime.training.model_selection import KernelFold, split
+from anytime.training.least_squares import KernelFold, split
 from anytime.training.options import GRID, Options
 from anytime.types import Float
 from models.properties import quick
@@ -86,8 +86,8 @@ def test_orders_are_those_of_the_sweep(
     assert found.doubling_until == expected.doubling_until
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-6, atol=1e-9)
     assert found.longest == (None if expected.longest is None else pytest.approx(expected.longest, rel=1e-4, abs=1e-6))
-    whole = factored(gram, groups, found, alpha)
-    np.testing.assert_allclose(whole.z, expected.z, rtol=1e-6, atol=1e-8)
+    whole = swept(gram, groups, found, alpha)
+    np.testing.assert_allclose(whole.state.z, expected.state.z, rtol=1e-6, atol=1e-8)
     assert (whole.longest, whole.doubling_until) == (found.longest, found.doubling_until)
 
 
@@ -111,7 +111,7 @@ def test_a_fit_makes_the_same_choices_by_kernels(seed: int, monkeypatch: pytest.
     assert rows_are_fewer(24, 200, 6)
     options = Options(alpha="cv", nested=seed % 2 == 0)
     by_rows = fit(problem.parts, problem.groups, options)
-    monkeypatch.setattr("anytime.training.fit.rows_are_fewer", lambda *_: False)
+    monkeypatch.setattr("anytime.training.least_squares.rows_are_fewer", lambda *_: False)
     by_columns = fit(problem.parts, problem.groups, options)
     assert by_rows.alpha == by_columns.alpha
     assert by_rows.alphas.tolist() == by_columns.alphas.tolist()

@@ -73,11 +73,10 @@ def table(rows: int = 120, seed: int = 0) -> pd.DataFrame:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path) -> Path:
     Path("groups.json").write_text(json.dumps(GROUPS))
     table().to_csv("train.csv", index=False)
-    return tmp_path
+    return desk
 
 
 def test_a_criterion_of_ones_own_orders_groups_as_its_scores_say() -> None:

@@ -11,7 +11,7 @@ from anytime._linalg import Factor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredOrder, GroupOrder, Rule, sequence
+from anytime.selection import FactoredOrder, GroupOrder, Rule, factored, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.greedy import greedy
 from anytime.selection.requirements import Candidates
@@ -36,7 +36,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
 
     found = greedy(Search(), groups, Rule("fr", cost_blind=cost_blind))
     _, factor, z = sweep.factor()
-    return FactoredOrder.with_factor(found, factor, z)
+    return factored(found, factor, z)
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:
@@ -70,9 +70,9 @@ def test_the_short_way_comes_to_the_same(
     np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(ours.costs, theirs.costs)
     assert ours.columns.tolist() == theirs.columns.tolist()
-    assert ours.factor.dropped.tolist() == theirs.factor.dropped.tolist()
-    np.testing.assert_allclose(ours.factor.L, theirs.factor.L, atol=1e-7)
-    np.testing.assert_allclose(ours.z, theirs.z, atol=1e-7)
+    assert ours.state.factor.dropped.tolist() == theirs.state.factor.dropped.tolist()
+    np.testing.assert_allclose(ours.state.factor.L, theirs.state.factor.L, atol=1e-7)
+    np.testing.assert_allclose(ours.state.z, theirs.state.z, atol=1e-7)
     assert [step.adds for step in ours.steps] == [step.adds for step in theirs.steps]
 
 

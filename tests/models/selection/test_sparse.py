@@ -126,7 +126,7 @@ def test_every_prefix_is_refitted_by_ridge_regression(groups: FeatureGroups, see
     X, Y = table(seed, groups, P=2)
     found = sequence(Gram.of(moments_of(X, Y)), groups, "sparse", 0.01)
     rows = literal.Rows(*literal.standardise(X, Y), 0.01)
-    W = staircase(found.factor, found.z, found.ends)
+    W = staircase(found.state.factor, found.state.z, found.ends)
     for k, end in enumerate(found.ends):
         columns = found.columns[:end].tolist()
         np.testing.assert_allclose(
@@ -242,9 +242,8 @@ def test_estimators_learn_by_sparse(kind: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(desk: Path) -> Path:
     """A working directory with train.csv, groups.json and cheap.json, where the visit costs less."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a0", "a1", "b0", "c0"])
     frame["y"] = frame["a0"] + 2 * frame["b0"] + 0.7 * frame["c0"] + 0.5 * rng.normal(size=60)
@@ -257,7 +256,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             {"name": "c", "features": ["c0"], "cost": 1.0},
         ]
         Path(f"{name}.json").write_text(json.dumps({"cost_unit": "ms", "groups": groups}))
-    return tmp_path
+    return desk
 
 
 def test_the_command_line_trains_shows_and_resequences_sparse(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from anytime.errors import TrainingError
 from anytime.moments.accumulate import fold_moments_of
-from anytime.training.model_selection import Errors, Fold, prefix_errors, split
+from anytime.training.least_squares import Fold, split
+from anytime.training.model_selection import Errors, prefix_errors
 from anytime.types import Float, Index
 from models import literal
 from models.properties import quick

@@ -166,9 +166,9 @@ def test_a_likelihood_is_that_of_one_process(
     found = fit(parts, groups(size), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
-    assert found.likelihood is not None
-    assert expected.likelihood is not None
-    np.testing.assert_allclose(found.likelihood.deviance, expected.likelihood.deviance, rtol=1e-10)
+    assert found.learned.deviance is not None
+    assert expected.learned.deviance is not None
+    np.testing.assert_allclose(found.learned.deviance, expected.learned.deviance, rtol=1e-10)
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from anytime.moments.accumulate import Block, accumulate, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
-from anytime.training.model_selection import EVERY, Errors, choose, nested_errors, prefix_errors, split
+from anytime.training.least_squares import split
+from anytime.training.model_selection import EVERY, Errors, choose, nested_errors, prefix_errors
 from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
@@ -90,6 +92,13 @@ def problems(draw: st.DrawFn, groups: FeatureGroups = GROUPS) -> Problem:
     return Problem(X, Y, weights, FoldStream(count, rng).take(n), count, groups)
 
 
+def stated(folds: Any, grid: Sequence[float], order: Any, *, one_se: bool = False, **others: Any) -> Any:
+    """Return a problem of some folds, whose orders are learned by a function of the penalty."""
+    options = SimpleNamespace(grid=grid, one_se=one_se)
+    known = {"errors": None, "rough": None, "horizon": None, "n_jobs": 1} | others
+    return SimpleNamespace(folds=folds, options=options, data=None, orders=lambda _: order, **known)
+
+
 def area(order: GroupOrder, errors: Float) -> Float:
     """Mean error over the cost axis; while a step is paid for, the prefix before it counts."""
     widths = np.diff(order.costs)
@@ -112,7 +121,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
     @quick(max_examples=25)
     @given(problems())
     def check(problem: Problem) -> None:
-        choice = choose(split(problem.parts()), grid, problem.order, one_se=one_se)
+        choice = choose(stated(split(problem.parts()), grid, problem.order, one_se=one_se))
         orders = [problem.order(alpha) for alpha in grid]
         curves = [problem.errors(order, alpha) for order, alpha in zip(orders, grid, strict=True)]
         areas = np.stack([area(order, curve.folds) for order, curve in zip(orders, curves, strict=True)], axis=1)
@@ -159,9 +168,9 @@ def test_the_bracket_is_within_a_tenth_of_a_standard_error_of_the_whole_grid(pro
         asked.append(alpha)
         return problem.order(alpha)
 
-    choice = choose(folds, GRID, order, one_se=False, every=EVERY)
+    choice = choose(stated(folds, GRID, order), every=EVERY)
     assert len(asked) <= 9
-    whole = choose(folds, GRID, problem.order, one_se=False)
+    whole = choose(stated(folds, GRID, problem.order))
     areas = []
     for found in (choice, whole):
         curve = prefix_errors(folds, found.sequence.columns, found.sequence.ends, [found.alpha]).folds[:, 0]
@@ -182,7 +191,7 @@ def test_threads_do_not_change_the_choice() -> None:
     rng = np.random.default_rng(4)
     X = rng.normal(size=(200, 7))
     problem = Problem(X, X[:, :1] + rng.normal(size=(200, 1)), None, np.arange(200) % 5, 5, GROUPS)
-    one, two = (choose(split(problem.parts()), GRID, problem.order, one_se=False, n_jobs=jobs) for jobs in (1, 2))
+    one, two = (choose(stated(split(problem.parts()), GRID, problem.order, n_jobs=jobs)) for jobs in (1, 2))
     assert one.alpha == two.alpha
     assert one.alphas.tolist() == two.alphas.tolist()
     assert one.errors is not None
@@ -380,7 +389,7 @@ def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_the
         orders[alpha] = problem.order(alpha)
     assert orders[0.01].columns.tolist() == orders[0.02].columns.tolist()
     assert len(orders[0.01].steps) == len(orders[0.02].steps)
-    choice = choose(split(problem.parts()), tuple(orders), lambda alpha: orders[alpha], one_se=False)
+    choice = choose(stated(split(problem.parts()), tuple(orders), lambda alpha: orders[alpha]))
     assert choice.alpha == 0.01
     for k, alpha in enumerate(choice.alphas):
         assert choice.errors is not None
@@ -404,9 +413,9 @@ def test_expensive_orders_are_learned_from_the_middle_of_the_grid_towards_the_be
         by_alpha = between + np.square(np.array(list(alphas)) - least)
         return Errors(np.repeat(by_alpha[:, :, np.newaxis], len(known.steps) + 1, axis=2), np.ones(3))
 
-    exhaustive = choose(folds, grid[::4], order, one_se=one_se, errors=errors)
+    exhaustive = choose(stated(folds, grid[::4], order, one_se=one_se, errors=errors))
     learned.clear()
-    choice = choose(folds, grid, order, one_se=one_se, errors=errors, every=4)
+    choice = choose(stated(folds, grid, order, one_se=one_se, errors=errors), every=4)
     assert choice.alpha == exhaustive.alpha
     assert learned[0] == 8
     assert len(learned) <= (5 if one_se else 4)

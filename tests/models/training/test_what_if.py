@@ -89,13 +89,12 @@ def test_a_change_that_does_not_fit_is_one_line(
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: LoadedModel) -> Path:
-    monkeypatch.chdir(tmp_path)
+def desk(desk: Path, model: LoadedModel) -> Path:
     model.save("m.safetensors")
     rows().to_csv("t.csv", index=False)
     X = rows()[["x0", "x1", "x2", "x3"]]
     AnytimeClassifier(GROUPS, alpha=1e-2).fit(X, rows()["kind"]).save("classes.safetensors")
-    return tmp_path
+    return desk
 
 
 def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

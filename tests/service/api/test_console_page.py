@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.core import open_prediction
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -572,16 +573,26 @@ def test_an_answer_without_groups_says_that_nothing_contributes(visit: Visit) ->
     expect(chart).to_be_visible()
 
 
-def test_an_answer_without_contributions_says_why_there_is_no_waterfall(
-    visit: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_contributions_says_why_there_is_no_waterfall(visit: Visit) -> None:
+    explained = True
+
+    def sent(message: Any) -> Any:
+        if explained:
+            return message
+        return json.dumps({**json.loads(message), "contributions": None, "note": "no contributions: too many"})
+
+    def relay(socket: WebSocketRoute) -> None:
+        socket.connect_to_server().on_message(lambda message: socket.send(sent(message)))
+
+    visit.page.route_web_socket("**/stream", relay)
+    visit.open()
     visit.tick("speed")
     visit.page.get_by_role("button", name="v", exact=True).click()
     expect(visit.page.locator("#shape-says")).to_contain_text("v is ")
-    monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3)
+    explained = False
     visit.tick("hog")
     expect(visit.page.locator("#parts-says")).to_have_text(
-        "There are no contributions to show. The service says: no contributions: 4 columns x 1 scores are more than 3."
+        "There are no contributions to show. The service says: no contributions: too many."
     )
     for place in ("parts-chart", "shape-chart"):
         expect(visit.page.locator(f"#{place}")).to_be_hidden()

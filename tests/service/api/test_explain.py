@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.core import open_prediction
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import PredictionOptions
@@ -67,26 +70,31 @@ def test_an_answer_without_groups_has_the_intercept_alone(service: Running, mode
     assert (shed.contributions, shed.note) == (Contributions(base, {}, {}), open_prediction.OVERLOADED)
 
 
-def test_too_many_rows_are_answered_without_contributions_and_the_note_says_why(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3 * 4)  # four columns
-    rows = {name: [values] * 3 for name, values in VALUES.items()}
-    assert service.post({"groups": rows}, explain=True).json()["note"] is None
-    rows = {name: [values] * 4 for name, values in VALUES.items()}
-    answer = service.post({"groups": rows}, explain=True).json()
+@contextmanager
+def explaining(max_contributions: int) -> Iterator[Running]:
+    """Serve the small model, which has four columns."""
+    settings, tuning = Settings(port=0), Tuning(max_contributions=max_contributions)
+    with running(create_app(ModelRegistry.of([small_model()]), settings, tuning=tuning), settings) as service:
+        yield service
+
+
+def test_too_many_rows_are_answered_without_contributions_and_the_note_says_why() -> None:
+    with explaining(3 * 4) as service:
+        rows = {name: [values] * 3 for name, values in VALUES.items()}
+        assert service.post({"groups": rows}, explain=True).json()["note"] is None
+        rows = {name: [values] * 4 for name, values in VALUES.items()}
+        answer = service.post({"groups": rows}, explain=True).json()
+        plain = service.post({"groups": rows}).json()
     assert answer["contributions"] is None
     assert answer["note"] == (
         "no contributions: 4 rows x 4 columns x 1 scores are more than 12; explain fewer rows at once"
     )
-    plain = service.post({"groups": rows}).json()
     assert (answer["prediction"], plain["note"]) == (plain["prediction"], None)
 
 
-def test_every_answer_without_contributions_has_the_note(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_prediction, "MAX_CONTRIBUTIONS", 3)  # four columns
+def test_every_answer_without_contributions_has_the_note() -> None:
     note = "no contributions: 4 columns x 1 scores are more than 3"
-    with service.stream(JSON) as stream:
+    with explaining(3) as service, service.stream(JSON) as stream:
         stream.say("begin", 1, explain=True, updates=True)
         stream.groups(1, {"speed": VALUES["speed"]})
         assert stream.hear()["note"] == note

@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.model import Model
-from anytime_service.api import stream as websocket
 from anytime_service.app import create_app
 from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction
+from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -486,13 +486,13 @@ def test_what_comes_after_the_answer_is_dropped_and_counted(service: Running, fo
     assert service.metric("anytime_groups_late_total", model="brake") == before + 4
 
 
-def test_a_connection_remembers_only_so_many_answers(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "IDS", 2)
+def test_a_connection_remembers_only_so_many_answers(service: Running) -> None:
+    count = int(IDS) + 1
     with service.stream() as stream:
-        for name in range(3):
+        for name in range(count):
             stream.say("begin", name, deadline_ms=0)
             stream.answer(name)
-        stream.say("end", 2)
+        stream.say("end", count - 1)
         stream.say("end", 0)
         assert stream.problem()["id"] == 0
 
@@ -670,21 +670,19 @@ def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: Model, for
             stream.hear(timeout=0.05)
 
 
-def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(websocket, "OPEN_OF_CONNECTION", 3)
+def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(service: Running) -> None:
+    limit = int(OPEN_OF_CONNECTION)
     with service.stream() as stream, service.stream() as other:
-        for name in range(4):
+        for name in range(limit + 1):
             stream.say("begin", name)
         problem = stream.problem()
-        assert (problem["status"], problem["id"]) == (503, 3)
+        assert (problem["status"], problem["id"]) == (503, limit)
         other.say("begin", 0, deadline_ms=0)
         other.answer(0)
         stream.say("end", 1)
         stream.answer(1)
-        stream.say("begin", 3)
-        for name in (0, 2, 3):
+        stream.say("begin", limit)
+        for name in (0, *range(2, limit + 1)):
             stream.say("end", name)
             stream.answer(name)
 

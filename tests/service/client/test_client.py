@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from heapq import nsmallest
 from operator import itemgetter
@@ -277,6 +279,7 @@ CONTAINERS: dict[str, tuple[Any, list[float | None]]] = {
     "a row of a frame": (pd.Series({"h1": 2.0, "h0": 1.0}), [1.0, 2.0]),
     "a masked array": (np.ma.masked_array([1.0, 1e21], [False, True]), [1.0, None]),
     "pandas.NA": ([1.0, pd.NA], [1.0, None]),
+    "decimals": ([Decimal("1.5"), Fraction(1, 4)], [1.5, 0.25]),
 }
 
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any, get_args
 
 import msgspec
@@ -32,6 +32,8 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.client.running import REFRESH_S
+from anytime_service.client.transport import MAX_UNSENT_BYTES
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import summary
 from anytime_service.settings import Settings
@@ -83,13 +85,14 @@ class Network:
     """A proxy in front of a server that can be slow, cut its connections, and be closed.
 
     It delays the bytes of the server by `delay_s`. While `stalled`, it reads nothing from clients. `seen` is what they
-    sent, `delivered` what they received.
+    sent, `delivered` what they received. It cuts the next `broken` connections at their first bytes.
     """
 
     def __init__(self, port: int) -> None:
         self.to = port
         self.delay_s = 0.0
         self.stalled = False
+        self.broken = 0
         self.seen = self.delivered = b""
         self.loop = Loop()
         self.writers: set[asyncio.StreamWriter] = set()
@@ -125,6 +128,11 @@ class Network:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.broken:
+            self.broken -= 1
+            await reader.read(1)
+            writer.transport.abort()
+            return
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.to)
         ends = {writer, there_writer}
         self.writers |= ends
@@ -312,14 +320,12 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
 
 
 @pytest.mark.alone
-def test_unsent_bytes_are_bounded_on_a_stalled_network(
-    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.client.transport.MAX_UNSENT_BYTES", 1_000_000)
+def test_unsent_bytes_are_bounded_on_a_stalled_network(client: Client, network: Network) -> None:
     client.warm_up()
     network.stalled = True
-    for _ in range(200):
-        answer = client.predict({"hog": np.zeros((10_000, 2))}, deadline_ms=20)
+    groups = {name: np.zeros((10_000, len(values))) for name, values in VALUES.items()}
+    for _ in range(10 * MAX_UNSENT_BYTES // sum(each.nbytes for each in groups.values())):
+        answer = client.predict(groups, deadline_ms=1)
         assert answer.note is not None
         if "the network is too slow" in answer.note:
             break
@@ -409,6 +415,18 @@ def test_an_interrupted_prediction_is_sent_again_and_then_raises(client: Client,
         client.run(EXTRACTORS, VALUES, SHORT_MS)
     with pytest.raises(ConnectionLostError):
         client.models()
+
+
+@pytest.mark.parametrize(("broken", "is_reachable"), [(1, True), (2, False)])
+def test_one_connection_that_breaks_in_its_handshake_does_not_make_a_server_unreachable(
+    client: Client, network: Network, broken: int, *, is_reachable: bool
+) -> None:
+    client.warm_up(EXTRACTORS)
+    network.cut()
+    network.broken = broken
+    lost = nullcontext() if is_reachable else pytest.raises(ConnectionLostError, match="cannot connect")
+    with lost:
+        assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
 
 
 def test_the_next_call_reconnects_to_a_server_that_is_back(client: Client, network: Network) -> None:
@@ -548,10 +566,7 @@ def test_unknown_messages_fields_and_values_of_a_newer_server_are_accepted() -> 
         assert not hasattr(answer, "mood")
 
 
-def test_a_base_rate_of_another_version_than_the_description_is_requested_again_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("anytime_service.client.running.REFRESH_S", 0.0)
+def test_a_base_rate_of_another_version_than_the_description_is_requested_again_once() -> None:
     learned: list[int] = []
 
     async def loaded_anew(socket: ServerConnection) -> None:
@@ -570,7 +585,8 @@ def test_a_base_rate_of_another_version_than_the_description_is_requested_again_
         assert base_rate(client) == 0.0
         assert client.predict({}, deadline_ms=LONG_MS).version == "v1"
         wait_until(lambda: base_rate(client) == 1.0)
-        for _ in range(5):
+        begun = time.monotonic()
+        while time.monotonic() < begun + 1.2 * REFRESH_S:  # after which another request would be permitted
             client.predict({}, deadline_ms=LONG_MS)
         assert len(learned) == 2
 

@@ -7,7 +7,7 @@ from time import perf_counter, sleep
 
 import pytest
 
-from anytime_service.http.exchange import LINGER_S
+from anytime_service.limits.tuning import TUNING
 from service.serving import BASE_RATE, VALUES, Running
 
 BODY = json.dumps({"groups": VALUES}).encode()
@@ -56,7 +56,7 @@ def test_a_body_that_never_ends_is_closed_after_its_answer(service: Running) -> 
         connection.send(BODY[:HALF])
         assert connection.response()[0] == 200
         assert connection.at_end()
-        assert LINGER_S * 0.9 < perf_counter() - start < LINGER_S + 5
+        assert TUNING.linger_s * 0.9 < perf_counter() - start < TUNING.linger_s + 5
 
 
 def test_a_flood_after_the_answer_is_cut(service: Running) -> None:

@@ -18,6 +18,7 @@ from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrive
 from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.solver import AT_ONCE, Solver
+from anytime_service.limits.tuning import Tuning
 from service.loops import run
 from service.serving import logged, trained_model
 
@@ -39,8 +40,8 @@ def fresh() -> Model:
 
 
 @contextmanager
-def solver(max_ms: float = 250.0) -> Iterator[Solver]:
-    solver = Solver(max_ms)
+def solver(max_ms: float = 250.0, **tuning: int) -> Iterator[Solver]:
+    solver = Solver(max_ms, Tuning(**tuning))
     try:
         yield solver
     finally:
@@ -82,14 +83,13 @@ def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
     run(main())
 
 
-def test_small_sets_are_solved_at_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solving, "MAX_WAITING", 0)
+def test_small_sets_are_solved_at_once_whatever_waits() -> None:
     model = fresh()
     small = some(2)
     assert model.places[order()[2]].stop - model.places[order()[2]].start <= AT_ONCE
 
     async def main() -> None:
-        with solver(0.0) as here:
+        with solver(0.0, max_solving=0) as here:
             results: list[Any] = []
             here.find(model, small, results.append)
             assert results == [cached_arrived_model(model, small)]
@@ -146,11 +146,10 @@ def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
 
 
 def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solving, "MAX_WAITING", 2)
     gate, model = Gate(monkeypatch), fresh()
 
     async def main() -> None:
-        with solver() as here:
+        with solver(max_solving=2) as here:
             results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
             here.find(model, some(1, 2), results["first"].append)
             here.find(model, some(2, 3), results["second"].append)
@@ -257,12 +256,11 @@ def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: 
 @pytest.mark.parametrize("took_ms", [1e-3, 1.0, 1e3])
 def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.MonkeyPatch, took_ms: float) -> None:
     """Quick ones are believed at once; slow ones, which a busy machine makes, a little more each time."""
-    monkeypatch.setattr(solving, "MIN_TIMED_COLUMNS", 2 * WIDTH)
     monkeypatch.setattr(solving, "_timed", lambda model, groups: (arrived_model(model, groups), took_ms))
     model = fresh()
 
     async def main() -> None:
-        with solver(1e9) as here:
+        with solver(1e9, min_timed_columns=2 * WIDTH) as here:
             begun, results = here._ms_per_cube, list[Any]()
             measured = took_ms / (2 * WIDTH) ** 3
             for count in range(1, 4):

@@ -12,6 +12,7 @@ import pytest
 
 from anytime_service.client import Client, ProblemError
 from anytime_service.client.transport import Control, Endpoint
+from anytime_service.limits.tuning import Tuning
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running, until
 
@@ -82,10 +83,7 @@ def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
     assert loaded.value.status == 409, "the model has no file"
 
 
-def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
+def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(PREDICTING)
 
@@ -96,7 +94,9 @@ def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(
         return VALUES["hog"]
 
     with (
-        keyed(f"admin:{HASHED.replace('=', '').replace('/', '')}", api_keys_file=file) as service,
+        keyed(
+            f"admin:{HASHED.replace('=', '').replace('/', '')}", Tuning(key_check_s=0.05), api_keys_file=file
+        ) as service,
         Client(service.url, api_key=PREDICTING) as client,
     ):
         assert client.run(EXTRACTORS, None, deadline_ms=0).prediction == BASE_RATE

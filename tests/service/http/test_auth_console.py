@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from anytime_service.app import create_app
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import CHROMIUM, Visit, browsing, regression
@@ -30,7 +31,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def console(file: Path) -> Iterator[Running]:
     file.write_text(f"{HASHED}\n")
     settings = Settings(port=0, api_keys=KEYS.split(",")[0], api_keys_file=file)
-    with running(create_app(ModelRegistry.of([regression()]), settings), settings) as service:
+    with running(
+        create_app(ModelRegistry.of([regression()]), settings, tuning=Tuning(key_check_s=0.05)), settings
+    ) as service:
         yield service
 
 
@@ -101,10 +104,7 @@ def test_a_wrong_key_is_reported_and_can_be_replaced(visit: Visit, wrong: str) -
     begun(visit)
 
 
-def test_the_page_requests_a_new_key_after_the_key_is_replaced(
-    visit: Visit, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
+def test_the_page_requests_a_new_key_after_the_key_is_replaced(visit: Visit, file: Path) -> None:
     tell(visit, HASHED)
     begun(visit)
     file.write_text(f"{PREDICTING}0\n")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from anytime_service.errors import BodyTooLargeError
-from anytime_service.http import exchange
 from anytime_service.http.exchange import Exchange, Reply
 from service.loops import run
 
@@ -41,8 +40,8 @@ class Client:
         await self.reads.wait()
         self.got.append(message)
 
-    def exchange(self, limit: int = 100) -> Exchange:
-        return Exchange(self.messages.get, self.send, limit)
+    def exchange(self, limit: int = 100, **options: float) -> Exchange:
+        return Exchange(self.messages.get, self.send, limit, **options)  # type: ignore[arg-type]
 
 
 def body(more: bool, content: bytes = b"answer") -> dict[str, Any]:
@@ -89,14 +88,10 @@ def test_an_early_answer_is_sent_at_once_and_completed_when_the_body_ends() -> N
     run(main())
 
 
-def test_a_response_to_an_endless_body_stays_incomplete_so_that_the_server_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(exchange, "LINGER_S", 0.05)
-
+def test_a_response_to_an_endless_body_stays_incomplete_so_that_the_server_closes() -> None:
     async def main() -> None:
         client = Client()
-        here = client.exchange()
+        here = client.exchange(linger_s=0.05)
         here.reply(OK)
         await here.finish()
         assert client.got == [START, body(more=True)]

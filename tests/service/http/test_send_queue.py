@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from anytime_service.http import exchange
-from anytime_service.http.exchange import SendQueue
+from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import MemoryBudget
 from service.loops import run
 
@@ -71,15 +70,14 @@ def test_messages_arrive_in_order_however_the_client_reads() -> None:
         run(main(seed))
 
 
-def test_the_queue_gives_up_once_on_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
+def test_the_queue_gives_up_once_on_a_client_that_does_not_read() -> None:
 
     async def main() -> None:
         reader = Reader()
         reader.reads.clear()
         box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for i in range(50):
-            put(box, "x" * 100)
+            put(box, "x" * (MAX_BYTES // 10))
             assert reader.given_up == (i > 10)
         assert not box._queue
         await asyncio.sleep(0)
@@ -90,8 +88,7 @@ def test_the_queue_gives_up_once_on_a_client_that_does_not_read(monkeypatch: pyt
     run(main())
 
 
-def test_a_slow_client_that_catches_up_has_its_full_limit_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MAX_BYTES", 1_000)
+def test_a_slow_client_that_catches_up_has_its_full_limit_again() -> None:
 
     async def main() -> None:
         reader = Reader()
@@ -99,7 +96,7 @@ def test_a_slow_client_that_catches_up_has_its_full_limit_again(monkeypatch: pyt
         for _ in range(5):
             reader.reads.clear()
             for _ in range(10):
-                put(box, "x" * 100)
+                put(box, "x" * (MAX_BYTES // 10))
             reader.reads.set()
             await asyncio.wait_for(box.flushed(), 5)
         assert (len(reader.got), reader.given_up) == (50, 0)

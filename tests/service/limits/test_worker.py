@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
@@ -61,6 +63,28 @@ def test_the_memory_of_a_job_counts_while_it_runs_and_a_job_that_does_not_fit_is
 
     run(act)
     assert budget.bytes == 0
+
+
+class Result:
+    """A result that can be watched."""
+
+
+def test_a_result_is_released_at_once_also_after_a_job_behind_it_was_refused() -> None:
+    async def act(worker: Worker) -> None:
+        budget = MemoryBudget(100)
+        jobs = [worker.answer(Result, budget, 60), worker.answer(Result, budget, 101)]
+        await asyncio.wait(jobs)
+        assert isinstance(jobs[1].exception(), OverloadedError)
+        result = weakref.ref(jobs[0].result())
+        jobs.clear()
+        await asyncio.sleep(0)
+        assert result() is None
+
+    gc.disable()
+    try:
+        run(act)
+    finally:
+        gc.enable()
 
 
 def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made() -> None:

@@ -15,7 +15,6 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.limits.costs import INLINE
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.schemas import codecs
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
 from lazily import Lazy
@@ -51,14 +50,11 @@ def service() -> Iterator[Running]:
     ],
     ids=lambda items: f"{type(items).__name__} {len(items)}",
 )
-def test_what_is_encoded_in_pieces_equals_what_is_encoded_at_once(
-    form: Form, piece: int, items: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(codecs, "PIECE", piece)
+def test_what_is_encoded_in_pieces_equals_what_is_encoded_at_once(form: Form, piece: int, items: Any) -> None:
     decode = msgspec.json.decode if form is JSON else msgspec.msgpack.decode
-    assert decode(form.encode({"found": in_pieces(form, items)})) == {"found": items}
+    assert decode(form.encode({"found": in_pieces(form, items, piece)})) == {"found": items}
     if isinstance(items, list) and items and isinstance(items[0], float | list) and items[0] != []:
-        assert decode(form.encode(in_pieces(form, np.array(items)))) == items
+        assert decode(form.encode(in_pieces(form, np.array(items), piece))) == items
 
 
 def values_of(model: str, rows: int) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.limits.costs import PIPELINED
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server import connections
-from anytime_service.server.connections import SIDE_CONNECTIONS
+from anytime_service.server.connections import LARGEST_SLICE, SIDE_CONNECTIONS
 from anytime_service.server.http_protocol import Cycle
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
@@ -41,7 +41,8 @@ ROUND_S = 3.0
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
-    app = create_app(ModelRegistry.of([small_model()]), LIMITS)
+    # Large slices, as on a fast machine.
+    app = create_app(ModelRegistry.of([small_model()]), LIMITS, tuning=Tuning(first_slice=LARGEST_SLICE))
 
     async def large() -> Response:
         return Response(bytes(16 << 20))
@@ -126,7 +127,7 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
     monkeypatch: pytest.MonkeyPatch, target_: bytes
 ) -> None:
     """Replies of load shedding are written by the protocol itself; they wait for the client like all others."""
-    limits = Settings(port=0, idle_timeout_s=1.0)
+    limits = Settings(port=0, idle_timeout_s=1.0, header_timeout_s=1.0)
     app = create_app(ModelRegistry.of([small_model()]), limits)
     core: PredictionService = app.state.service
     monkeypatch.setattr(core.admission, "admits", lambda _: False)
@@ -145,10 +146,9 @@ def test_a_client_that_does_not_read_shed_replies_is_not_read_either(
         # once, and the connection closes.
         with pytest.raises((TimeoutError, ConnectionError)):
             deaf.sendall(request * (ENDLESS // len(request)))
-        held = core.memory.bytes
-        if query:
-            assert held > 65_536, "unread replies count as held"
-        until(lambda: core.memory.bytes == 0, within_s=10)  # its connection has been closed
+        if query:  # the other replies are short: the system may buffer them all
+            until(lambda: core.memory.bytes > 65_536)  # unread replies count as held
+        until(lambda: core.memory.bytes == 0, within_s=30)  # its connection has been closed
 
 
 def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,6 @@ def test_the_number_of_waiting_pipelined_requests_is_bounded(service: Running, m
         most = max(most, len(alive))
 
     monkeypatch.setattr(Cycle, "__init__", counted)
-    monkeypatch.setattr(connections, "SMALLEST_SLICE", connections.LARGEST_SLICE)  # as on a fast machine
     flood = b"OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n" * 30_000
     with connect(service.port) as sock:
         sock.settimeout(5.0)

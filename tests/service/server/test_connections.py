@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime_service.app import create_app
 from anytime_service.limits.costs import HEADERS
+from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import MAX_CLOSING, RESERVED, RESERVED_DESCRIPTORS, raise_file_limit
 from anytime_service.settings import Settings
@@ -33,9 +34,10 @@ HEAD_BYTES = 1_000
 IDLE_S = 1.2
 
 
-def serve(send_buffer: int | None = None, **limits: Any) -> Iterator[Running]:
+def serve(send_buffer: int | None = None, tuning: Tuning = TUNING, **limits: Any) -> Iterator[Running]:
     settings = Settings(port=0, max_rows=50, max_body_bytes=100_000, **limits)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings, send_buffer) as service:
+    app = create_app(ModelRegistry.of([small_model()]), settings, tuning=tuning)
+    with running(app, settings, send_buffer) as service:
         yield service
 
 
@@ -214,11 +216,10 @@ def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"x"], ids=["chunks", "length"])
-def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes) -> None:
     # The response is sent, and each piece of the request would restart a timeout that waits for the next one.
-    monkeypatch.setattr("anytime_service.server.connections.LINGER_S", 0.4)
     form = b"Transfer-Encoding: chunked" if len(piece) > 1 else b"Content-Length: 1000"
-    for service in serve():
+    for service in serve(tuning=Tuning(linger_s=0.4)):
         with service.connect() as connection:
             connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\n%b\r\n\r\n" % form)
             assert connection.response()[0] in (404, 409)
@@ -238,10 +239,7 @@ def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes, monk
 
 
 @pytest.mark.parametrize(("path", "sent"), [("/sessions", b""), ("/sessions/{}/groups", b'{"speed"')])
-def test_a_body_without_a_deadline_times_out(
-    hasty: Running, path: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.http.exchange.LINGER_S", 0.1)
+def test_a_body_without_a_deadline_times_out(hasty: Running, path: str, sent: bytes) -> None:
     session = hasty.post_to("/sessions").json()["id"]
     with hasty.connect() as connection, logged() as records:
         head = f"POST {path.format(session)} HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n"

@@ -26,6 +26,7 @@ from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.memory import MemorySessions
@@ -393,14 +394,11 @@ def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
     run(main())
 
 
-def test_a_key_removed_with_open_predictions_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
+def test_a_key_removed_with_open_predictions_leaves_nothing_behind(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"{ANN}\n{BOB}\n")
     settings = Settings(port=0, api_keys_file=file, max_open=4, max_sessions=4, session_ttl_s=2)
-    app = create_app(ModelRegistry.of([MODEL]), settings)
+    app = create_app(ModelRegistry.of([MODEL]), settings, tuning=Tuning(key_check_s=0.05))
     core: PredictionService = app.state.service
     with running(app, settings) as service, ThreadPoolExecutor(1) as threads:
         with service.stream(additional_headers=bearer(ANN)) as stream:

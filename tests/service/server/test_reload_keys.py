@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from anytime_service import cli
 from anytime_service.errors import KeysError
+from anytime_service.limits.tuning import Tuning
 from service.commands import command
 from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
 from service.serving import BASE_RATE, Running, logged, small_model, until
@@ -28,9 +29,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rotating(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr("anytime_service.keys.LOOK_S", 0.05)
-    with keyed(f"admin:{MANAGING}", api_keys_file=file) as service:
+def rotating(file: Path) -> Iterator[Running]:
+    with keyed(f"admin:{MANAGING}", Tuning(key_check_s=0.05), api_keys_file=file) as service:
         yield service
 
 

@@ -55,6 +55,15 @@ class Row:
 ROWS = {
     "no Host": Row("3.2", b"GET /livez HTTP/1.1\r\n\r\n", "400 x", "400 x", "400 x"),
     "two Hosts": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 x", "400 x", "400 x"),
+    "a Host that is a list": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: a, b\r\n\r\n", "400 x", "200 200", "200 200"),
+    "a Host with a path": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: a/b\r\n\r\n", "400 x", "200 200", "200 200"),
+    "a Host with a user": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: u@a\r\n\r\n", "400 x", "200 200", "200 200"),
+    "a Host whose port is a word": Row(
+        "3.2", b"GET /livez HTTP/1.1\r\nHost: a:b\r\n\r\n", "400 x", "200 200", "200 200"
+    ),
+    "a Host that is not ASCII": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: \xe9\r\n\r\n", "400 x", "200 200", "200 200"),
+    "an empty Host": Row("3.2", b"GET /livez HTTP/1.1\r\nHost:\r\n\r\n", "200 200", "200 200", "200 200"),
+    "an IPv6 Host": Row("3.2", b"GET /livez HTTP/1.1\r\nHost: [::1]:80 \r\n\r\n", "200 200", "200 200", "200 200"),
     "no Host in HTTP/1.0": Row("3.2", b"GET /livez HTTP/1.0\r\n\r\n", "200 x", "400 x", "200 x"),
     "an absolute target": Row(
         "3.2.2", b"GET http://a/livez HTTP/1.1\r\nHost: b\r\n\r\n", "200 200", "200 200", "404 200"
@@ -62,6 +71,10 @@ ROWS = {
     "an absolute target with a user": Row(
         "3.2.2", b"GET http://u:p@a/livez HTTP/1.1\r\nHost: a\r\n\r\n", "400 x", "200 200", "404 200"
     ),
+    "an absolute target whose host is invalid": Row(
+        "3.2.2", b"GET http://a:b/livez HTTP/1.1\r\nHost: a\r\n\r\n", "400 x", "400 x", "404 200"
+    ),
+    "GET of the server": Row("3.2.4", b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", "400 x", "400 x", "404 200"),
     "CONNECT": Row("3.2.3", b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", "400 x", "404 200", "404 200"),
     "OPTIONS of the server": Row("3.2.4", b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "404 200", "404 200", "404 200"),
     "OPTIONS of a route": Row(
@@ -80,6 +93,8 @@ ROWS = {
         "2.2", b"GET /livez HTTP/1.1\r\n X: b\r\nHost: a\r\n\r\n", "400 x", "400 x", "400 x"
     ),
     "a version that does not exist": Row("2.3", b"GET /livez HTTP/1.7\r\nHost: a\r\n\r\n", "400 x", "400 x", "200 200"),
+    "HTTP/2.0": Row("2.3", b"GET /livez HTTP/2.0\r\nHost: a\r\n\r\n", "400 x", "400 x", "200 200"),
+    "HTTP/0.9": Row("2.3", b"GET /livez\r\n\r\n", "400 x", "400 x", "400 x"),
     "HTTP/2 without TLS": Row("2.3", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400 x", "400 x", "404 400 x"),
     "a space before the colon": Row("5.1", b"GET /livez HTTP/1.1\r\nHost : a\r\n\r\n", "400 x", "400 x", "400 x"),
     "a folded field": Row("5.2", b"GET /livez HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n", "400 x", "400 x", "200 200"),

@@ -16,10 +16,12 @@ import pytest
 from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime.types import Overload
+from anytime_service.api.oip import MAX_UNADMITTED
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
 from anytime_service.core.service import PredictionService
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -141,9 +143,7 @@ def test_a_post_is_refused_before_its_body_arrives(overloaded: KeptAlive, switch
 @pytest.fixture
 def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A service that admits no prediction, and waits 0.2 s for the rest of a body."""
-    for module in ("server.connections", "http.exchange", "api.oip"):
-        monkeypatch.setattr(f"anytime_service.{module}.LINGER_S", 0.2)
-    app = create_app(ModelRegistry.of([small_model()]), settings)
+    app = create_app(ModelRegistry.of([small_model()]), settings, tuning=Tuning(linger_s=0.2))
     monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     with running(app, settings) as service:
         yield service
@@ -325,16 +325,19 @@ def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(
 
 
 def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only(
-    overloaded: KeptAlive, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anytime_service.api.oip.MAX_UNADMITTED", 1_000)
+    limits = Settings(port=0)
+    app = create_app(ModelRegistry.of([small_model()]), limits)
+    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
-    path = "/v2/models/brake/infer"
-    at_limit = overloaded.http.post(path, content=content.ljust(1_000))
-    assert at_limit.json()["parameters"]["reason"] == "overload"
-    content = content.ljust(1_001)
-    assert is_refusal(overloaded.http.post(path, content=content))
-    assert overloaded.http.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
+    with running(app, limits) as service:
+        path = f"{service.url}/v2/models/brake/infer"
+        at_limit = httpx.post(path, content=content.ljust(MAX_UNADMITTED))
+        assert at_limit.json()["parameters"]["reason"] == "overload"
+        content = content.ljust(MAX_UNADMITTED + 1)
+        assert is_refusal(httpx.post(path, content=content))
+        assert httpx.post(path, content=content, params=PRIOR).json()["parameters"]["reason"] == "overload"
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)

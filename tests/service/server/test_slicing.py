@@ -80,6 +80,7 @@ def test_thousands_of_pipelined_requests_after_a_large_body_are_answered(service
         sender.join()
 
 
+@pytest.mark.alone  # the server has less time than the deadline
 def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Running) -> None:
     with logged() as records:
         for _ in range(3):
@@ -92,6 +93,7 @@ def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Runn
     assert not records
 
 
+@pytest.mark.alone
 def test_a_flood_of_tiny_messages_does_not_delay_other_clients(service: Running) -> None:
     def lateness(count: int) -> list[float]:
         late = []

@@ -17,7 +17,7 @@ from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions import memory
-from anytime_service.sessions.memory import MemorySession, MemorySessions
+from anytime_service.sessions.memory import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import VALUES, logged, small_model
@@ -117,14 +117,13 @@ def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: 
     run(main())
 
 
-def test_the_number_of_remembered_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "REMEMBERED", 2)
-
+def test_the_number_of_remembered_ids_is_bounded() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
-        names = [await sessions.create(MODEL, 1, ANYONE) for _ in range(3)]
-        for name in names:
-            await sessions.delete(name)
+        names = []
+        for _ in range(REMEMBERED + 1):
+            names.append(await sessions.create(MODEL, 1, ANYONE))
+            await sessions.delete(names[-1])
         with pytest.raises(UnknownSessionError):
             await sessions.get(names[0])
         for name in names[1:]:

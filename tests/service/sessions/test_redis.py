@@ -29,6 +29,7 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.memory import MemorySessions
@@ -49,10 +50,18 @@ ANYONE = Account(MemoryBudget())
 class Replica:
     """A store, and the predictions that wait at it."""
 
-    def __init__(self, redis: RedisServer, most: int = 100, ttl_s: float = 60.0, timeout_ms: float = 2_000.0) -> None:
+    def __init__(
+        self,
+        redis: RedisServer,
+        most: int = 100,
+        ttl_s: float = 60.0,
+        timeout_ms: float = 2_000.0,
+        max_rows: int = MAX_ROWS,
+        **tuning: float,
+    ) -> None:
         self.service = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=MAX_ROWS)
-        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models)
+        self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=max_rows)
+        self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, Tuning(**tuning))  # type: ignore[arg-type]
         self.answers: list[Answer] = []
         self.failures: list[Exception] = []
 
@@ -581,11 +590,9 @@ def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
     assert len(brief._retained) == 0, str(before)
 
 
-def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anytime_service.sessions.redis_store.MAX_KNOWN", 3)
-
+def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any]) -> None:
     async def main() -> None:
-        async with replicas() as (a, b):
+        async with replicas(max_known=3) as (a, b):
             names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
             for name in names:
                 await post_groups(b.store, name, VALUES)
@@ -607,13 +614,9 @@ def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shar
     run(main())
 
 
-def test_a_working_connection_is_not_replaced(
-    replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anytime_service.sessions.redis_connection.CHECK_S", 0.02)
-
+def test_a_working_connection_is_not_replaced(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async def main() -> None:
-        async with replicas(count=1, timeout_ms=1_000.0):
+        async with replicas(count=1, timeout_ms=1_000.0, store_check_s=0.02):
             before = connections(shared_redis)
             await asyncio.sleep(2.5)
             assert connections(shared_redis) == before + 1, "that of the test"
@@ -662,24 +665,23 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
 
 
 def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
-    replicas: Callable[..., Any], shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    replicas: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async def main() -> None:
-        async with replicas(count=1) as (a,):
+    async def main(min_read_ms: float) -> None:
+        async with replicas(count=1, min_read_ms=min_read_ms) as (a,):
             name = await a.store.create(MODEL, 1, ANYONE)
             await post_groups(a.store, name, {"speed": [1.0]})
-            for least_ms in (0.0, 2_000.0):
-                monkeypatch.setattr("anytime_service.sessions.redis_store.MIN_MS", least_ms)
-                shared_redis.execute("CLIENT", "PAUSE", "100", "ALL")
-                if least_ms:
+            shared_redis.execute("CLIENT", "PAUSE", "100", "ALL")
+            if not min_read_ms:
+                with pytest.raises(SessionsUnreachableError):
                     await a.wait(name, 5.0)
-                else:
-                    with pytest.raises(SessionsUnreachableError):
-                        await a.wait(name, 5.0)
+                return
+            await a.wait(name, 5.0)
             await until(lambda: bool(a.answers))
             assert (a.answers[0].reason, a.answers[0].groups) == ("deadline", ("speed",))
 
-    run(main())
+    for min_read_ms in (0.0, 2_000.0):
+        run(main(min_read_ms))
 
 
 def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
@@ -698,6 +700,25 @@ def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], sha
             }
             assert 50_000 < shared_redis.execute("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
             assert shared_redis.execute("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("rows", [2000, 3000], ids=["by the script", "by a command of its own"])
+def test_a_session_of_many_bytes_is_read_completely_and_followed(replicas: Callable[..., Any], rows: int) -> None:
+    async def main() -> None:
+        async with replicas(max_rows=rows) as (first, second):
+            name = await first.store.create(MODEL, rows, ANYONE)
+            for group in ("speed", "hog"):
+                await post_groups(first.store, name, {group: values_of(1.0, rows)(group)})
+            assert (await answered(second.store, name)).missing == ("lab",)
+            await second.wait(name, 10_000.0)
+            await post_groups(first.store, name, {"lab": values_of(2.0, rows)("lab")})
+            await until(lambda: bool(second.answers))
+            np.testing.assert_array_equal(second.answers[0].prediction, (await answered(first.store, name)).prediction)
+            await first.store.delete(name)
+            with pytest.raises(GoneSessionError):
+                await answered(second.store, name)
 
     run(main())
 

@@ -35,10 +35,6 @@ class NumberStyle:
         if self.decimal == self.thousands:
             raise TableError(f"--decimal and --thousands are both {self.decimal!r}; expected different marks")
 
-    @property
-    def is_plain(self) -> bool:
-        return self == NumberStyle()
-
     def plain(self, cells: pa.Array) -> pa.Array:
         """Return the cells with the numbers of this style in the usual form; other cells become a word."""
         pa, pc = required("pyarrow"), required("pyarrow.compute")
@@ -56,13 +52,13 @@ def numbers_of(cells: pa.Array, kind: pa.DataType, style: NumberStyle = PLAIN) -
     """Return cells of text as numbers of a type, null where missing; None if some cell is no such number."""
     invalid = required("pyarrow").ArrowInvalid
     try:
-        if style.is_plain:
+        if style == PLAIN:
             return cells.cast(kind)
     except invalid:
         pass
     cells = with_missing_words(cells)  # rare, and so only after a failure
     try:
-        return (cells if style.is_plain else style.plain(cells)).cast(kind)
+        return (cells if style == PLAIN else style.plain(cells)).cast(kind)
     except invalid:
         return None
 

@@ -235,6 +235,8 @@ class CsvTable(ArrowTable):
             # pyarrow counts from 1 and counts the header.
             where = f"row {int(broken[1]) - 2} (counted from 0)" if broken[1] else "a row"
             return TableError(f"{self.name}: {where} has {broken[3]} cells; expected {broken[2]}, as in the header")
+        if "Empty CSV file" in message:
+            return self._no_rows()
         if "straddling" in message:
             return TableError(f"{self.name} has a row of more than {BLOCK >> 20} MiB; look for an unclosed quote")
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
 from anytime.data.formats.cells import Recognition
 from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, required
-from anytime.errors import TableError
+from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS, dense
 from anytime.types import ColumnType
 
@@ -251,13 +251,12 @@ def collected(X: Any) -> Any:
     if _is_pandas(X):
         return X
     pa = required("pyarrow")
-    if not hasattr(X, "__arrow_c_stream__"):
-        X = X.collect()
     try:
-        frame = pa.table(X)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        frame = pa.table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
+    except Exception as error:  # of the library of the frame
+        why = " ".join(str(error).split())
         raise TableError(
-            f"X is a {type(X).__name__} that gives no table: {error}; expected an array or a frame"
+            f"X is a {type(X).__name__} that gives no table: {clipped(why, 200)}; expected an array or a frame"
         ) from error
     index = index_of(frame.schema.metadata)
     return frame.select([name for name in frame.column_names if name not in index]) if index else frame

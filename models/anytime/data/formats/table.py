@@ -41,7 +41,7 @@ def required(module: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0].replace("sklearn", "scikit-learn")
         raise TableError(
-            f"reading this file needs {name}; install it with: pip install 'anytime-linear[train]'"
+            f"reading this table needs {name}; install it with: pip install 'anytime-linear[train]'"
         ) from error
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from anytime.errors import clipped
 from anytime.types import Float
 
 STYLE = Path(__file__).with_name("charts.css")
@@ -79,7 +80,7 @@ class Chart:
             self._parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
             self._parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown(value + 0.0)}</text>')
         places = (
-            [(float(k), _short(name, 9)) for k, name in enumerate(levels)]
+            [(float(k), clipped(name, 9)) for k, name in enumerate(levels)]
             if levels is not None
             else [(value, x_shown(value + 0.0)) for value in ticks(*self._x)]
         )
@@ -183,7 +184,7 @@ class Chart:
         end = a > 0.7 * WIDTH
         anchor, shift = ("end", -6) if end else ("start", 6)
         place = f'x="{a + shift:.1f}" y="{b + (14 if below else -5):.1f}" text-anchor="{anchor}"'
-        self._parts.append(f'<text class="name" {place}>{escape(_short(words, MAX_LABEL))}</text>')
+        self._parts.append(f'<text class="name" {place}>{escape(clipped(words, MAX_LABEL))}</text>')
 
     def svg(self, caption: str = "") -> str:
         """Return an HTML element `figure` with a legend, the picture and a caption."""
@@ -220,7 +221,3 @@ def bar_rows(rows: Sequence[tuple[str, float, str]], colour: int = 0) -> str:
         bar = f'<div class="c{colour}{" less" if value < 0 else ""}" style="width:{size:.1f}%"></div>'
         lines.append(f'<tr><th>{escape(name)}</th><td class="bars">{bar}</td><td>{escape(words)}</td></tr>')
     return f'<div class="wide"><table class="rows">{"".join(lines)}</table></div>'
-
-
-def _short(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -82,10 +82,10 @@ def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[st
 
 
 def caption_of(shape: ColumnShape) -> str:
-    """Return the names of a column and its group, and the deviation of its contribution."""
+    """Return the names of a column and its group, and the deviation of its contribution, whole and alone."""
     strength = float(np.sqrt(np.mean(np.square(shape.strength))))
     title = clipped(shape.name, 40) if shape.name == shape.group else f"{clipped(shape.name)} ({clipped(shape.group)})"
-    return f"{title}, ±{strength:.3g}"
+    return f"{title}, ±{strength:.3g}" + ("" if shape.unique is None else f", alone ±{shape.unique:.3g}")
 
 
 def shape_charts(

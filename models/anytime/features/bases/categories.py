@@ -21,9 +21,12 @@ EXACT = 2**53
 """Floats represent all smaller whole numbers; levels are read as floats where a table or a client has no integers."""
 
 
+_FLOATS = (float, np.floating)
+
+
 def is_missing(value: Any) -> bool:
     """Return whether a value of a column of categories is missing: None or NaN."""
-    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+    return value is None or (isinstance(value, _FLOATS) and math.isnan(value))
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Categories(Basis):
     def coded(self, values: Iterable[Any]) -> Float:
         """Return the index of the level of each value; missing values are None or NaN."""
         codes, unknown = self._codes, -1.0 if self.other else math.nan
-        return np.array([math.nan if is_missing(v) else codes.get(v, unknown) for v in values])
+        return np.array([codes[v] if v in codes else math.nan if is_missing(v) else unknown for v in values])
 
     @cached_property
     def holds(self) -> str:
@@ -120,11 +123,12 @@ class Categories(Basis):
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
+        holds = self.holds
+        if holds == "text":
+            return isinstance(value, str) or is_missing(value)
         if is_missing(value):
             return True
-        match self.holds:
-            case "text":
-                return isinstance(value, str)
+        match holds:
             case "true or false":
                 return isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
             case _:

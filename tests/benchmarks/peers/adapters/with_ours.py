@@ -46,7 +46,7 @@ def gram_of(problem: Problem) -> Gram:
 def coefficients(gram: Gram, found: FactoredOrder) -> PrefixModels:
     """Return the coefficients of all prefixes, in the units of the rows."""
     with single_blas_thread():
-        W = staircase(found.factor, found.z, found.ends)
+        W = staircase(found.state.factor, found.state.z, found.ends)
     return prefix_models(gram, found.columns, found.ends, W)
 
 

@@ -1,0 +1,158 @@
+"""What a group contributes alone is what a model that is fitted again without it loses; cancelling groups are named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime.cli.main import main
+from anytime.errors import TrainingError, ValuesError
+from anytime.evaluation.report import report
+from anytime.evaluation.shapes import column_shapes
+from anytime.inference.sharing import cancelling
+from anytime.loaded import load
+from anytime.training.options import GRID, Options
+
+GROUPS = {"one": ["a", "b"], "two": ["c"], "three": ["d", "e"], "four": ["f"]}
+
+
+def rows(count: int = 400, near: float = 1e-3, seed: int = 0, effect: float = 0.25) -> pd.DataFrame:
+    """Columns of which `c` and `d` are nearly the same, and a target on which their difference has an effect."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 6)), columns=list("abcdef"))
+    frame["d"] = frame["c"] + near * rng.normal(size=count)
+    frame["y"] = frame["a"] + 0.3 * frame["f"] + 0.5 * frame["c"] + 0.3 * rng.normal(size=count)
+    frame["y"] += effect * (frame["c"] - frame["d"]) / near
+    return frame
+
+
+def features(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[list("abcdef")]
+
+
+@pytest.mark.parametrize("shape", [{}, {"basis": "hinge:2"}, {"pairs": 3, "cv": 3}], ids=str)
+@pytest.mark.parametrize("responses", [1, 2])
+def test_what_a_group_adds_alone_is_what_a_fit_without_it_loses(responses: int, shape: dict[str, Any]) -> None:
+    frame = rows(near=0.3)
+    Y = frame["y"] if responses == 1 else np.column_stack([frame["y"], frame["a"] - frame["e"]])
+    whole = AnytimeRegressor(GROUPS, alpha=0.01, **shape).fit(features(frame), Y)
+    sharing = {each.name: each for each in whole.model_.sharing()}
+    assert set(sharing) == set(GROUPS)
+    C, q = whole.fit_.gram.penalised(0.01)
+    terms = whole.fit_.expansion.terms
+    full = 0.5 * np.sum(q * np.linalg.solve(C, q))
+    losses = {}
+    for name in GROUPS:
+        product = [g for g in terms.groups if g.name == name or name in g.requires]
+        lost = {feature for group in product for feature in group.features}
+        kept = [j for j, feature in enumerate(terms.features) if feature not in lost]
+        part = 0.5 * np.sum(q[kept] * np.linalg.solve(C[np.ix_(kept, kept)], q[kept]))
+        losses[name] = full - part
+    assert list(sharing) == sorted(losses, key=lambda name: -losses[name])
+    if responses == 1:
+        unit = whole.fit_.prefixes.response_scale[0]
+        for name, loss in losses.items():
+            assert sharing[name].unique == pytest.approx(
+                min(np.sqrt(2 * loss) * unit, sharing[name].strength), rel=1e-6
+            )
+
+
+def test_the_strength_is_the_deviation_of_the_contribution_and_shares_are_between_0_and_1() -> None:
+    frame = rows()
+    model = AnytimeRegressor(GROUPS, alpha=1e-6).fit(features(frame), frame["y"]).model_
+    answer = model.answer(features(frame), explain=True)
+    assert answer.contributions is not None
+    for each in answer.sharing:
+        assert each.strength == pytest.approx(answer.contributions.groups[each.name].std(), rel=1e-6)
+        assert 0 <= each.shared <= 1
+        assert each.unique <= each.strength
+    assert model.answer(features(frame)).sharing == ()
+
+
+def test_groups_that_cancel_are_named_with_the_remedy_and_a_larger_penalty_joins_them() -> None:
+    frame = rows()
+    model = AnytimeRegressor(GROUPS, alpha=1e-7).fit(features(frame), frame["y"]).model_
+    found = {each.name: each for each in model.sharing()}
+    assert min(found["two"].strength, found["three"].strength) > 5 * frame["y"].std()
+    assert found["two"].shared > 0.99
+    assert (found["two"].partner, found["three"].partner) == ("three", "two")
+    assert found["two"].correlation == pytest.approx(-1, abs=1e-3)
+    note = model.answer(features(frame), explain=True).note
+    assert note == cancelling(model.sharing())
+    assert "'three' and 'two'; read their sum" in str(note)
+    assert escape(str(note)[1:]) in report(model)
+    smooth = AnytimeRegressor(GROUPS, smooth=0.1).fit(features(frame), frame["y"]).model_
+    assert cancelling(smooth.sharing()) is None
+    assert max(each.strength for each in smooth.sharing()) < 2 * frame["y"].std()
+
+
+def test_shapes_are_ordered_by_what_each_column_adds_alone() -> None:
+    frame = rows()
+    model = AnytimeRegressor(GROUPS, alpha=1e-4).fit(features(frame), frame["y"]).model_
+    shapes = column_shapes(model)
+    assert [shape.unique for shape in shapes] == sorted((shape.unique or 0 for shape in shapes), reverse=True)
+    strengths = [shape.strength for shape in shapes]
+    assert strengths != sorted(strengths, reverse=True), "the columns that cancel are the strongest, and not the first"
+    assert shapes[0].name == "a"
+
+
+def test_a_model_without_covariances_has_none() -> None:
+    frame = rows()
+    model = AnytimeRegressor(GROUPS).fit(features(frame), frame["y"]).model_
+    bare = type(model).of(replace(model, moments=None))
+    assert bare.sharing() == ()
+    assert bare.sharing(0) == ()
+    with pytest.raises(ValuesError, match="prefix is 9; expected 0 to 4"):
+        model.sharing(9)
+
+
+def test_likelihoods_have_the_sharing_of_their_second_derivatives() -> None:
+    frame = rows()
+    model = AnytimeClassifier(GROUPS, alpha=1e-6).fit(features(frame), frame["y"] > 0).model_
+    found = {each.name: each for each in model.sharing()}
+    assert found["two"].shared > 0.99 > found["one"].shared
+
+
+def test_smooth_is_the_least_penalty_and_auto_the_rule_of_one_standard_error() -> None:
+    assert Options(alpha="cv", smooth=0.5).grid == (0.5, *(alpha for alpha in GRID if alpha > 0.5))
+    frame = rows(120)
+    least, auto, one_se = (
+        AnytimeRegressor(GROUPS, **options).fit(features(frame), frame["y"])
+        for options in ({"smooth": 0.01}, {"smooth": "auto"}, {"one_se": True})
+    )
+    assert least.alphas_.min() >= 0.01
+    np.testing.assert_array_equal(auto.alphas_, one_se.alphas_)
+    for smooth, alpha, words in ((0, "cv", "above 0"), ("x", "cv", "above 0"), (0.1, 0.1, "omit smooth")):
+        with pytest.raises(TrainingError, match=words):
+            AnytimeRegressor(GROUPS, smooth=smooth, alpha=alpha).fit(features(frame), frame["y"])
+
+
+def test_the_command_shows_groups_and_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows(effect=0.0).to_csv("t.csv", index=False)
+    Path("g.json").write_text(json.dumps(GROUPS))
+    call = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out"]
+    assert main([*call, "m.safetensors", "--alpha", "1e-7", "--folds", "0"]) == 0
+    capsys.readouterr()
+    assert main(["show", "m.safetensors", "--shapes"]) == 0
+    shown = capsys.readouterr().out
+    assert "contributions of collinear groups cancel: 'three' and 'two'" in shown
+    assert main(["show", "m.safetensors", "--shapes", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["groups"] == list(map(asdict, load("m.safetensors").sharing()))
+    assert main(["predict", "m.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
+    assert "contributions of collinear groups cancel" in capsys.readouterr().err
+    assert main([*call, "s.safetensors", "--smooth", "auto"]) == 0
+    assert cancelling(load("s.safetensors").sharing()) is None
+    assert main([*call, "s.safetensors", "--smooth", "no"]) == 2
+    assert "--smooth is 'no'; expected a least penalty above 0, or 'auto'" in capsys.readouterr().err
