@@ -112,6 +112,10 @@ class Design(ABC):
         centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
         return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
+    def in_order(self, columns: Index) -> Self:  # noqa: ARG002  (rows that are not copied stay as they are)
+        """Return the rows in single precision; views of the first of some columns need no other columns between."""
+        return self.single
+
     @property
     def held_rows(self) -> HeldRows:
         """Return the held-out fold."""

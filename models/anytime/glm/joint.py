@@ -8,19 +8,24 @@ algorithm 7.4), and ends as soon as its next step would change the deviance on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
-from anytime._linalg import factorise_penalised
+from anytime._linalg import Factor, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, FoldSums, View
 from anytime.glm.newton import MIN_DECREMENT, ROUGH, optimum
 from anytime.types import Bool, Float, Index
 
-CHANGE = 0.05
-"""A fit ends where its next step changes its deviance by this share of the standard error between folds. The change to
-second order is added to the deviance, so what remains is a fraction of it."""
+CHANGE, SLOWEST = 0.05, 0.9
+"""A fit ends where all steps to come change its deviance by this share of the standard error between folds: that of the
+next step to second order, and of those after it, which fall as fast as the last two did, or by a tenth at least. The
+change by the next is added to the deviance, so what remains is a fraction of it."""
+
+UNSETTLED = 1e-3
+"""It does not end while it predicts a larger share of the loss as decrease: the deviance may cross its limit."""
 
 DECREMENT = 0.1
 """It also ends where it predicts this share of the decrease of the loss at which a fit on its own ends."""
@@ -40,6 +45,9 @@ PASSES, SLOW = 40, 8
 MEMORY = 16
 """Number of steps whose gradients correct the second derivatives."""
 
+LEAST_CURVATURE = 1e-6
+"""Least cosine of a step and its change of the gradient."""
+
 SUFFICIENT, SHORTEST, ROUNDING = 1e-4, 0.1, 1e-6
 """Share of the predicted decrease that a step must reach, least share to which a step that does not is shortened, and
 rounding of the loss in single precision."""
@@ -50,7 +58,7 @@ class JointFits:
 
     Coefficients are (F, d + 1, Q), those of fits at another penalty or on fewer columns to start from. The arithmetic
     is in the units of each fold, in which all have the same penalty. A column that is constant outside a fold has the
-    coefficient 0 there.
+    coefficient 0 there. `single` are the rows in single precision, perhaps in an order that is fast to read.
     """
 
     def __init__(
@@ -62,10 +70,11 @@ class JointFits:
         thetas: Float,
         scale: float,
         *,
+        single: Design | None = None,
         precise: bool = False,
     ) -> None:
         self._trains, self._weights, self._scale, self._columns = trains, weights, scale, columns
-        self._views = [design.single.view(columns), design.view(columns)]
+        self._views = [(single or design.single).view(columns), design.view(columns)]
         self._held = [train.held_rows for train in trains]
         ridges = np.array([np.append(1.0, train.ridge[columns]) for train in trains])
         self._varies: Bool = (ridges > 0)[:, :, np.newaxis]
@@ -76,7 +85,7 @@ class JointFits:
         self._share = PRECISE if precise else 1.0
         self._sums: FoldSums | None = None
         self._near: list[Float] = []
-        self._memory = _Memory(self._x.shape)
+        self._memories = [_Memory(self._x[0].shape) for _ in trains]
         self._alpha = 0.0
 
     @property
@@ -86,7 +95,8 @@ class JointFits:
     def copy(self) -> JointFits:
         """Return the same fits, to continue in another direction."""
         other = object.__new__(JointFits)
-        other.__dict__.update(self.__dict__, _x=self._x.copy(), _near=list(self._near), _memory=self._memory.copy())
+        other.__dict__.update(self.__dict__, _x=self._x.copy(), _near=list(self._near))
+        other._memories = [memory.copy() for memory in self._memories]
         return other
 
     def deviances(self, alpha: float) -> Float:
@@ -97,53 +107,63 @@ class JointFits:
         sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(view, everything, x)))
         if not self._near:
             self._near = self._alike(view)
-        self._memory.shift(alpha - self._alpha)
+        for memory in self._memories:
+            memory.shift((alpha - self._alpha) * self._ridge)
         self._alpha = alpha
-        solver = self._solver(alpha)
+        factors = [factorise_penalised(near, ridge[:, 0]) for near in self._near]
         loss, score, found, held = sums
-        gradient = ridge * x - score
-        value = loss + 0.5 * np.sum(ridge * x**2, axis=(1, 2))
-        direction, slope, length = np.zeros_like(x), np.zeros(len(x)), np.ones(len(x))
+        gradient, value = ridge * x - score, loss + 0.5 * _products(ridge * x, x)
+        direction, slope, length, before = np.zeros_like(x), np.zeros(len(x)), np.ones(len(x)), np.full(len(x), np.inf)
         measured, usable = found.copy(), everything[np.isfinite(gradient).all(axis=(1, 2)) & np.isfinite(value)]
         active = moved = usable
         for passed in range(1, PASSES + 1):
-            direction[moved] = -self._memory.product(moved, gradient[moved], solver)
-            slope[moved], length[moved] = np.sum(gradient[moved] * direction[moved], axis=(1, 2)), 1.0
-            change = -2.0 / self._weights[moved] * np.sum(held[moved] * direction[moved], axis=(1, 2)) - slope[moved]
+            for f in moved.tolist():
+                direction[f] = -self._memories[f].product(gradient[f], factors[f])
+            slope[moved], length[moved] = _products(gradient[moved], direction[moved]), 1.0
+            change = -2.0 / self._weights[moved] * _products(held[moved], direction[moved]) - slope[moved]
             decrement = -0.5 * slope[moved]
-            done = np.abs(change) + 2.0 * decrement <= self._share * CHANGE * _standard_error(found[usable])
-            done &= found[moved] < ABSURD
-            done |= decrement <= max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT) * np.abs(value[moved])
+            size = np.maximum(np.abs(change), np.finfo(np.float64).tiny)
+            error = np.where(found[moved] < ABSURD, _standard_error(found[usable]), 0.0)
+            done = self._settled(size, before[moved], error, decrement, np.abs(value[moved]))
+            before[moved] = size
             ended = moved[done]
             measured[ended] = found[ended] + change[done]
-            active = np.setdiff1d(active, ended)
+            active = active[~np.isin(active, ended)]
             if not len(active):
                 break
             trial = x[active] + length[active, np.newaxis, np.newaxis] * direction[active]
             new = self._evaluated(view, active, trial)
             with np.errstate(over="ignore", invalid="ignore"):
-                values = new.losses + 0.5 * np.sum(ridge * trial**2, axis=(1, 2))
+                values = new.losses + 0.5 * _products(ridge * trial, trial)
                 gradients = ridge * trial - new.scores
                 enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
                 lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
             moved, back = active[lower], active[~lower]
             with np.errstate(over="ignore", invalid="ignore"):  # to where the slope is about 0
-                steeper = np.sum(gradients[~lower] * direction[back], axis=(1, 2)) - slope[back]
+                steeper = _products(gradients[~lower], direction[back]) - slope[back]
                 shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
             length[back] *= np.clip(shares, SHORTEST, 0.5)
-            self._memory.add(moved, trial[lower] - x[moved], gradients[lower] - gradient[moved])
+            for f, there, down in zip(moved.tolist(), trial[lower], gradients[lower], strict=True):
+                self._memories[f].add(there - x[f], down - gradient[f])
             x[moved], gradient[moved], value[moved] = trial[lower], gradients[lower], values[lower]
             loss[moved], score[moved], found[moved], held[moved] = (each[lower] for each in new)
             if passed % SLOW == 0:
-                for f in active:
+                for f in active.tolist():
                     self._near[f] = self._own(f, single)
-                self._memory.forget(active)
-                solver = self._solver(alpha)
+                    self._memories[f].forget()
+                    factors[f] = factorise_penalised(self._near[f], ridge[:, 0])
         self._sums = sums
         for f in [*np.setdiff1d(everything, usable).tolist(), *active.tolist()]:
             measured[f] = self._alone(f, alpha)
             self._sums = None
         return self._without_overflow(measured) if single else measured
+
+    def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
+        """Return which fits end, given the change of the deviance by this step and the last, and its standard error."""
+        rate = np.minimum(size / before, SLOWEST)
+        settled = size / (1 - rate) + 2.0 * decrement <= self._share * CHANGE * error
+        least = max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT)
+        return np.asarray(settled & (decrement <= UNSETTLED * loss) | (decrement <= least * loss))
 
     def _without_overflow(self, measured: Float) -> Float:
         """Measure the deviances again that may have exceeded single precision only."""
@@ -174,14 +194,6 @@ class JointFits:
         shares = np.where(self._varies[f], 1.0 / self._units[f], 0.0)
         return np.nan_to_num(gram * shares * shares.T)
 
-    def _solver(self, alpha: float) -> Callable[[Index, Float], Float]:
-        factors = [factorise_penalised(near, alpha * self._ridge[:, 0]) for near in self._near]
-
-        def solve(fits: Index, g: Float) -> Float:
-            return np.array([factors[f].solve(own) for f, own in zip(fits.tolist(), g, strict=True)])
-
-        return solve
-
     def _alone(self, f: int, alpha: float) -> float:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""
         train, varies = self._trains[f], self._varies[f, :, 0]
@@ -202,6 +214,11 @@ class JointFits:
         return view.held_deviance(theta[varies]) / float(self._weights[f])
 
 
+def _products(a: Float, b: Float) -> Float:
+    """Return the inner products (F,) of arrays (F, d + 1, Q)."""
+    return np.asarray(np.einsum("fdq,fdq->f", a, b))
+
+
 def _standard_error(deviances: Float) -> float:
     """Return the standard error of the mean of some folds' deviances, without absurd ones."""
     known = deviances[deviances < ABSURD]
@@ -209,54 +226,60 @@ def _standard_error(deviances: Float) -> float:
 
 
 class _Memory:
-    """Steps and changes of the gradient of each fit, newest last."""
+    """Steps s and changes y of the gradient of one fit, newest last: limited-memory BFGS in compact form."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self._shape = shape
-        self._pairs: list[tuple[Float, Float, Float]] = []
+        self._s, self._y = np.zeros((2, MEMORY, *shape))
+        self._products = np.zeros((MEMORY, MEMORY), order="F")  # s_i'y_j
+        self._count = 0
 
     def copy(self) -> _Memory:
-        other = _Memory(self._shape)
-        other._pairs = [(s, y, curvature.copy()) for s, y, curvature in self._pairs]
+        other = object.__new__(_Memory)
+        other._s, other._y, other._count = self._s.copy(), self._y.copy(), self._count
+        other._products = self._products.copy(order="F")
         return other
 
-    def add(self, moved: Index, steps: Float, changes: Float) -> None:
-        s, y, curvature = np.zeros(self._shape), np.zeros(self._shape), np.zeros(self._shape[0])
-        s[moved], y[moved] = steps, changes
-        products = np.sum(steps * changes, axis=(1, 2))
-        sizes = np.sqrt(np.sum(steps**2, axis=(1, 2)) * np.sum(changes**2, axis=(1, 2)))
-        curvature[moved] = np.where(products > 1e-6 * sizes, products, 0.0)
-        self._pairs = [*self._pairs, (s, y, curvature)][-MEMORY:]
+    @property
+    def _pairs(self) -> tuple[Float, Float, Float]:
+        """Return steps and changes (count, (d + 1) Q), and their products."""
+        count = self._count
+        s, y = (each[:count].reshape(count, each[0].size) for each in (self._s, self._y))
+        return s, y, self._products[:count, :count]
 
-    def shift(self, change: float) -> None:
-        """Change the penalty."""
-        shifted = []
-        for s, y, curvature in self._pairs:
-            more = np.append(0.0, np.full(self._shape[1] - 1, change))[:, np.newaxis] * s
-            bent = np.where(curvature > 0, curvature + np.sum(more * s, axis=(1, 2)), 0.0)
-            shifted.append((s, y + more, np.maximum(bent, 0.0)))
-        self._pairs = shifted
+    def add(self, s: Float, y: Float) -> None:
+        """Add a step (d + 1, Q), unless the loss is not curved along it."""
+        if not np.vdot(s, y) > LEAST_CURVATURE * np.sqrt(np.vdot(s, s) * np.vdot(y, y)):
+            return
+        if self._count == MEMORY:
+            self._forget_oldest(MEMORY // 4)
+        self._s[self._count], self._y[self._count] = s, y
+        self._count += 1
+        steps, changes, products = self._pairs
+        products[:, -1] = steps @ changes[-1]  # those above the diagonal suffice
 
-    def forget(self, fits: Index) -> None:
-        for _, _, curvature in self._pairs:
-            curvature[fits] = 0.0
+    def _forget_oldest(self, many: int) -> None:
+        self._count -= many
+        for each in (self._s, self._y):
+            each[: self._count] = each[many : many + self._count].copy()
+        self._products[: self._count, : self._count] = self._products[many:, many:][: self._count, : self._count].copy()
 
-    def product(self, moved: Index, r: Float, solve: Callable[[Index, Float], Float]) -> Float:
-        """Return the corrected inverse times the gradients of some fits."""
-        if not len(moved):
-            return r
-        shares = []
-        for s, y, curvature in reversed(self._pairs):
-            share = _ratio(np.sum(s[moved] * r, axis=(1, 2)), curvature[moved])
-            r = r - share * y[moved]
-            shares.append(share)
-        r = solve(moved, r)
-        for (s, y, curvature), share in zip(self._pairs, reversed(shares), strict=True):
-            r = r + (share - _ratio(np.sum(y[moved] * r, axis=(1, 2)), curvature[moved])) * s[moved]
-        return r
+    def shift(self, changes: Float) -> None:
+        """Change the penalty of each row of coefficients, (d + 1, 1)."""
+        self._y[: self._count] += changes * self._s[: self._count]
+        steps, moved, products = self._pairs
+        products[:] = steps @ moved.T
+        if not (np.diagonal(products) > 0).all():
+            self.forget()
 
+    def forget(self) -> None:
+        self._count = 0
 
-def _ratio(a: Float, b: Float) -> Float:
-    """Return a / b (F, 1, 1), 0 where b is 0."""
-    ratio: Float = np.divide(a, b, out=np.zeros_like(a), where=b > 0)[:, np.newaxis, np.newaxis]
-    return ratio
+    def product(self, gradient: Float, factor: Factor) -> Float:
+        """Return the corrected inverse times a gradient (d + 1, Q); `factor` is that of each predictor, uncorrected."""
+        if not self._count:
+            return factor.solve(gradient)
+        s, y, products = self._pairs
+        p = dtrtrs(products, s @ gradient.ravel())[0]
+        q = factor.solve(gradient - (p @ y).reshape(gradient.shape))
+        c = dtrtrs(products, np.diagonal(products) * p - y @ q.ravel(), trans=1)[0]
+        return np.asarray(q + (c @ s).reshape(gradient.shape))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise
 from operator import iadd
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -63,11 +63,19 @@ class RowBlock:
     @cached_property
     def single(self) -> RowBlock:
         """Return the block in single precision, unless it is mapped."""
-        if self.mapped is not None:
+        if self.mapped is not None or self.Z.dtype == np.float32:
             return self
         return replace(
             self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={}
         )
+
+    def in_order(self, columns: Index) -> RowBlock:
+        """Return the block in single precision, with some columns in that order."""
+        Z: Any = np.empty((len(columns) + 1, len(self.Y)), np.float32)
+        Z[0] = 1.0
+        for row, column in enumerate(columns.tolist(), start=1):
+            Z[row] = self.Z[column + 1]
+        return replace(self, Z=Z, Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={})
 
     def saturated(self, family: Family) -> Float:
         """Return the smallest possible losses, times the weights."""
@@ -225,9 +233,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class BlockDesign(Design):
-    """Rows stored in this process, in the standard units of the whole table."""
+    """Rows stored in this process, in the standard units of the whole table.
+
+    `places` (D,) are the places of the columns in the blocks, if these are in another order.
+    """
 
     row_blocks: tuple[RowBlock, ...] = ()
+    places: Index | None = None
     n_jobs: int | None = None
 
     @cached_property
@@ -241,6 +253,14 @@ class BlockDesign(Design):
 
     def view(self, columns: Index) -> BlockView:
         return BlockView(self, columns)
+
+    def in_order(self, columns: Index) -> Self:
+        if any(row_block.mapped is not None for row_block in self.row_blocks):
+            return self.single
+        places = np.zeros(len(self.ridge), dtype=np.intp)
+        places[columns] = np.arange(len(columns))
+        row_blocks = tuple(row_block.in_order(columns) for row_block in self.row_blocks)
+        return replace(self, row_blocks=row_blocks, places=places, dtype=np.float32)
 
     @cached_property
     def training(self) -> list[RowBlock]:
@@ -267,7 +287,7 @@ class BlockView(View):
         super().__init__(design, columns)
         self.design: BlockDesign = design
         self.row_blocks = design.training
-        self._runs = _runs(np.concatenate([[0], columns + 1]))
+        self._runs = _runs(np.append(0, 1 + (columns if design.places is None else design.places[columns])))
 
     def predictors(self, theta: Float) -> Predictors:
         """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass.

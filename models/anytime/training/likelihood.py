@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,12 @@ from anytime.types import Float, Index
 RISEN, FEW = 2, 20
 """Number of rises of the held-out deviance, from one penalty to the next, after which the rest is skipped, and rows of
 a class in a fold below which it is one more: of a rare class the deviance is not smooth."""
+
+CLEAR = 0.1
+"""Rise in standard errors that ends a search by itself, unless a class is rare."""
+
+GROWTH = 1.4
+"""Ratio of the numbers of steps at which the curve of an order is measured to compare penalties."""
 
 
 class Observations(Protocol):
@@ -97,24 +104,26 @@ def _fold_errors(
     *,
     one_se: bool = True,
     precise: bool = False,
+    coarse: bool = False,
 ) -> Errors:
     """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
 
     The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
     ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
     standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
-    penalty.
+    penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly between them.
     """
     weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
     base = base_rate(design).theta
-    scale = _scale(design, base)
+    scale, single = _scale(design, base), design.in_order(columns)
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
-    rises = _rises(design, len(folds)) if len(folds) > 1 else len(alphas)
+    rises = _rises(design, len(folds)) if len(folds) > 1 else RISEN + len(alphas)
     best, thetas = len(rising) - 1, np.tile(base, (len(folds), 1, 1))
-    for prefix, end in enumerate(ends.tolist()):
-        used = columns[:end]
-        if end == 0:
+    prefixes = _growing(len(ends)) if coarse else np.arange(len(ends))
+    for prefix in prefixes.tolist():
+        used = columns[: ends[prefix]]
+        if len(used) == 0:
             thetas = np.stack([base_rate(train).theta for train in trains])
             errors[:, prefix] = [
                 train.view(used).held_deviance(theta) / weight
@@ -122,7 +131,7 @@ def _fold_errors(
             ]
             continue
         found: dict[int, Float] = {}  # by the penalty's rank
-        begin = JointFits(design, trains, weights, used, thetas, scale, precise=precise)
+        begin = JointFits(design, trains, weights, used, thetas, scale, single=single, precise=precise)
         found[best] = begin.deviances(float(alphas[rising[best]]))
         thetas = begin.thetas
         for ranks in (range(best - 1, -1, -1), range(best + 1, len(rising))):
@@ -131,17 +140,25 @@ def _fold_errors(
                 found[rank] = fits.deviances(float(alphas[rising[rank]]))
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 least = int(measured.mean.argmin())
-                risen = risen + 1 if measured.mean[-1] > measured.mean[least] else 0
-                if risen >= rises and (
-                    rank < best
-                    or not one_se
-                    or measured.mean[-1] > measured.mean[least] + measured.standard_error[least]
-                ):
+                rise = float(measured.mean[-1] - measured.mean[least])
+                risen = risen + 1 if rise > 0 else 0
+                if risen < rises and not (rises == RISEN and rise > CLEAR * measured.standard_error[least]):
+                    continue
+                if rank < best or not one_se or rise > measured.standard_error[least]:
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
         best = min(found, key=lambda rank: np.average(found[rank], weights=weights))
+    for prefix, after in pairwise(prefixes.tolist()):
+        share = np.arange(1, after - prefix)[:, np.newaxis] / (after - prefix)
+        errors[:, prefix + 1 : after] = (1 - share) * errors[:, [prefix]] + share * errors[:, [after]]
     return Errors(errors.transpose(2, 0, 1), weights)
+
+
+def _growing(count: int) -> Index:
+    """Return numbers from 0 to count - 1: all up to 3, and then each about `GROWTH` times the one before."""
+    grown = GROWTH ** np.arange(1, 1 + np.log(count) / np.log(GROWTH))
+    return np.unique(np.append([0, min(1, count - 1), count - 1], grown[grown < count - 1].round())).astype(np.intp)
 
 
 def _rises(design: Design, folds: int) -> int:
@@ -210,7 +227,13 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
         how = {"one_se": self.options.one_se, "precise": not self._compared}
-        return lambda order, alphas: _fold_errors(self.data, self.folds, order.columns, order.ends, alphas, **how)
+        roughly = self._compared and self.options.rule.epsilon is None
+
+        def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
+            coarse = roughly and len(alphas) == 1
+            return _fold_errors(self.data, self.folds, order.columns, order.ends, alphas, coarse=coarse, **how)
+
+        return errors
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:

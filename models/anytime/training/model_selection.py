@@ -296,7 +296,10 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
                     break
     candidates = sorted(areas)
     best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
-    chosen = order(grid[best]) if rough else exact[best]
+    if rough is not None:  # its errors are rough as well
+        chosen, curves = order(grid[best]), _Curves(problem)
+    else:
+        chosen = exact[best]
     steps = len(chosen.steps)
     curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
     for distance in distances:

@@ -145,6 +145,18 @@ def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhausti
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
 
 
+@pytest.mark.parametrize("name", ["indicators", "classes"])
+def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None:
+    design, folds = TABLES[name]().held_out()
+    held = [fold.train.held_rows for fold in folds]
+    columns = np.array([5, 4, 0, 1, 7])
+    thetas = np.random.default_rng(0).normal(size=(len(folds), 4, design.predictors))
+    used = columns[:3]
+    found = design.in_order(columns).view(used).evaluate_folds(thetas, held)
+    for ours, theirs in zip(found, design.single.view(used).evaluate_folds(thetas, held), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
 @pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
 def test_one_pass_has_the_derivatives_of_every_fold(name: str) -> None:
     table = TABLES[name]()
