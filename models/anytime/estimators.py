@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -380,7 +381,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
             if is_regressor(self) and y.dtype.kind == "U":
-                y = y.astype(np.float64)
+                y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
             check_consistent_length(y, query)
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
@@ -407,7 +408,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
                 self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
-        constant = [name for name, column in zip(self._target.responses, Y[used].T, strict=True) if not np.ptp(column)]
+        alike = np.all(Y[used.argmax()] == Y, axis=0, where=used[:, np.newaxis])
+        constant = [*itertools.compress(self._target.responses, alike)]
         same = [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
         for text in (*same, *self._remarks, *warnings_of(self.fit_, self._target)):
             warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit

@@ -139,12 +139,12 @@ def _fold_errors(
             for rank in ranks:
                 found[rank] = fits.deviances(float(alphas[rising[rank]]))
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
-                least = int(measured.mean.argmin())
-                rise = float(measured.mean[-1] - measured.mean[least])
-                risen = risen + 1 if rise > 0 else 0
-                if risen < rises and not (rises == RISEN and rise > CLEAR * measured.standard_error[least]):
+                last, least = measured.mean[-1], int(measured.mean.argmin())  # both infinite of an extreme row
+                lowest, error = measured.mean[least], measured.standard_error[least]
+                risen = risen + 1 if last > lowest else 0
+                if risen < rises and not (rises == RISEN and last > lowest + CLEAR * error):
                     continue
-                if rank < best or not one_se or rise > measured.standard_error[least]:
+                if rank < best or not one_se or last > lowest + error:
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]

@@ -235,7 +235,7 @@ def test_a_family_is_one_file_one_entry_and_a_row_of_the_guide(name: str) -> Non
     """As "Where to add" in CONTRIBUTING.md says: no other file of the library or the service names a likelihood."""
     kind = FAMILIES[name]
     assert family_of(name).label.partition(":")[0] == kind.name == name
-    guide = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "models" / "guides" / "choices.md").read_text(encoding="utf-8")
     table_of_families = guide.partition("## Families")[2].partition("\n```")[0]
     assert f"`{name}" in table_of_families
     home = ROOT / "models" / "anytime" / "families" / f"{name.replace('-', '_')}.py"

@@ -75,7 +75,13 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
         "log": ("poisson", counts),
     }[task]
     shape = {"basis": "hinge", "pairs": 3} if task == "hinges" else {}
-    model: Model = made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape).fit(X, Y).model_
+    model: Model = (
+        made(
+            groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape
+        )
+        .fit(X if groups is None else pd.DataFrame(X, columns=[*load_groups(groups).features]), Y)
+        .model_
+    )
     best = [min(k, 1) if k < model.steps else k for k in range(1, model.steps + 1)]
     steps = tuple(s.model_copy(update={"best": k}) for s, k in zip(model.manifest.steps, best, strict=True))
     return replace(model, manifest=model.manifest.model_copy(update={"name": name, "steps": steps}))

@@ -205,7 +205,7 @@ def test_with_doubling_the_first_steps_may_cost_what_c_min_says() -> None:
 def test_a_criterion_is_one_file_one_entry_and_a_row_of_the_guide(name: str) -> None:
     """As "Where to add" in CONTRIBUTING.md says: no other file of the library or the service names it."""
     kind = CRITERIA[name]
-    guide = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "models" / "guides" / "choices.md").read_text(encoding="utf-8")
     assert f"`{name}`" in guide.partition("## Methods")[2].partition("\n```")[0]
     home = ROOT / "models" / "anytime" / "selection" / "criteria" / f"{name.replace('-', '_')}.py"
     assert f"class {kind.__name__}(" in home.read_text(encoding="utf-8")

@@ -221,5 +221,5 @@ def test_the_row_of_contributing_names_what_a_basis_has() -> None:
     assert "models/anytime/features/bases/" in words
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "basis"}
     assert files == {basis.__module__.rpartition(".")[2] for basis in BASES.values()} - {"test_new_basis"}
-    guide = (ROOT / "models" / "README.md").read_text()
+    guide = (ROOT / "models" / "guides" / "columns.md").read_text()
     assert [name for name in BASES if not re.search(rf"^\| `{name}\b", guide, re.MULTILINE)] == ["saturated"]
