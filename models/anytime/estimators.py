@@ -341,11 +341,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         Parameters
         ----------
-        X : (n, columns) array, DataFrame or scipy sparse. Columns of a DataFrame may be text, categorical or boolean.
-            Missing values are imputed by the training means, and marked by a term where they are 1 % or more.
-        y : (n,) or (n, P) responses; (n,) classes.
-        sample_weight : (n,) weights of the rows.
-        query : (n,) keys; rows with the same key stay in the same fold.
+        X : array of shape (n, columns)
+            Array, DataFrame or scipy sparse. Columns of a DataFrame may be text, categorical or boolean. Missing values
+            are imputed by the training means, and marked by a term where they are 1 % or more.
+        y : array of shape (n,) or (n, P)
+            Responses; (n,) classes.
+        sample_weight : array of shape (n,)
+            Weights of the rows.
+        query : array of shape (n,)
+            Keys; rows with the same key stay in the same fold.
         """
         return self._learn(X, y, sample_weight, query=query)
 
@@ -768,47 +772,77 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
     Parameters
     ----------
-    groups : the feature groups: path of a groups file, the same structure as a dict, a short form such as
-        `{"a": ["age", "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A
-        DataFrame's columns are selected by name; an array's are x0, x1, ..., or in the order of the groups.
-    family : "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or
-        "gamma", for amounts and durations above 0.
-    method : "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "cp": the expected gain on new
-        rows; "sparse": a Lasso path (5.2); or an object of a class of your own (`anytime.selection.Criterion`).
-    cost_blind : ignore the costs in selection; with "omp" this is G-OMP.
-    doubling : limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
-    alpha : penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
-    cv : number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once.
+    groups : GivenGroups
+        The feature groups: path of a groups file, the same structure as a dict, a short form such as `{"a": ["age",
+        "city"], "b": {"features": ["iron"], "cost": 5}}`, or None for each column at cost 1. A DataFrame's columns are
+        selected by name; an array's are x0, x1, ..., or in the order of the groups.
+    family : FamilyName
+        "gaussian", which is "auto": least squares; "poisson" or "negative-binomial:DISPERSION", for counts; or "gamma",
+        for amounts and durations above 0.
+    method : Method | SelectionMethod
+        "fr", "omp", "single", "no-whiten": the criterion (section 2 of the paper); "cp": the expected gain on new rows;
+        "sparse": a Lasso path (5.2); or an object of a class of your own (`anytime.selection.Criterion`).
+    cost_blind : bool
+        Ignore the costs in selection; with "omp" this is G-OMP.
+    doubling : bool
+        Limit the cost of each step to the joint cost of all steps before it (Algorithm 2).
+    alpha : float | Literal["cv"]
+        Penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
+    cv
+        Number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once.
         None means 5 folds if they are needed, else none.
-    one_se : select the largest penalty within one standard error of the best.
-    nested : learn the order in each fold for the errors.
-    smooth : least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
+    one_se : bool
+        Select the largest penalty within one standard error of the best.
+    nested : bool
+        Learn the order in each fold for the errors.
+    smooth : float | Literal["auto"] | None
+        Least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
         largest penalty within one standard error of the best.
-    basis : of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or
-        7 quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
+    basis : str | None
+        Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
+        quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
         "date" (of dates); None is "linear" for numbers.
-    clamp : move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off";
-        "outliers": a side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses
-        "off", 0 or "outliers" by cross-validation; None is 0 for hinges and off for other bases.
-    min_level_rows : rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row.
-        "auto" chooses 10, 5 or 2 by cross-validation, and is 10 without folds.
-    pairs : number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual
-        of the model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto"
-        keeps the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
-    epsilon : stop when no remaining group has a projection of the residual longer than this, in standard deviations of
-        the response (Group-OMP); None selects every group.
-    n_jobs : threads over the rows, as in joblib; but least squares on many rows uses all cores by default, unless
+    clamp : Clamp
+        Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
+        side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses "off", 0 or
+        "outliers" by cross-validation; None is 0 for hinges and off for other bases.
+    min_level_rows : int | Literal["auto"]
+        Rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row. "auto" chooses
+        10, 5 or 2 by cross-validation, and is 10 without folds.
+    pairs : int | Literal["auto"] | None
+        Number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual of the
+        model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps
+        the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
+    epsilon : float | None
+        Stop when no remaining group has a projection of the residual longer than this, in standard deviations of the
+        response (Group-OMP); None selects every group.
+    n_jobs : int | None
+        Threads over the rows, as in joblib; but least squares on many rows uses all cores by default, unless
         `joblib.parallel_config` states a number or joblib runs several fits.
-    random_state : seed of the folds and of the sample of rows that bases are learned from.
+    random_state
+        Seed of the folds and of the sample of rows that bases are learned from.
 
     Attributes
     ----------
-    sequence_ : chosen group of each step.  costs_ : cumulative cost of each prefix, (steps + 1,).
-    coef_, intercept_ : of the whole sequence, in raw units; `coef_` has a row for each term of each column, named by
+    sequence_ : list[str]
+        Chosen group of each step.
+    costs_ : Float
+        Cumulative cost of each prefix, (steps + 1,).
+    coef_, intercept_
+        Of the whole sequence, in raw units; `coef_` has a row for each term of each column, named by
         `get_feature_names_out()`.
-    alpha_ : the penalty that ordered the groups.  alphas_ : the penalty of each prefix, (steps + 1,).
-    curve_ : cost, explained variance and error of each prefix.  guarantee_ : the theoretical guarantee of the sequence.
-    model_ : the model, which opens predictions.  n_features_in_, feature_names_in_ : as in scikit-learn.
+    alpha_ : float
+        The penalty that ordered the groups.
+    alphas_ : Float
+        The penalty of each prefix, (steps + 1,).
+    curve_ : Curve
+        Cost, explained variance and error of each prefix.
+    guarantee_ : Guarantee
+        The theoretical guarantee of the sequence.
+    model_ : LoadedModel
+        The model, which opens predictions.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     References
     ----------
@@ -832,8 +866,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
 
         Parameters
         ----------
-        X, y, sample_weight : as in `fit`; at least two rows the first time.
-        decay : factor for the weight of all earlier rows, 0 to 1.
+        X, y, sample_weight
+            As in `fit`; at least two rows the first time.
+        decay : float
+            Factor for the weight of all earlier rows, 0 to 1.
         """
         return self._learn(X, y, sample_weight, decay=decay)
 
@@ -896,16 +932,19 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    family : "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot
-        classes. Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and
-        scaled to sum to one.
-    class_weight : "balanced" makes all classes equally heavy in training; a dict has a weight for each class. Then
-        probabilities are those of such frequencies. The other parameters are those of `AnytimeRegressor`; `alpha` is
-        that of `LogisticRegression(C=1/(n * alpha))` on standardised data.
+    family : FamilyName
+        "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot classes.
+        Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and scaled to sum
+        to one.
+    class_weight
+        "balanced" makes all classes equally heavy in training; a dict has a weight for each class. Then probabilities
+        are those of such frequencies. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
+        `LogisticRegression(C=1/(n * alpha))` on standardised data.
 
     Attributes
     ----------
-    classes_ : the classes, sorted.  Otherwise as `AnytimeRegressor`.
+    classes_
+        The classes, sorted.  Otherwise as `AnytimeRegressor`.
     """
 
     _metric = staticmethod(accuracy_score)
@@ -918,7 +957,8 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        classes : all classes that may occur, in the first call; by default those of the first rows.
+        classes
+            All classes that may occur, in the first call; by default those of the first rows.
         """
         return self._learn(X, y, sample_weight, classes=classes, decay=decay)
 

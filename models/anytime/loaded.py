@@ -25,10 +25,14 @@ class TableOptions(TypedDict, total=False):
 
     Attributes
     ----------
-    budget : maximum cost of the groups used, per row, in the model's cost unit; None, the default, is no limit.
-    prefix : number of steps to use, instead of a budget.
-    policy : "prefix", the default, "best" or "arrived", as in `Prediction.answer`.
-    explain : whether to have the `Contributions`, as arrays (rows,) or (rows, P).
+    budget : float | None
+        Maximum cost of the groups used, per row, in the model's cost unit; None, the default, is no limit.
+    prefix : int | None
+        Number of steps to use, instead of a budget.
+    policy : Policy
+        "prefix", the default, "best" or "arrived", as in `Prediction.answer`.
+    explain : bool
+        Whether to have the `Contributions`, as arrays (rows,) or (rows, P).
     """
 
     budget: float | None
@@ -88,7 +92,8 @@ class LoadedModel(Model):
 
         Parameters
         ----------
-        test : a table with the target (see the class), whose values are drawn with their standard errors.
+        test
+            A table with the target (see the class), whose values are drawn with their standard errors.
 
         Raises
         ------
@@ -136,8 +141,10 @@ class LoadedModel(Model):
 
         Parameters
         ----------
-        table : see the class.
-        options : budget, prefix, policy and explain, all optional; see `TableOptions`.
+        table
+            See the class.
+        options : Unpack[TableOptions]
+            Budget, prefix, policy and explain, all optional; see `TableOptions`.
 
         Raises
         ------

@@ -68,10 +68,14 @@ def create_app(
 
     Parameters
     ----------
-    registry : the models.
-    settings : limits and keys; the application ignores the bind address, which the server uses.
-    tracing : creates spans; None for no spans.
-    tuning : numbers that are no settings; tests pass others.
+    registry : ModelRegistry
+        The models.
+    settings : Settings
+        Limits and keys; the application ignores the bind address, which the server uses.
+    tracing : Tracing | None
+        Creates spans; None for no spans.
+    tuning : Tuning
+        Numbers that are no settings; tests pass others.
 
     Raises
     ------

@@ -32,13 +32,19 @@ class Row:
 
     Attributes
     ----------
-    method : HEAD requests and WebSockets have the row of GET.
-    path : a name in braces matches one segment.
-    scope : what the key of a request must permit; `open` needs no key.
-    probe : whether connections above the limit may request it.
-    shed : what happens without admission; None if the route begins no prediction.
-    direct : whether a request that has arrived completely is answered before a task is created: nothing that its
-        endpoint does before its first wait may need the current task.
+    method : str
+        HEAD requests and WebSockets have the row of GET.
+    path : str
+        A name in braces matches one segment.
+    scope : RequiredScope
+        What the key of a request must permit; `open` needs no key.
+    probe : bool
+        Whether connections above the limit may request it.
+    shed : Shedding | None
+        What happens without admission; None if the route begins no prediction.
+    direct : bool
+        Whether a request that has arrived completely is answered before a task is created: nothing that its endpoint
+        does before its first wait may need the current task.
     """
 
     method: str

@@ -215,9 +215,12 @@ def open_table_source(
 
     Parameters
     ----------
-    partial : whether rows of other sites follow, so that one value of the target is enough.
-    known : the target, if it is stated or that of an earlier table.
-    learned : the groups of an earlier table, whose bases and types are used again.
+    partial : bool
+        Whether rows of other sites follow, so that one value of the target is enough.
+    known : Target | None
+        The target, if it is stated or that of an earlier table.
+    learned : FeatureGroups | None
+        The groups of an earlier table, whose bases and types are used again.
     """
     if not plan.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")

@@ -206,9 +206,12 @@ def fitted_cost(rows: Sequence[float], times: Sequence[float], weights: Sequence
 
     Parameters
     ----------
-    rows : numbers of rows, or means of them, at least one.
-    times : time of a call with each number of rows.
-    weights : of each number of rows, the number of calls; equal if None.
+    rows : Sequence[float]
+        Numbers of rows, or means of them, at least one.
+    times : Sequence[float]
+        Time of a call with each number of rows.
+    weights : Sequence[float] | None
+        Of each number of rows, the number of calls; equal if None.
     """
     r, t = np.array(rows, dtype=np.float64), np.array(times, dtype=np.float64)
     scale = np.sqrt(np.ones(len(r)) if weights is None else np.array(weights)) / np.maximum(t, 1e-9)

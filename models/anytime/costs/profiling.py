@@ -162,13 +162,18 @@ def profile(
 
     Parameters
     ----------
-    rows : row counts of a call; without, a call gets one input.
-    parallel : number of threads that compute groups of an input at the same time, as `Runner(workers_per_run=...)`:
-        groups slow each other down.
-    warm_up : number of inputs whose groups are computed before the measurement, at least one; their values are checked.
-    repeats : number of measurements of each input; `progress` is called after each. All but the first find an input in
-        the caches of the processor, so `GroupTimes.first` states the first call of each input.
-    clock : returns nanoseconds; only differences are used.
+    rows : Sequence[int]
+        Row counts of a call; without, a call gets one input.
+    parallel : int
+        Number of threads that compute groups of an input at the same time, as `Runner(workers_per_run=...)`: groups
+        slow each other down.
+    warm_up : int
+        Number of inputs whose groups are computed before the measurement, at least one; their values are checked.
+    repeats : int
+        Number of measurements of each input; `progress` is called after each. All but the first find an input in the
+        caches of the processor, so `GroupTimes.first` states the first call of each input.
+    clock : Callable[[], int]
+        Returns nanoseconds; only differences are used.
     """
     check_extractors({group.name: group.features for group in groups.groups}, extractors)
     order = required_first(groups, extractors)

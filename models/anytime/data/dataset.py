@@ -65,11 +65,16 @@ class Dataset:
 
     Attributes
     ----------
-    query : column whose equal values mark rows that belong together.
-    weights : column of the weights of rows; a row of weight 0 is left out.
-    drop_missing : whether to skip rows without a target; otherwise they are an error.
-    fold : column of fold numbers, if they are given.
-    class_weights : factors of the weights of rows, one for each class of the target; None is 1.
+    query : str | None
+        Column whose equal values mark rows that belong together.
+    weights : str | None
+        Column of the weights of rows; a row of weight 0 is left out.
+    drop_missing : bool
+        Whether to skip rows without a target; otherwise they are an error.
+    fold : str | None
+        Column of fold numbers, if they are given.
+    class_weights : tuple[float, ...] | None
+        Factors of the weights of rows, one for each class of the target; None is 1.
     """
 
     table: Table

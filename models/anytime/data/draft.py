@@ -79,11 +79,16 @@ def drafted(
 
     Parameters
     ----------
-    target : the target columns; rows without a target are not looked at.
-    others : columns with another use, such as weights.
-    stated : types of columns.
-    by_prefix : columns whose names have the same part before this mark are one group; None is a group for each column.
-    costs : the cost of some groups by name, each a number or a text such as "5ms"; the others cost 1.
+    target : Sequence[str]
+        The target columns; rows without a target are not looked at.
+    others : Iterable[str]
+        Columns with another use, such as weights.
+    stated : Mapping[str, ReadAs]
+        Types of columns.
+    by_prefix : str | None
+        Columns whose names have the same part before this mark are one group; None is a group for each column.
+    costs : Mapping[str, Any]
+        The cost of some groups by name, each a number or a text such as "5ms"; the others cost 1.
 
     Raises
     ------

@@ -48,14 +48,22 @@ class Survey:
 
     Attributes
     ----------
-    table, columns : the name of the table, and its target columns.
-    rows : number of rows of the table, including `missing` rows without a target and `unweighted` rows of weight 0.
-    types : what the target, the features and other used columns are read as.
-    values : the different values of each target column; complete only up to the maximum number of classes.
-    sample : of the features; None if no feature was read.
-    layout : of the file, as `Table.layout`.
-    unusable : why the groups do not have some columns of their file, by column: sentences without a subject.
-    remarks : what else users should know of the columns.
+    table, columns
+        The name of the table, and its target columns.
+    rows : int
+        Number of rows of the table, including `missing` rows without a target and `unweighted` rows of weight 0.
+    types : Mapping[str, ReadAs]
+        What the target, the features and other used columns are read as.
+    values : tuple[frozenset[Any], ...]
+        The different values of each target column; complete only up to the maximum number of classes.
+    sample : Sample | None
+        Of the features; None if no feature was read.
+    layout : str
+        Of the file, as `Table.layout`.
+    unusable : Mapping[str, str]
+        Why the groups do not have some columns of their file, by column: sentences without a subject.
+    remarks : tuple[str, ...]
+        What else users should know of the columns.
     """
 
     table: str
@@ -99,8 +107,10 @@ def survey(
 
     Parameters
     ----------
-    types : of columns whose type is stated; the others have their own.
-    seed : seed of the sample.
+    types : Mapping[str, ReadAs]
+        Of columns whose type is stated; the others have their own.
+    seed : int
+        Seed of the sample.
 
     Raises
     ------
@@ -274,11 +284,16 @@ def surveyed(
 
     Parameters
     ----------
-    query, weights : columns that are read as such.
-    stated : types that the user states besides those of the groups; other text must not look like numbers.
-    option, clamp, complete : as in `learned_groups`.
-    min_level_rows : rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
-    drop_missing, seed : as in `survey`.
+    query, weights : str | None
+        Columns that are read as such.
+    stated : Mapping[str, ReadAs]
+        Types that the user states besides those of the groups; other text must not look like numbers.
+    option, clamp, complete
+        As in `learned_groups`.
+    min_level_rows : int | Literal["auto"]
+        Rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
+    drop_missing, seed
+        As in `survey`.
 
     Raises
     ------

@@ -45,10 +45,14 @@ def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing
 
     Parameters
     ----------
-    model : trained on other rows.
-    table : rows like those to predict: exchangeable with them, including missing values of features.
-    coverage : share of rows that each prefix must cover.
-    drop_missing : whether to leave out rows without a target (an error otherwise).
+    model : Model
+        Trained on other rows.
+    table : Table
+        Rows like those to predict: exchangeable with them, including missing values of features.
+    coverage : float
+        Share of rows that each prefix must cover.
+    drop_missing : bool
+        Whether to leave out rows without a target (an error otherwise).
 
     Raises
     ------

@@ -29,13 +29,19 @@ class ClassMeasures:
 
     Attributes
     ----------
-    accuracy : share of the rows whose most likely class is the true one.
-    balanced_accuracy : the mean over the classes of the table of the share of their rows that are recognised.
-    auc : area under the ROC curve, for more than two classes the mean over the classes, each against the others; None
-        if the table has one class only.
-    log_loss : mean of -log of the probability of the true class.
-    brier : mean squared error of the probability of the second class; of several classes, the sum over the classes.
-    majority : share of the most frequent class of the table.
+    accuracy : Float
+        Share of the rows whose most likely class is the true one.
+    balanced_accuracy : Float
+        The mean over the classes of the table of the share of their rows that are recognised.
+    auc : Float | None
+        Area under the ROC curve, for more than two classes the mean over the classes, each against the others; None if
+        the table has one class only.
+    log_loss : Float
+        Mean of -log of the probability of the true class.
+    brier : Float
+        Mean squared error of the probability of the second class; of several classes, the sum over the classes.
+    majority : float
+        Share of the most frequent class of the table.
     """
 
     accuracy: Float

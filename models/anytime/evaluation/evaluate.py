@@ -30,25 +30,35 @@ class Evaluation:
 
     Attributes
     ----------
-    rows : number of rows of the table that have a target.
-    costs : (steps + 1,) cumulative cost.
-    explained_variance : (steps + 1,) F on this table, without penalty: half the mean squared error of the model's base
-        rate minus that of the prefix, in training standard deviations of the responses; for a likelihood, half the mean
-        deviance instead.
-    r2 : (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, where SST uses the table's own mean,
+    rows : int
+        Number of rows of the table that have a target.
+    costs : Float
+        (steps + 1,) cumulative cost.
+    explained_variance : Float
+        (steps + 1,) F on this table, without penalty: half the mean squared error of the model's base rate minus that
+        of the prefix, in training standard deviations of the responses; for a likelihood, half the mean deviance
+        instead.
+    r2 : Float | None
+        (steps + 1,) R² on this table: the mean over the responses of 1 - SSE/SST, where SST uses the table's own mean,
         as scikit-learn's `r2_score`; for a likelihood 1 - deviance/null deviance, where the null deviance is that of
         the table's own base rate, as `d2_log_loss_score` and `d2_tweedie_score`. None if SST (of any response) or the
         null deviance is 0.
-    mse : (steps + 1,) mean squared error in target units, averaged over the responses; for classes, of probabilities.
-    deviance : (steps + 1,) mean deviance if a likelihood was fitted, else None.
-    classes : accuracy, balanced accuracy, AUC, log loss and Brier score for classification, else None.
-    ndcg : (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it
-        ignores weights of rows. `ndcg_queries` has the number of these queries, and of those among them without a
-        relevant row, which count as 0.
-    coverage : (steps + 1,) share of the rows that intervals or sets cover, if the model is calibrated, else None.
-    size : (steps + 1,) mean width of the intervals, or number of classes in the sets, if calibrated, else None.
-    stop, timeliness, timeliness_step : the cost at which the model reaches its plateau in training, and the area under
-        this table's F up to there.
+    mse : Float
+        (steps + 1,) mean squared error in target units, averaged over the responses; for classes, of probabilities.
+    deviance : Float | None
+        (steps + 1,) mean deviance if a likelihood was fitted, else None.
+    classes : ClassMeasures | None
+        Accuracy, balanced accuracy, AUC, log loss and Brier score for classification, else None.
+    ndcg : Float | None
+        (steps + 1,) NDCG@5 averaged over the queries of two rows or more, if there are queries, else None; it ignores
+        weights of rows. `ndcg_queries` has the number of these queries, and of those among them without a relevant row,
+        which count as 0.
+    coverage : Float | None
+        (steps + 1,) share of the rows that intervals or sets cover, if the model is calibrated, else None.
+    size : Float | None
+        (steps + 1,) mean width of the intervals, or number of classes in the sets, if calibrated, else None.
+    stop, timeliness, timeliness_step : float
+        The cost at which the model reaches its plateau in training, and the area under this table's F up to there.
 
     If rows have weights, means and shares over rows are weighted.
     """
@@ -95,9 +105,12 @@ def evaluate(
 
     Parameters
     ----------
-    weights : column of row weights, or None for equal weights.
-    drop_missing : whether to leave out rows without a target (an error otherwise).
-    n_jobs : threads that read rows, as in joblib.
+    weights : str | None
+        Column of row weights, or None for equal weights.
+    drop_missing : bool
+        Whether to leave out rows without a target (an error otherwise).
+    n_jobs : int | None
+        Threads that read rows, as in joblib.
 
     Raises
     ------
@@ -243,7 +256,12 @@ def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Fl
 
     Parameters
     ----------
-    truth : (n,) relevances.  scores : (n, models).  keys : (n,) the query of each row.
+    truth : Float
+        (n,) relevances.
+    scores : Float
+        (n, models).
+    keys : np.typing.NDArray[np.generic]
+        (n,) the query of each row.
     """
     from sklearn.metrics import ndcg_score  # noqa: PLC0415
 

@@ -60,8 +60,10 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
 
     Parameters
     ----------
-    test : rows that took no part in training, with the target; without them, quality is that of training and folds.
-    calibration : further rows, for intervals or sets of classes of the requested `coverage`.
+    test : Table | None
+        Rows that took no part in training, with the target; without them, quality is that of training and folds.
+    calibration : Table | None
+        Further rows, for intervals or sets of classes of the requested `coverage`.
 
     Raises
     ------

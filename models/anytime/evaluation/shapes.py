@@ -51,16 +51,24 @@ class ColumnShape:
 
     Attributes
     ----------
-    name, group, basis : of the column.
-    strength : standard deviation of the contribution over the training rows, for each score. It is exact if the model
-        has its moments; otherwise it is that over the quantiles and the shares of levels.
-    unique : the part of that deviation which no other column replaces, the root mean square over the scores; None for a
+    name, group, basis : str
+        Of the column.
+    strength
+        Standard deviation of the contribution over the training rows, for each score. It is exact if the model has its
+        moments; otherwise it is that over the quantiles and the shares of levels.
+    unique : float | None
+        The part of that deviation which no other column replaces, the root mean square over the scores; None for a
         single column, and if the model lacks its moments.
-    shared : share of the contribution's variance that other columns replace, or None.
-    points : corners of the line, or points of the curve, ascending; none if every value is a level.
-    levels : categories, 0 and 1, or the common values of hinges, which do not lie on the line.
-    other, missing : contributions of all other levels, and of missing values if the column has an indicator for them.
-    quantiles : of sampled training rows at equal steps, the least value first; None if they are not stored.
+    shared : float | None
+        Share of the contribution's variance that other columns replace, or None.
+    points : tuple[Point, ...]
+        Corners of the line, or points of the curve, ascending; none if every value is a level.
+    levels : tuple[Level, ...]
+        Categories, 0 and 1, or the common values of hinges, which do not lie on the line.
+    other, missing : Level | None
+        Contributions of all other levels, and of missing values if the column has an indicator for them.
+    quantiles : tuple[float, ...] | None
+        Of sampled training rows at equal steps, the least value first; None if they are not stored.
     """
 
     name: str

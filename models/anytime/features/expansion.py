@@ -44,9 +44,12 @@ class Column:
 
     Attributes
     ----------
-    range : values outside it move to its nearest end; None moves none.
-    indicator : whether one more term, the last, marks missing values.
-    type : of the values, where it is known.
+    range : tuple[float, float] | None
+        Values outside it move to its nearest end; None moves none.
+    indicator : bool
+        Whether one more term, the last, marks missing values.
+    type : ColumnType | None
+        Of the values, where it is known.
     """
 
     name: str
@@ -268,8 +271,10 @@ class Side:
 
     Attributes
     ----------
-    column : index of the raw column.
-    numbers : knots, or the indices of levels if the column has `categories`, a basis by level.
+    column : int
+        Index of the raw column.
+    numbers : tuple[float, ...]
+        Knots, or the indices of levels if the column has `categories`, a basis by level.
     """
 
     name: str

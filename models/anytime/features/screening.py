@@ -67,9 +67,12 @@ def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Fl
 
     Parameters
     ----------
-    expansion : what the columns of X (n, columns) become.
-    residuals : (n, P) responses less their estimates.
-    weights : (n,) at least one of them above 0.
+    expansion : Expansion
+        What the columns of X (n, columns) become.
+    residuals : Float
+        (n, P) responses less their estimates.
+    weights : Float
+        (n,) at least one of them above 0.
     """
     x = expansion.clamped(X)[0]
     cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]

@@ -78,13 +78,20 @@ class Design(ABC):
 
     Attributes
     ----------
-    gram : normal equations of the training rows, in standard units of their own.
-    weight : sum of the weights of the training rows.
-    ridge : (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
-    held : the held-out fold, or None.
-    retained : codes of the classes whose rows of that fold are training rows: those without other rows.
-    centre : (D,) the means of the training rows in the units of the whole table; they replace missing values.
-    dtype : of products for second derivatives, and of rows in memory.
+    gram : Gram
+        Normal equations of the training rows, in standard units of their own.
+    weight : float
+        Sum of the weights of the training rows.
+    ridge : Float
+        (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
+    held : int | None
+        The held-out fold, or None.
+    retained : tuple[int, ...]
+        Codes of the classes whose rows of that fold are training rows: those without other rows.
+    centre : Float | None
+        (D,) the means of the training rows in the units of the whole table; they replace missing values.
+    dtype : DType
+        Of products for second derivatives, and of rows in memory.
     """
 
     gram: Gram

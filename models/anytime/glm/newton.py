@@ -107,8 +107,12 @@ def optimum(
 
     Parameters
     ----------
-    start : initial coefficients.  known : the evaluation there, if available.
-    scale : reference size of the gradient, that of the base rate.
+    start : Float
+        Initial coefficients.
+    known : Evaluation | None
+        The evaluation there, if available.
+    scale : float
+        Reference size of the gradient, that of the base rate.
     """
     solver: Solver | None = None
     if alpha >= SINGLE:

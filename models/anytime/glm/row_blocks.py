@@ -46,9 +46,12 @@ class RowBlock:
 
     Attributes
     ----------
-    Z : (D + 1, rows) ones, then the features in standard units, 0 where missing.
-    gaps : for each feature with missing values, (rows,) marks them.
-    mapped : the part of the temporary file that stores Z, or None.
+    Z : Float
+        (D + 1, rows) ones, then the features in standard units, 0 where missing.
+    gaps : dict[int, Bool]
+        For each feature with missing values, (rows,) marks them.
+    mapped : mmap.mmap | None
+        The part of the temporary file that stores Z, or None.
     """
 
     Z: Float

@@ -35,9 +35,11 @@ class Contributions:
 
     Attributes
     ----------
-    intercept : the score of a row at the training means: a number, or a list of one for each response or class.
-    groups, features : for each group used and each of its columns, in the order of the sequence, a number or a list as
-        `intercept`; a list per row if there are several rows. `predict` of the estimators has arrays.
+    intercept
+        The score of a row at the training means: a number, or a list of one for each response or class.
+    groups, features : dict[str, Any]
+        For each group used and each of its columns, in the order of the sequence, a number or a list as `intercept`; a
+        list per row if there are several rows. `predict` of the estimators has arrays.
     """
 
     intercept: Any
@@ -97,10 +99,14 @@ class _Layout(NamedTuple):
 
     Attributes
     ----------
-    starts : the first term of each part, ascending.
-    own : the part of each column.
-    firsts : the first column of each group.
-    pairs : the part of each pair, and its two columns.
+    starts : Index
+        The first term of each part, ascending.
+    own : Index
+        The part of each column.
+    firsts : Index
+        The first column of each group.
+    pairs : list[tuple[int, tuple[int, int]]]
+        The part of each pair, and its two columns.
     """
 
     columns: tuple[str, ...]

@@ -70,15 +70,22 @@ class Extraction:
 
     Parameters
     ----------
-    tasks : the groups, in order; each after those that it needs.
-    x : the input; `Workers.start` changes it to the form that its workers accept.
-    receive : called with each arrival in the thread of a worker; it returns whether to continue. It must not raise.
-    in_order : whether the first task that cannot start in time is the last one, unless a group has failed; otherwise
-        the others continue.
-    workers : maximum number of workers that compute this extraction at the same time.
-    ended : called when the last worker has left, in its thread.
-    read_by : time by which results must have arrived, unless the extraction ends earlier; workers may keep them back
-        until shortly before.
+    tasks : Sequence[Task]
+        The groups, in order; each after those that it needs.
+    x
+        The input; `Workers.start` changes it to the form that its workers accept.
+    receive : Callable[[Arrival], bool]
+        Called with each arrival in the thread of a worker; it returns whether to continue. It must not raise.
+    in_order : bool
+        Whether the first task that cannot start in time is the last one, unless a group has failed; otherwise the
+        others continue.
+    workers : int
+        Maximum number of workers that compute this extraction at the same time.
+    ended : Callable[[], object] | None
+        Called when the last worker has left, in its thread.
+    read_by : float
+        Time by which results must have arrived, unless the extraction ends earlier; workers may keep them back until
+        shortly before.
     """
 
     def __init__(

@@ -60,35 +60,63 @@ class Answer:
 
     Attributes
     ----------
-    model, version : name and version of the model.
-    prediction : a number, a vector (several responses) or a class; a list of them if there are several rows.
-    probabilities : for classification, one per class in the model's order; a list per row if there are several rows.
-        Least squares on one-hot classes can leave [0, 1]; its outputs are clipped to [0, 1] and scaled to sum to one.
-        Probabilities of a likelihood are returned unchanged.
-    prefix : number of complete steps used; 0 is the base rate.  steps : number of steps of the model.
-    groups : groups used, in sequence order.  cost : their joint cost per row, in the model's cost unit.
-    cost_total : their joint cost for all rows together: for each group its fixed part, and its cost per row times the
-        rows. A group that several require is paid once.
-    budget : the requested budget.  complete : whether every step within the budget was used.
-    missing : groups of the budget's prefix that were not received.
-    imputed : columns received as null and replaced by their training means, or with a level that was never seen.
-    clamped : columns with a value outside their range, which moved to its nearest end.
-    reason : why the answer was made now; None in an update, which is not final.
-    policy : the policy that the answer follows; `note` gives the reason if a different one was requested.
-    approximate : whether the optimum of the received groups is one Newton step from the nearest prefix, not exact.
-    expected : quality of the groups used, measured in training.
-    interval : [low, high] if regression or counts are calibrated (several responses: a list of them); a list per row
-        if there are several rows. It belongs to the prefix that answered.
-    prediction_set : if classes are calibrated, the classes that are likely enough, in the model's order, possibly none;
-        a list per row if there are several rows. Like `interval`, None if the groups used do not form a prefix.
-    elapsed_ms : milliseconds from begin to answer.
-    late_groups : groups received after the deadline and before the answer was made; the policy may use them.
-    unused_groups : groups that were computed too late to be used. `Runner` and the client set it; the server does not
-        send it.
-    replaced : groups received more than once; the last values count.
-    ranking : row indices by descending score (of the second of two classes), if requested.
-    contributions : what each group used and each of its columns adds to the score, if requested.
-    ages : milliseconds since the earlier input that a reused group was computed from, by group. `Runner` sets it; the
+    model, version : str
+        Name and version of the model.
+    prediction
+        A number, a vector (several responses) or a class; a list of them if there are several rows.
+    probabilities
+        For classification, one per class in the model's order; a list per row if there are several rows. Least squares
+        on one-hot classes can leave [0, 1]; its outputs are clipped to [0, 1] and scaled to sum to one. Probabilities
+        of a likelihood are returned unchanged.
+    prefix : int
+        Number of complete steps used; 0 is the base rate.
+    steps : int
+        Number of steps of the model.
+    groups : tuple[str, ...]
+        Groups used, in sequence order.
+    cost : float
+        Their joint cost per row, in the model's cost unit.
+    cost_total : float
+        Their joint cost for all rows together: for each group its fixed part, and its cost per row times the rows. A
+        group that several require is paid once.
+    budget : float | None
+        The requested budget.
+    complete : bool
+        Whether every step within the budget was used.
+    missing : tuple[str, ...]
+        Groups of the budget's prefix that were not received.
+    imputed : tuple[str, ...]
+        Columns received as null and replaced by their training means, or with a level that was never seen.
+    clamped : tuple[str, ...]
+        Columns with a value outside their range, which moved to its nearest end.
+    reason : Reason | None
+        Why the answer was made now; None in an update, which is not final.
+    policy : Policy
+        The policy that the answer follows; `note` gives the reason if a different one was requested.
+    approximate : bool
+        Whether the optimum of the received groups is one Newton step from the nearest prefix, not exact.
+    expected : Expected
+        Quality of the groups used, measured in training.
+    interval : list[Any] | None
+        [low, high] if regression or counts are calibrated (several responses: a list of them); a list per row if there
+        are several rows. It belongs to the prefix that answered.
+    prediction_set : list[Any] | None
+        If classes are calibrated, the classes that are likely enough, in the model's order, possibly none; a list per
+        row if there are several rows. Like `interval`, None if the groups used do not form a prefix.
+    elapsed_ms : float
+        Milliseconds from begin to answer.
+    late_groups : tuple[str, ...]
+        Groups received after the deadline and before the answer was made; the policy may use them.
+    unused_groups : tuple[str, ...]
+        Groups that were computed too late to be used. `Runner` and the client set it; the server does not send it.
+    replaced : tuple[str, ...]
+        Groups received more than once; the last values count.
+    ranking : list[int] | None
+        Row indices by descending score (of the second of two classes), if requested.
+    contributions : Contributions | None
+        What each group used and each of its columns adds to the score, if requested.
+    ages : dict[str, float]
+        Milliseconds since the earlier input that a reused group was computed from, by group. `Runner` sets it; the
         server does not send it.
     """
 
@@ -174,9 +202,11 @@ class Prediction:
 
     Parameters
     ----------
-    model : the model that answers.
-    rows : number of rows that share this prediction (the documents of a query), at least 1; None takes the number of
-        rows of the first values.
+    model : Model
+        The model that answers.
+    rows : int
+        Number of rows that share this prediction (the documents of a query), at least 1; None takes the number of rows
+        of the first values.
     """
 
     def __init__(self, model: Model, rows: int | None = 1) -> None:
@@ -258,11 +288,13 @@ class Prediction:
 
         Parameters
         ----------
-        group : name of a group that has features.
-        values : (rows, features) in raw units, columns in the order of the groups file; a flat list when `rows` is 1.
-            None, NaN, masked elements and `pandas.NA` are missing values: the training mean replaces them, and the
-            answer lists the column. Columns of categories take their levels, as text, whole numbers or booleans. The
-            columns of a frame or of a structured array go by their names. A group of one column takes a number, too.
+        group : str
+            Name of a group that has features.
+        values : array of shape (rows, features)
+            In raw units, columns in the order of the groups file; a flat list when `rows` is 1. None, NaN, masked
+            elements and `pandas.NA` are missing values: the training mean replaces them, and the answer lists the
+            column. Columns of categories take their levels, as text, whole numbers or booleans. The columns of a frame
+            or of a structured array go by their names. A group of one column takes a number, too.
 
         Raises
         ------
@@ -416,15 +448,21 @@ class Prediction:
 
         Parameters
         ----------
-        budget : maximum joint cost of the groups used, in the model's cost unit; None is no limit.
-        policy : "prefix", the longest complete prefix within the budget; "best", the prefix of least cross-validated
-            error within that one, where it is better by one standard error; or "arrived", the exact optimum for the
-            set of groups received (with a budget: in sequence order, while the joint cost fits). A model without one
-            of them answers by prefix, and `note` gives the reason.
-        ranking : whether to return the order of the rows, by descending score.
-        explain : whether to return the contributions of the groups used and of their columns.
-        reason, elapsed_ms, late_groups : copied into the answer; the caller measures time.
-        solve : finds the optimum of a set; where it returns None, the prefix answers and `note` states it.
+        budget : float | None
+            Maximum joint cost of the groups used, in the model's cost unit; None is no limit.
+        policy : Policy
+            "prefix", the longest complete prefix within the budget; "best", the prefix of least cross-validated error
+            within that one, where it is better by one standard error; or "arrived", the exact optimum for the set of
+            groups received (with a budget: in sequence order, while the joint cost fits). A model without one of them
+            answers by prefix, and `note` gives the reason.
+        ranking : bool
+            Whether to return the order of the rows, by descending score.
+        explain : bool
+            Whether to return the contributions of the groups used and of their columns.
+        reason, elapsed_ms, late_groups
+            Copied into the answer; the caller measures time.
+        solve : Solve
+            Finds the optimum of a set; where it returns None, the prefix answers and `note` states it.
 
         Raises
         ------

@@ -77,29 +77,40 @@ class Runner(Generic[Answers]):
 
     Parameters
     ----------
-    model : the model that answers; or several models, which share the groups that each input is computed for, and whose
+    model : Model
+        The model that answers; or several models, which share the groups that each input is computed for, and whose
         answers are a list.
-    extractors : for every group that has features, a callable that receives the input and returns the group's values
-        for one row. It must not change the input. A group without features may have one too (an image pyramid): groups
-        that require it receive its result after the input, in the order of their `requires`.
-    worker : "thread", or "process" for extractors that hold the interpreter (loops in Python, C code that keeps the
-        GIL), crash or hang. In a thread such extractors delay the answer itself, which needs the interpreter too, and
-        nothing can kill them. Extractors and inputs of processes must be picklable; large arrays go through shared
-        memory on Linux. When the constructor returns, the processes are started and have imported the extractors.
-    max_workers : maximum number of threads or processes; by default 64 threads, or as many processes as cores, at least
-        four. After the answer the running extractor is abandoned and its result is discarded. A run that finds all
-        workers busy with abandoned work waits for one until its own deadline.
-    workers_per_run : number of workers that compute the groups of one input at the same time.
-    patience_ms : milliseconds after the deadline before a busy process is killed and, in the background, replaced.
-    skip : whether a group that cannot end before the deadline is not started. Its duration is the 0.9 quantile of its
-        last 32 calls; before the first, that of `times`, else its cost if the cost unit is a time.
-    times : durations of calls in milliseconds by group, such as those that `anytime profile` measured.
-    time_limits : milliseconds after which a group is given up, by group; the run continues without it on another
-        worker.
-    reuse : milliseconds for which the values of a group also count for later inputs, by group; such a group is computed
-        in the background, after an answer. The answer's `ages` lists what it used.
-    order : order of the groups with extractors, instead of the models' own.
-    example : an input whose groups are computed once by every worker in advance, so that first runs are quick.
+    extractors : Extractors
+        For every group that has features, a callable that receives the input and returns the group's values for one
+        row. It must not change the input. A group without features may have one too (an image pyramid): groups that
+        require it receive its result after the input, in the order of their `requires`.
+    worker : Worker
+        "thread", or "process" for extractors that hold the interpreter (loops in Python, C code that keeps the GIL),
+        crash or hang. In a thread such extractors delay the answer itself, which needs the interpreter too, and nothing
+        can kill them. Extractors and inputs of processes must be picklable; large arrays go through shared memory on
+        Linux. When the constructor returns, the processes are started and have imported the extractors.
+    max_workers : int | None
+        Maximum number of threads or processes; by default 64 threads, or as many processes as cores, at least four.
+        After the answer the running extractor is abandoned and its result is discarded. A run that finds all workers
+        busy with abandoned work waits for one until its own deadline.
+    workers_per_run : int
+        Number of workers that compute the groups of one input at the same time.
+    patience_ms : float
+        Milliseconds after the deadline before a busy process is killed and, in the background, replaced.
+    skip : bool
+        Whether a group that cannot end before the deadline is not started. Its duration is the 0.9 quantile of its last
+        32 calls; before the first, that of `times`, else its cost if the cost unit is a time.
+    times : Mapping[str, Iterable[float]] | None
+        Durations of calls in milliseconds by group, such as those that `anytime profile` measured.
+    time_limits : Mapping[str, float] | None
+        Milliseconds after which a group is given up, by group; the run continues without it on another worker.
+    reuse : Mapping[str, float] | None
+        Milliseconds for which the values of a group also count for later inputs, by group; such a group is computed in
+        the background, after an answer. The answer's `ages` lists what it used.
+    order : Sequence[str] | None
+        Order of the groups with extractors, instead of the models' own.
+    example
+        An input whose groups are computed once by every worker in advance, so that first runs are quick.
 
     Raises
     ------
@@ -248,13 +259,18 @@ class Runner(Generic[Answers]):
 
         Parameters
         ----------
-        x : input of the extractors.
-        deadline_ms : milliseconds from the call to the answer; 0 returns the base rate at once.
-        budget : maximum joint cost of the groups of each model, in its cost unit; None is no limit.
-        policy : "prefix" answers as soon as the next group of the sequence cannot end in time; "best" does so too, and
+        x
+            Input of the extractors.
+        deadline_ms : float
+            Milliseconds from the call to the answer; 0 returns the base rate at once.
+        budget : float | None
+            Maximum joint cost of the groups of each model, in its cost unit; None is no limit.
+        policy : Policy
+            "prefix" answers as soon as the next group of the sequence cannot end in time; "best" does so too, and
             computes no group after the prefix of least cross-validated error; "arrived" continues with the groups after
             it that can, and answers from the set of groups received.
-        explain : whether the answer has the contributions of the groups used and of their columns.
+        explain : bool
+            Whether the answer has the contributions of the groups used and of their columns.
 
         Returns
         -------

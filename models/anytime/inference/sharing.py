@@ -42,12 +42,18 @@ class Sharing:
 
     Attributes
     ----------
-    name : of the group or the column.
-    strength : standard deviation of its contribution, the root mean square over the scores.
-    unique : the part of that deviation which no other group or column of the model replaces.
-    shared : share of the contribution's variance that others replace: 0 if it is correlated with none, 1 if collinear.
-    partner : of much shared ones, the other whose contribution is the most correlated with this one; else None.
-    correlation : of the two contributions; negative if they cancel.
+    name : str
+        Of the group or the column.
+    strength : float
+        Standard deviation of its contribution, the root mean square over the scores.
+    unique : float
+        The part of that deviation which no other group or column of the model replaces.
+    shared : float
+        Share of the contribution's variance that others replace: 0 if it is correlated with none, 1 if collinear.
+    partner : str | None
+        Of much shared ones, the other whose contribution is the most correlated with this one; else None.
+    correlation : float | None
+        Of the two contributions; negative if they cancel.
     """
 
     name: str

@@ -43,17 +43,27 @@ class TableAnswer:
 
     Attributes
     ----------
-    prediction : (rows,) numbers or classes; (rows, P) for several responses.
-    probabilities : (rows, classes) in the order of the model's classes; None for numbers.
-    scores : (rows, P) before the inverse link.
-    interval : (rows, 2) low and high, or (rows, P, 2), if numbers or counts are calibrated; else None.
-    prediction_set : (rows, classes) which classes are likely enough, if classes are calibrated; else None.
-    contributions : arrays (rows,) or (rows, P) for each group and column, if requested; else None.
-    sharing : with contributions, what each group adds alone over the training rows, the strongest first; else empty.
-        `note` names groups whose contributions cancel.
-    prefix, steps, groups, cost, budget, policy, missing, expected, note : as in `Answer`, the same for all rows.
-    imputed, clamped : columns in which a value of some row was missing or of an unknown level, or outside its range.
-    absent : columns of groups in `missing`, and others of the budget's prefix, that the table lacks.
+    prediction : NDArray[Any]
+        (rows,) numbers or classes; (rows, P) for several responses.
+    probabilities : Float | None
+        (rows, classes) in the order of the model's classes; None for numbers.
+    scores : Float
+        (rows, P) before the inverse link.
+    interval : Float | None
+        (rows, 2) low and high, or (rows, P, 2), if numbers or counts are calibrated; else None.
+    prediction_set : Bool | None
+        (rows, classes) which classes are likely enough, if classes are calibrated; else None.
+    contributions : Contributions | None
+        Arrays (rows,) or (rows, P) for each group and column, if requested; else None.
+    sharing : tuple[Sharing, ...]
+        With contributions, what each group adds alone over the training rows, the strongest first; else empty. `note`
+        names groups whose contributions cancel.
+    prefix, steps, groups, cost, budget, policy, missing, expected, note
+        As in `Answer`, the same for all rows.
+    imputed, clamped : tuple[str, ...]
+        Columns in which a value of some row was missing or of an unknown level, or outside its range.
+    absent : tuple[str, ...]
+        Columns of groups in `missing`, and others of the budget's prefix, that the table lacks.
     """
 
     prediction: NDArray[Any]
@@ -179,9 +189,12 @@ class TableScorer:
 
     Attributes
     ----------
-    groups : the groups to add to a prediction, in the order of the sequence.
-    present : the groups with a column in the table.
-    limit : the longest prefix to use.
+    groups : tuple[str, ...]
+        The groups to add to a prediction, in the order of the sequence.
+    present : frozenset[str]
+        The groups with a column in the table.
+    limit : int
+        The longest prefix to use.
     """
 
     model: Model

@@ -41,9 +41,12 @@ def plain_values(group: str, features: Sequence[str] | None, values: Any) -> Any
 
     Parameters
     ----------
-    group : name of the group, for messages.
-    features : names of the group's columns in order; None if they are unknown.
-    values : an array, a frame, a list of numbers or of rows, or a single number for a group of one column.
+    group : str
+        Name of the group, for messages.
+    features : Sequence[str] | None
+        Names of the group's columns in order; None if they are unknown.
+    values
+        An array, a frame, a list of numbers or of rows, or a single number for a group of one column.
 
     Raises
     ------

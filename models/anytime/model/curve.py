@@ -20,11 +20,16 @@ class Curve:
 
     Attributes
     ----------
-    costs : (steps + 1,) cumulative cost.
-    explained_variance : (steps + 1,) F on the standardised training data, at most half the number of responses.
-    cv_error : (steps + 1,) cross-validated mean squared error in target units, or None without cross-validation.
-    r2 : (steps + 1,) R² on the training rows, or None where the target is constant.
-    groups : the chosen group of each step, (steps,); empty if it is not known.
+    costs : Float
+        (steps + 1,) cumulative cost.
+    explained_variance : Float
+        (steps + 1,) F on the standardised training data, at most half the number of responses.
+    cv_error : Float | None
+        (steps + 1,) cross-validated mean squared error in target units, or None without cross-validation.
+    r2 : Float | None
+        (steps + 1,) R² on the training rows, or None where the target is constant.
+    groups : tuple[str, ...]
+        The chosen group of each step, (steps,); empty if it is not known.
     """
 
     costs: Float
@@ -86,12 +91,15 @@ def timeliness(costs: Float, explained: Float, stop: float, risk: float, shape: 
 
     Parameters
     ----------
-    costs, explained : as in `stopping_cost`.
-    stop : cost at which the curve ends: for every method compared, the `stopping_cost` of CS-G-OMP on the training
-        data.
-    risk : R(empty) on the same table, half the responses' variance.
-    shape : "trapezoid" joins the prefixes linearly and interpolates the last interval, as the paper does; "step" keeps
-        each value until the next prefix is complete, as an interrupted client observes it.
+    costs, explained : Float
+        As in `stopping_cost`.
+    stop : float
+        Cost at which the curve ends: for every method compared, the `stopping_cost` of CS-G-OMP on the training data.
+    risk : float
+        R(empty) on the same table, half the responses' variance.
+    shape : Shape
+        "trapezoid" joins the prefixes linearly and interpolates the last interval, as the paper does; "step" keeps each
+        value until the next prefix is complete, as an interrupted client observes it.
     """
     if stop <= 0 or risk <= 0:
         return 0.0

@@ -34,13 +34,17 @@ class Expected:
 
     Attributes
     ----------
-    cv_error : cross-validated mean squared error in target units, averaged over responses; the mean deviance for a
-        likelihood; None where not measured.
-    explained_variance : F on the standardised training data, at most half the number of responses; for a likelihood,
-        the reduction of the penalised mean loss below that of the base rate.
-    r2 : R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; for a likelihood,
-        1 - deviance/null deviance. None where a response is constant in training.
-    deviance : mean deviance of a likelihood on the training rows; None for least squares.
+    cv_error : float | None
+        Cross-validated mean squared error in target units, averaged over responses; the mean deviance for a likelihood;
+        None where not measured.
+    explained_variance : float
+        F on the standardised training data, at most half the number of responses; for a likelihood, the reduction of
+        the penalised mean loss below that of the base rate.
+    r2 : float | None
+        R² on the training rows, without penalty: the mean over the responses of 1 - SSE/SST; for a likelihood, 1 -
+        deviance/null deviance. None where a response is constant in training.
+    deviance : float | None
+        Mean deviance of a likelihood on the training rows; None for least squares.
     """
 
     cv_error: float | None
@@ -148,10 +152,14 @@ class Model:
 
     Attributes
     ----------
-    manifest : names, groups, steps, costs and errors of every prefix.
-    prefixes : coefficients of every prefix.
-    moments : sums over the training rows, or None. Re-sequencing, and `policy="arrived"` with least squares, need them.
-    curvatures : second-order models of a likelihood at its prefixes, or None. `policy="arrived"` needs them there.
+    manifest : Manifest
+        Names, groups, steps, costs and errors of every prefix.
+    prefixes : PrefixModels
+        Coefficients of every prefix.
+    moments : Moments | None
+        Sums over the training rows, or None. Re-sequencing, and `policy="arrived"` with least squares, need them.
+    curvatures : QuadraticModels | None
+        Second-order models of a likelihood at its prefixes, or None. `policy="arrived"` needs them there.
     """
 
     manifest: Manifest

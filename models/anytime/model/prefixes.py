@@ -33,15 +33,24 @@ class PrefixModels:
 
     Attributes
     ----------
-    mean : (D,) training means of the features, in the order of the groups file.
-    scale : (D,) training deviations, 1 where a column is constant.
-    intercept : (P,) scores of the base rate: the training means of the responses for least squares.
-    response_scale : (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
-    columns : the features in the order in which the sequence computes them, all D or those of its steps.
-    ends : (steps + 1,) number of `columns` that each prefix uses; `ends[0]` is 0.
-    packed : (sum of ends, P) the coefficients, prefix after prefix.
-    own_intercepts : (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
-    expansion : the raw columns, which the features are terms of; None if each column is its own term.
+    mean : Float
+        (D,) training means of the features, in the order of the groups file.
+    scale : Float
+        (D,) training deviations, 1 where a column is constant.
+    intercept : Float
+        (P,) scores of the base rate: the training means of the responses for least squares.
+    response_scale : Float
+        (P,) training deviations of the responses; 1 where constant, and in families other than Gaussian.
+    columns : Index
+        The features in the order in which the sequence computes them, all D or those of its steps.
+    ends : Index
+        (steps + 1,) number of `columns` that each prefix uses; `ends[0]` is 0.
+    packed : Float
+        (sum of ends, P) the coefficients, prefix after prefix.
+    own_intercepts : Float | None
+        (steps + 1, P) the intercept of each prefix; None where all share `intercept`.
+    expansion : Expansion | None
+        The raw columns, which the features are terms of; None if each column is its own term.
     """
 
     mean: Float

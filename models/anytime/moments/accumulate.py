@@ -59,12 +59,18 @@ class Block:
 
     Attributes
     ----------
-    X : (rows, columns) of any numeric dtype, or scipy sparse; NaN where missing.
-    Y : (rows, P) responses, none missing.
-    weights : (rows,) or None for weight 1.
-    folds : (rows,) fold of each row, or None with one fold.
-    end : number of the table's row after the last of these, where there is a table.
-    expansion : the D terms of the columns; None if each column is its own term.
+    X : array of shape (rows, columns)
+        Of any numeric dtype, or scipy sparse; NaN where missing.
+    Y : NDArray[Any]
+        (rows, P) responses, none missing.
+    weights : Float | None
+        (rows,) or None for weight 1.
+    folds : Index | None
+        (rows,) fold of each row, or None with one fold.
+    end : int
+        Number of the table's row after the last of these, where there is a table.
+    expansion : Expansion | None
+        The D terms of the columns; None if each column is its own term.
     """
 
     X: Any

@@ -40,13 +40,20 @@ class Moments:
 
     Attributes
     ----------
-    features, responses : D and P.
-    rows : number of rows, whatever their weight.
-    weight : sum of the row weights, the n of the papers.
-    mean : (D + P + M,) weighted means of [X, Y, U].
-    scatter : (D + P + M, same) centred cross-products, not divided by `weight`.
-    fill : (D,) the value stored where a feature is missing.
-    missing : for each of the M indicators, in ascending order, the features (start, stop) that are missing together.
+    features, responses : int
+        D and P.
+    rows : int
+        Number of rows, whatever their weight.
+    weight : float
+        Sum of the row weights, the n of the papers.
+    mean : Float
+        (D + P + M,) weighted means of [X, Y, U].
+    scatter : Float
+        (D + P + M, same) centred cross-products, not divided by `weight`.
+    fill : Float
+        (D,) the value stored where a feature is missing.
+    missing : tuple[tuple[int, int], ...]
+        For each of the M indicators, in ascending order, the features (start, stop) that are missing together.
     """
 
     features: int
@@ -202,7 +209,8 @@ class Moments:
 
         Parameters
         ----------
-        columns : features (start, stop) of the columns, in ascending order; each may be missing in no row.
+        columns : Sequence[tuple[int, int]]
+            Features (start, stop) of the columns, in ascending order; each may be missing in no row.
         """
         both = self.with_indicators(tuple(sorted({*self.missing, *columns})))
         width = self.features + self.responses
@@ -311,13 +319,20 @@ class Gram:
 
     Attributes
     ----------
-    S : (D, D) correlations of the features; rows of constant columns are zero.
-    q : (D, P) correlations of features and responses.
-    yy : (P,) variances of the scaled responses: 1, or 0 for a constant response.
-    x_mean, x_scale : (D,) means and deviations of the features; the scale of a constant is 1.
-    y_mean, y_scale : (P,) the same of the responses.
-    constant : (D,) marks constant features.
-    weight : the sum of the row weights, n.
+    S : Float
+        (D, D) correlations of the features; rows of constant columns are zero.
+    q : Float
+        (D, P) correlations of features and responses.
+    yy : Float
+        (P,) variances of the scaled responses: 1, or 0 for a constant response.
+    x_mean, x_scale : Float
+        (D,) means and deviations of the features; the scale of a constant is 1.
+    y_mean, y_scale : Float
+        (P,) the same of the responses.
+    constant : Bool
+        (D,) marks constant features.
+    weight : float
+        The sum of the row weights, n.
     """
 
     S: Float

@@ -34,11 +34,16 @@ class GroupOrder:
 
     Attributes
     ----------
-    steps : the steps; together they add every group once, unless the search stopped early.
-    doubling_until : number of steps up to which the set was doubling-capable (Definition 4.2); None without doubling.
-    columns : columns in selection order: (D,), or those of the steps only if the search stopped.
-    ends : (steps + 1,) number of columns of each prefix.
-    longest : length of the longest remaining projection if the search stopped; None if all groups are selected.
+    steps : tuple[Step, ...]
+        The steps; together they add every group once, unless the search stopped early.
+    doubling_until : int | None
+        Number of steps up to which the set was doubling-capable (Definition 4.2); None without doubling.
+    columns : Index
+        Columns in selection order: (D,), or those of the steps only if the search stopped.
+    ends : Index
+        (steps + 1,) number of columns of each prefix.
+    longest : float | None
+        Length of the longest remaining projection if the search stopped; None if all groups are selected.
     """
 
     steps: tuple[Step, ...]

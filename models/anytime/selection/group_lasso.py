@@ -57,11 +57,16 @@ class Problem:
 
     Attributes
     ----------
-    S, q, yy : moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
-    weights : (k,) weight of each group's norm, positive.
-    starts, sizes : (k,) first column and number of columns of each group.
-    members : (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
-    columns : (d,) indices of these columns among all columns.
+    S, q, yy
+        Moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
+    weights : Float
+        (k,) weight of each group's norm, positive.
+    starts, sizes : Index
+        (k,) first column and number of columns of each group.
+    members : Index
+        (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
+    columns : Index
+        (d,) indices of these columns among all columns.
     """
 
     S: Float

@@ -46,15 +46,22 @@ class Rule:
 
     Attributes
     ----------
-    method : a name of `METHODS`, or an object that states what it needs, as `anytime.selection.Criterion`.
-    cost_blind : ignore the costs in selection.
-    doubling : select no step that costs more than all before it (Algorithm 2).
-    c_min : with doubling, the cost that the first steps may have while nothing is spent, above 0; by default the
-        smallest positive cost of a step.
-    epsilon : stop when the residual's projection on every remaining group is at most this long, in standard units
+    method : Method | SelectionMethod
+        A name of `METHODS`, or an object that states what it needs, as `anytime.selection.Criterion`.
+    cost_blind : bool
+        Ignore the costs in selection.
+    doubling : bool
+        Select no step that costs more than all before it (Algorithm 2).
+    c_min : float | None
+        With doubling, the cost that the first steps may have while nothing is spent, above 0; by default the smallest
+        positive cost of a step.
+    epsilon : float | None
+        Stop when the residual's projection on every remaining group is at most this long, in standard units
         (`Criterion.lengths`; Group-OMP, Figure 1).
-    first : groups placed before all others, in this order, each after its requirements.
-    without : groups that are left out.
+    first : tuple[str, ...]
+        Groups placed before all others, in this order, each after its requirements.
+    without : tuple[str, ...]
+        Groups that are left out.
     """
 
     method: Method | SelectionMethod = "fr"

@@ -63,10 +63,14 @@ class GroupLassoPath:
 
     Attributes
     ----------
-    mu : (L,) penalties per unit of cost, in the scale of the mean loss, decreasing.
-    coef : (L, D, P) coefficients in standard units.
-    gaps : (L,) duality gap reached at each, an upper bound of the distance to the optimum; `target` is the target.
-    active : (L, groups) marks nonzero groups; groups of weight 0 that have columns are always active.
+    mu : Float
+        (L,) penalties per unit of cost, in the scale of the mean loss, decreasing.
+    coef : Float
+        (L, D, P) coefficients in standard units.
+    gaps : Float
+        (L,) duality gap reached at each, an upper bound of the distance to the optimum; `target` is the target.
+    active : Bool
+        (L, groups) marks nonzero groups; groups of weight 0 that have columns are always active.
     """
 
     mu: Float
@@ -100,12 +104,16 @@ def group_lasso_path(
 
     Parameters
     ----------
-    weights : (groups,) weight of each group's norm, its cost; a group of weight 0 is not penalised and always active.
-    count, smallest : number of penalties, from the smallest at which all penalised groups are zero, down to this share
-        of it.
-    mu : explicit penalties instead of the grid, decreasing.
-    tolerance : target duality gap, as a share of 1/2 sum(yy).
-    rounds : maximum number of rounds at one penalty; `GroupLassoPath.reached` marks where they sufficed.
+    weights : Float
+        (groups,) weight of each group's norm, its cost; a group of weight 0 is not penalised and always active.
+    count, smallest
+        Number of penalties, from the smallest at which all penalised groups are zero, down to this share of it.
+    mu : Sequence[float] | None
+        Explicit penalties instead of the grid, decreasing.
+    tolerance : float
+        Target duality gap, as a share of 1/2 sum(yy).
+    rounds : int
+        Maximum number of rounds at one penalty; `GroupLassoPath.reached` marks where they sufficed.
     """
     with single_blas_thread():
         descent = _descent(gram, slices, weights, tolerance, rounds)

@@ -44,12 +44,17 @@ class SelectionState:
 
     Attributes
     ----------
-    b : (D, P) gradient.
-    reference : (D,) diagonal of C, with which pivots are compared.
-    ridge : (D,) part of it that is no covariance: the penalty, and 1 more for a constant column.
-    noise : variance of the residuals, summed over the responses, divided by the number of rows. A column of unit
-        variance without effect has b b' of this size. It is 0 where the criterion needs no blocks.
-    columns : (D,) index of each row of b among all columns.
+    b : Float
+        (D, P) gradient.
+    reference : Float
+        (D,) diagonal of C, with which pivots are compared.
+    ridge : Float | None
+        (D,) part of it that is no covariance: the penalty, and 1 more for a constant column.
+    noise
+        Variance of the residuals, summed over the responses, divided by the number of rows. A column of unit variance
+        without effect has b b' of this size. It is 0 where the criterion needs no blocks.
+    columns : array of shape (D,)
+        Index of each row of b among all columns.
     """
 
     def __init__(self, slices: Sequence[slice], b: Float, reference: Float, ridge: Float | None = None) -> None:

@@ -34,11 +34,14 @@ def linear_model(
 
     Parameters
     ----------
-    coefficients : the coefficients of each group, in the order of the sequence; the columns of group `g` are `g0`,
-        `g1`, ...
-    intercept : the base rate.
-    costs : cost of each group, in ms per row; 1 for a group without one.
-    name : name of the model.
+    coefficients : Mapping[str, Sequence[float]]
+        The coefficients of each group, in the order of the sequence; the columns of group `g` are `g0`, `g1`, ...
+    intercept : float
+        The base rate.
+    costs : Mapping[str, float] | None
+        Cost of each group, in ms per row; 1 for a group without one.
+    name : str
+        Name of the model.
 
     Raises
     ------
@@ -112,7 +115,8 @@ class FakeClock:
 
     Attributes
     ----------
-    ms : the time, in milliseconds.
+    ms : float
+        The time, in milliseconds.
     """
 
     def __init__(self, ms: float = 0.0) -> None:
@@ -133,10 +137,14 @@ class ScriptedRunner:
 
     Parameters
     ----------
-    model : the model that answers.
-    extractors : a callable for each group with features, as for `Runner`.
-    took_ms : scripted time of each group in milliseconds; 0 for a group without one.
-    clock : the clock that a run moves.
+    model : Model
+        The model that answers.
+    extractors : Mapping[str, Callable[[Any], Any]]
+        A callable for each group with features, as for `Runner`.
+    took_ms : Mapping[str, float] | None
+        Scripted time of each group in milliseconds; 0 for a group without one.
+    clock : FakeClock | None
+        The clock that a run moves.
 
     Raises
     ------

@@ -55,8 +55,10 @@ def clamped_moments(
 
     Parameters
     ----------
-    blocks : reads the rows of a data set, with their folds.
-    seed : of the sample that the clamps are learned from.
+    blocks : Callable[[Dataset], Iterator[Block]]
+        Reads the rows of a data set, with their folds.
+    seed : int
+        Of the sample that the clamps are learned from.
     """
     groups = dataset.groups
     given = {name: groups.bases.get(name, ColumnBasis()) for name in columns}

@@ -48,12 +48,18 @@ class Fit:
 
     Attributes
     ----------
-    moments, gram : moments of the training rows, and their normal equations.
-    learned : what the loss adds: deviances, the arrays that a model stores.
-    alpha : the penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
-    errors : (steps + 1,) cross-validated errors, or None without folds.
-    measured : errors of each fold and prefix at the penalties chosen, or None without folds.
-    held : result on the validation table, or None.
+    moments, gram
+        Moments of the training rows, and their normal equations.
+    learned : Learned
+        What the loss adds: deviances, the arrays that a model stores.
+    alpha : float
+        The penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
+    errors : Float | None
+        (steps + 1,) cross-validated errors, or None without folds.
+    measured : Errors | None
+        Errors of each fold and prefix at the penalties chosen, or None without folds.
+    held : HeldBest | None
+        Result on the validation table, or None.
 
     expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
 
@@ -251,11 +257,16 @@ def fit(
 
     Parameters
     ----------
-    parts : moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
-    groups : the groups, whose bases are complete; their terms without indicators are the features of the moments.
-    observed : the rows, for families other than "gaussian".
-    expansion : the terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
-    hold_out : rows that choose how many of the steps within `options.epsilon` the model keeps.
+    parts : Sequence[Moments]
+        Moments of each fold. With a single part there is no cross-validation, and alpha must be a number.
+    groups : FeatureGroups
+        The groups, whose bases are complete; their terms without indicators are the features of the moments.
+    observed : Observations | None
+        The rows, for families other than "gaussian".
+    expansion : Expansion | None
+        The terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
+    hold_out : HoldOut | None
+        Rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
     only = Clamped(None, groups, parts, parts)
     return fit_clamped([only], options, observed, hold_out=hold_out, expansion=expansion)

@@ -174,9 +174,11 @@ class LearnedLikelihood(Learned):
 
     Attributes
     ----------
-    curvatures : second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where
-        there are too many coefficients.
-    varied : whether no response is constant.
+    curvatures : QuadraticModels | None
+        Second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where there
+        are too many coefficients.
+    varied : bool
+        Whether no response is constant.
     """
 
     deviance: Float

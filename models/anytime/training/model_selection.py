@@ -259,11 +259,13 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
 
     Parameters
     ----------
-    every : above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the
-        best. Where all folds are measured at once, orders are learned at these penalties only: at the middle one, then
-        at larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not
-        within one standard error of it.
-    refine : without, measure at every `every`-th penalty only.
+    every : int
+        Above 1, learn and measure at every `every`-th penalty first, and then at ever smaller distances from the best.
+        Where all folds are measured at once, orders are learned at these penalties only: at the middle one, then at
+        larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not within
+        one standard error of it.
+    refine : bool
+        Without, measure at every `every`-th penalty only.
     """
     options, errors, horizon = problem.options, problem.errors, problem.horizon
     grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)

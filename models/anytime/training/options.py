@@ -26,14 +26,22 @@ class Options:
 
     Attributes
     ----------
-    rule : how the groups are ordered.
-    alpha : the penalty, 0 or more, or "cv" to choose from `GRID`.
-    one_se : choose the largest penalty within a standard error of the best.
-    smooth : the least penalty of alpha "cv", for contributions that do not cancel; "auto" is that of `one_se`.
-    nested : let each fold learn its own order for the errors.
-    family : the likelihood; "gaussian" is least squares.
-    pairs : the number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
-    n_jobs : threads that share out the folds of least squares, as in joblib; the results do not depend on it.
+    rule : Rule
+        How the groups are ordered.
+    alpha : float | Literal["cv"]
+        The penalty, 0 or more, or "cv" to choose from `GRID`.
+    one_se : bool
+        Choose the largest penalty within a standard error of the best.
+    smooth : float | Literal["auto"] | None
+        The least penalty of alpha "cv", for contributions that do not cancel; "auto" is that of `one_se`.
+    nested : bool
+        Let each fold learn its own order for the errors.
+    family : FamilyName
+        The likelihood; "gaussian" is least squares.
+    pairs : int | Literal["auto"] | None
+        The number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
+    n_jobs : int | None
+        Threads that share out the folds of least squares, as in joblib; the results do not depend on it.
     """
 
     rule: Rule = field(default_factory=Rule)

@@ -52,9 +52,12 @@ def fit_with_pairs(additive: Fit, rows: TrainingRows, *, folds: int, seed: int, 
 
     Parameters
     ----------
-    folds : number of folds of the rows, 1 without cross-validation.
-    seed : seed of the sample that screens.
-    hold_out : as in `fit`.
+    folds : int
+        Number of folds of the rows, 1 without cross-validation.
+    seed : int
+        Seed of the sample that screens.
+    hold_out : HoldOut | None
+        As in `fit`.
     """
     options = additive.options
     check_folds(options, folds)

@@ -67,9 +67,12 @@ def resequence(
 
     Parameters
     ----------
-    groups : the groups at other costs; those that the model left out may be among them, and stay out.
-    data : the rows, for families other than "gaussian".
-    changes : what else to change.
+    groups : FeatureGroups | None
+        The groups at other costs; those that the model left out may be among them, and stay out.
+    data : Retrained | None
+        The rows, for families other than "gaussian".
+    changes : Changes | None
+        What else to change.
 
     Raises
     ------

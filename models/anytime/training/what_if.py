@@ -18,11 +18,16 @@ class AtBudget:
 
     Attributes
     ----------
-    costs : the cost spent before and after the change.
-    groups : the groups used, in their order.
-    r2 : R² on the training rows; for a likelihood 1 - deviance/null deviance; None where the target is constant.
-    shares : r2 as a share of that of the unchanged model with all groups; None where that is 0 or unknown.
-    enters, leaves : groups that only the changed model uses, and that only the unchanged one uses.
+    costs : tuple[float, float]
+        The cost spent before and after the change.
+    groups : tuple[tuple[str, ...], tuple[str, ...]]
+        The groups used, in their order.
+    r2 : tuple[float | None, float | None]
+        R² on the training rows; for a likelihood 1 - deviance/null deviance; None where the target is constant.
+    shares : tuple[float | None, float | None]
+        r2 as a share of that of the unchanged model with all groups; None where that is 0 or unknown.
+    enters, leaves : tuple[str, ...]
+        Groups that only the changed model uses, and that only the unchanged one uses.
     """
 
     budget: float
@@ -89,10 +94,14 @@ def what_if(
 
     Parameters
     ----------
-    costs : new costs by group, numbers or texts such as "5ms".
-    without : groups that are not there.
-    budgets : in the model's cost unit, per row; by default half the cost of all groups, and all of it.
-    data : the rows, for families other than "gaussian".
+    costs : Mapping[str, float | str]
+        New costs by group, numbers or texts such as "5ms".
+    without : Iterable[str]
+        Groups that are not there.
+    budgets : Iterable[float]
+        In the model's cost unit, per row; by default half the cost of all groups, and all of it.
+    data : Retrained | None
+        The rows, for families other than "gaussian".
 
     Raises
     ------

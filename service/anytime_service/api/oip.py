@@ -62,11 +62,16 @@ class InferBody:
 
     Parameters
     ----------
-    predictions : receives the predictions that are predictions for the request.
-    head : the request options in the head of the request, which the server read at `begun`.
-    lengths : bytes of JSON and bytes of the body, each None if the head does not give it.
-    received : the part of the body that was read before.
-    admitted : whether admission control accepts the request; if not, it requests the base rate.
+    predictions : list[ActivePrediction]
+        Receives the predictions that are predictions for the request.
+    head : PredictionOptions
+        The request options in the head of the request, which the server read at `begun`.
+    lengths : tuple[int | None, int | None]
+        Bytes of JSON and bytes of the body, each None if the head does not give it.
+    received : bytes
+        The part of the body that was read before.
+    admitted : bool
+        Whether admission control accepts the request; if not, it requests the base rate.
     """
 
     def __init__(

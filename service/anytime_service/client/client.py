@@ -178,12 +178,16 @@ class AsyncClient:
 
         Parameters
         ----------
-        model : name of the model; optional if the server has one model.
-        budget : limit on the cost of the complete prefix, including available groups, in the model's cost unit; None
-            means no limit.
-        have : available groups.
-        rows : rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs
-            are stated for.
+        model : str | None
+            Name of the model; optional if the server has one model.
+        budget : float | None
+            Limit on the cost of the complete prefix, including available groups, in the model's cost unit; None means
+            no limit.
+        have : Iterable[str]
+            Available groups.
+        rows : int | None
+            Rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs are
+            stated for.
         """
         self._check()
         options = {"budget": budget, "rows": rows}
@@ -378,7 +382,8 @@ class AsyncSession(_SessionProperties):
 
         Parameters
         ----------
-        groups : values of each group, as for `predict`.
+        groups : Mapping[str, Any]
+            Values of each group, as for `predict`.
 
         Raises
         ------
@@ -404,10 +409,13 @@ class AsyncSession(_SessionProperties):
 
         Parameters
         ----------
-        budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
-        deadline_ms : how long the server waits for groups of that budget after it reads the request; None means not at
-            all. Network delays are extra: use `Client.run` for deadlines at the caller.
-        policy, ranking, overload, explain : as in `Client.predict`.
+        budget
+            Limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms
+            How long the server waits for groups of that budget after it reads the request; None means not at all.
+            Network delays are extra: use `Client.run` for deadlines at the caller.
+        policy, ranking, overload, explain
+            As in `Client.predict`.
 
         Raises
         ------
@@ -536,14 +544,20 @@ class Client:
 
     Parameters
     ----------
-    url : address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
-    api_key : sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
-    timeout_s : timeout of connecting, and of a reply without a deadline.
-    max_workers : largest number of threads or processes for each set of extractors; by default 64 threads, or as many
-        processes as cores, at least four.
-    ssl : context for `https`; None for the system default.
-    transport : an ASGI application, like that of `anytime_service.create_app`, which answers in this process; the
-        client then opens no socket, and `url` gives only the host and the path. None for a server at `url`.
+    url : str
+        Address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
+    api_key : str | None
+        Sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
+    timeout_s : float
+        Timeout of connecting, and of a reply without a deadline.
+    max_workers : int | None
+        Largest number of threads or processes for each set of extractors; by default 64 threads, or as many processes
+        as cores, at least four.
+    ssl : SSLContext | None
+        Context for `https`; None for the system default.
+    transport : ASGIApp | None
+        An ASGI application, like that of `anytime_service.create_app`, which answers in this process; the client then
+        opens no socket, and `url` gives only the host and the path. None for a server at `url`.
 
     Raises
     ------
@@ -612,22 +626,33 @@ class Client:
 
         Parameters
         ----------
-        extractors : for every group with features, a callable that receives `x` and returns the group's values:
-            (rows, features) numbers, or (features,) for one row. It must not change `x`.
-        x : input of the extractors.
-        deadline_ms : milliseconds from the call to the answer, at the caller; 0 returns the base rate at once.
-        budget : limit on the cost of the groups, in the model's cost unit; None means no limit.
-        policy : "prefix" or "best", which computes no group after the prefix of least cross-validated error, where that
-            is better by one standard error.
-        model : name of the model; optional if the server has one model.
-        rows : number of rows of `x`.
-        ranking : whether the answer ranks the rows by their scores.
-        overload : reply of an overloaded server. With "prior" it returns the base rate at once. With "refuse" it
-            refuses, and the client returns the base rate itself. In both cases `reason` is "overload" and `note` says
-            why. If the server refuses a prediction that had begun before, the answer is the last update.
-        explain : whether the answer has contributions.
-        worker : "thread", or "process" for extractors that hold the interpreter lock, crash or hang; see
-            `anytime.Runner`. The client keeps the workers for further calls with the same extractors.
+        extractors : Extractors
+            For every group with features, a callable that receives `x` and returns the group's values: (rows, features)
+            numbers, or (features,) for one row. It must not change `x`.
+        x
+            Input of the extractors.
+        deadline_ms : float
+            Milliseconds from the call to the answer, at the caller; 0 returns the base rate at once.
+        budget
+            Limit on the cost of the groups, in the model's cost unit; None means no limit.
+        policy
+            "prefix" or "best", which computes no group after the prefix of least cross-validated error, where that is
+            better by one standard error.
+        model
+            Name of the model; optional if the server has one model.
+        rows
+            Number of rows of `x`.
+        ranking
+            Whether the answer ranks the rows by their scores.
+        overload
+            Reply of an overloaded server. With "prior" it returns the base rate at once. With "refuse" it refuses, and
+            the client returns the base rate itself. In both cases `reason` is "overload" and `note` says why. If the
+            server refuses a prediction that had begun before, the answer is the last update.
+        explain
+            Whether the answer has contributions.
+        worker : Worker
+            "thread", or "process" for extractors that hold the interpreter lock, crash or hang; see `anytime.Runner`.
+            The client keeps the workers for further calls with the same extractors.
 
         Returns
         -------
@@ -658,21 +683,30 @@ class Client:
 
         Parameters
         ----------
-        groups : values of each group, (rows, features) or (features,) for one row; None or NaN for missing values.
-            Masked elements and `pandas.NA` are missing, too. The columns of a frame or of a structured array go by
-            their names. The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists,
-            in frames and in arrays of text or objects; in an array of numbers it is the index of its level in
+        groups : Mapping[str, Any]
+            Values of each group, (rows, features) or (features,) for one row; None or NaN for missing values. Masked
+            elements and `pandas.NA` are missing, too. The columns of a frame or of a structured array go by their
+            names. The client sends arrays as their bytes, 4 or 8 per number. A category is its level in lists, in
+            frames and in arrays of text or objects; in an array of numbers it is the index of its level in
             `model().columns`.
-        budget : limit on the cost of the groups used, in the model's cost unit; None means no limit.
-        deadline_ms : milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
-        policy : "prefix" for the longest complete prefix; "best" for that or a shorter one whose cross-validated error
-            is less by one standard error; or "arrived" for the optimum of the given set of groups.
-        model : name of the model; optional if the server has one model.
-        rows : number of rows; None counts them in the values.
-        ranking : whether the answer ranks the rows by their scores.
-        overload : reply of an overloaded server: "refuse" for a ProblemError that is `overloaded`, or "prior" for the
-            base rate at once, with `reason` "overload".
-        explain : whether the answer has contributions: what each group used and each of its columns adds to the score.
+        budget
+            Limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms
+            Milliseconds from the call to the answer, at the caller, as for `run`; None waits for the server.
+        policy
+            "prefix" for the longest complete prefix; "best" for that or a shorter one whose cross-validated error is
+            less by one standard error; or "arrived" for the optimum of the given set of groups.
+        model
+            Name of the model; optional if the server has one model.
+        rows
+            Number of rows; None counts them in the values.
+        ranking
+            Whether the answer ranks the rows by their scores.
+        overload
+            Reply of an overloaded server: "refuse" for a ProblemError that is `overloaded`, or "prior" for the base
+            rate at once, with `reason` "overload".
+        explain
+            Whether the answer has contributions: what each group used and each of its columns adds to the score.
 
         Raises
         ------
@@ -703,8 +737,10 @@ class Client:
 
         Parameters
         ----------
-        model : name of the model; optional if the server has one model.
-        rows : number of rows; None counts them in the first group.
+        model : str | None
+            Name of the model; optional if the server has one model.
+        rows : int | None
+            Number of rows; None counts them in the first group.
         """
         return Session(self, self._portal, AsyncSession(self._async._control, model, rows))
 

@@ -49,12 +49,18 @@ class ProblemError(ClientError):
 
     Attributes
     ----------
-    status : HTTP status of the problem, also for a problem received over a WebSocket.
-    title : short description of the kind of problem.
-    detail : what the server received, what it expected, what to do.
-    field : the invalid parameter or position in the body; None if the server names none.
-    type : URI of the kind of problem.
-    retry_after_s : seconds to wait before a retry; None if the server does not state them.
+    status : int
+        HTTP status of the problem, also for a problem received over a WebSocket.
+    title : str
+        Short description of the kind of problem.
+    detail : str
+        What the server received, what it expected, what to do.
+    field : str | None
+        The invalid parameter or position in the body; None if the server names none.
+    type : str
+        URI of the kind of problem.
+    retry_after_s : float | None
+        Seconds to wait before a retry; None if the server does not state them.
     """
 
     def __init__(

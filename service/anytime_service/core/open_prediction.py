@@ -91,10 +91,14 @@ class OpenPrediction:
 
     Parameters
     ----------
-    model : model of the prediction.
-    shared : groups of a session, shared by several predictions; `took` then reports the groups that it receives.
-    at_once : an answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
-    max_contributions : an answer with more contributions of columns than this has none, and a note says so.
+    model : Model
+        Model of the prediction.
+    shared : Prediction | None
+        Groups of a session, shared by several predictions; `took` then reports the groups that it receives.
+    at_once : float
+        An answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
+    max_contributions : int
+        An answer with more contributions of columns than this has none, and a note says so.
     """
 
     def __init__(
@@ -144,9 +148,12 @@ class OpenPrediction:
 
         Parameters
         ----------
-        options : those of the prediction; the deadline counts from `now_ms`.
-        max_deadline_ms : longest deadline, which applies without one too.
-        overloaded : answer at once, since an overloaded server does not wait for groups; `note` says so.
+        options : PredictionOptions
+            Those of the prediction; the deadline counts from `now_ms`.
+        max_deadline_ms : float
+            Longest deadline, which applies without one too.
+        overloaded : bool
+            Answer at once, since an overloaded server does not wait for groups; `note` says so.
 
         Raises
         ------

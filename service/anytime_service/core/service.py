@@ -108,12 +108,18 @@ class PredictionService:
 
         Parameters
         ----------
-        begun_ms : time of the request, from which its deadline counts.
-        on_error : called instead of `on_answer` with an internal error that no caller can catch.
-        update : called with better preliminary answers.
-        shared : the groups of a session.
-        encode : makes of an answer or update what the callbacks receive; the worker thread calls it if it is large.
-        admitted : what `admits` returned for this request.
+        begun_ms : float
+            Time of the request, from which its deadline counts.
+        on_error : Callable[[Exception], None]
+            Called instead of `on_answer` with an internal error that no caller can catch.
+        update : AnswerCallback | None
+            Called with better preliminary answers.
+        shared : Prediction | None
+            The groups of a session.
+        encode : Encode
+            Makes of an answer or update what the callbacks receive; the worker thread calls it if it is large.
+        admitted : bool
+            What `admits` returned for this request.
         """
         account = account or self.accounts.anonymous
         self.check_capacity(account)

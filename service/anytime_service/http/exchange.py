@@ -121,16 +121,23 @@ class Exchange:
 
     Parameters
     ----------
-    limit : maximum number of bytes of the body; the server discards as many again after the response.
-    account : the memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
-    bodies : timeout of `read_all`; None without one.
-    linger_s : time to read the body after the response.
+    limit : int
+        Maximum number of bytes of the body; the server discards as many again after the response.
+    account : MemoryBudget | None
+        The memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
+    bodies : TimeoutQueue[Exchange] | None
+        Timeout of `read_all`; None without one.
+    linger_s : float
+        Time to read the body after the response.
 
     Attributes
     ----------
-    gone : whether the client closed the connection before the response was sent.
-    ended : whether the complete body has been received, at `ended_ms`.
-    rest : callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
+    gone
+        Whether the client closed the connection before the response was sent.
+    ended
+        Whether the complete body has been received, at `ended_ms`.
+    rest : Callable[[bytes], None] | None
+        Callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
     def __init__(

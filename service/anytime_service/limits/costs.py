@@ -17,10 +17,14 @@ class Cost:
 
     Attributes
     ----------
-    element : what a client can repeat, enlarge or leave unread.
-    limit : the largest number, or the name of the setting that has it.
-    reaction : what happens beyond it.
-    counted : who counts it.
+    element : str
+        What a client can repeat, enlarge or leave unread.
+    limit : int | str
+        The largest number, or the name of the setting that has it.
+    reaction : str
+        What happens beyond it.
+    counted : str
+        Who counts it.
     """
 
     element: str

@@ -14,15 +14,24 @@ class Tuning:
 
     Attributes
     ----------
-    linger_s : time to read a body after its response: some clients read nothing until they have sent it all.
-    key_check_s : interval between two checks of the key file.
-    first_slice : bytes of received data that a new connection parses at once; later slices depend on their duration.
-    max_contributions : contributions of columns in one answer: to encode them takes as long as the server may be late.
-    max_solving : sets that wait for the thread that solves; further ones are answered from the prefix.
-    min_timed_columns : fewest columns whose time estimates the cubic cost; other work dominates smaller sets.
-    store_check_s : interval between two checks of the session store.
-    min_read_ms : least time to read a session, even if its deadline is sooner: a late answer beats none.
-    max_known : sessions whose models a replica caches, so that posting groups takes one round trip.
+    linger_s : float
+        Time to read a body after its response: some clients read nothing until they have sent it all.
+    key_check_s : float
+        Interval between two checks of the key file.
+    first_slice : int
+        Bytes of received data that a new connection parses at once; later slices depend on their duration.
+    max_contributions : int
+        Contributions of columns in one answer: to encode them takes as long as the server may be late.
+    max_solving : int
+        Sets that wait for the thread that solves; further ones are answered from the prefix.
+    min_timed_columns : int
+        Fewest columns whose time estimates the cubic cost; other work dominates smaller sets.
+    store_check_s : float
+        Interval between two checks of the session store.
+    min_read_ms : float
+        Least time to read a session, even if its deadline is sooner: a late answer beats none.
+    max_known : int
+        Sessions whose models a replica caches, so that posting groups takes one round trip.
     """
 
     linger_s: float = 2.0

@@ -34,10 +34,13 @@ class ModelRegistry:
 
     Attributes
     ----------
-    models : the versions of each name, the newest first.
-    paths : files and folders that the models were loaded from; empty for a registry made by `of`.
-    files : the loaded files by the path at which they are served. A symbolic link is not resolved: what it refers to
-        may be replaced, as a file may.
+    models : Mapping[str, tuple[Model, ...]]
+        The versions of each name, the newest first.
+    paths : tuple[Path, ...]
+        Files and folders that the models were loaded from; empty for a registry made by `of`.
+    files : Mapping[Path, _File]
+        The loaded files by the path at which they are served. A symbolic link is not resolved: what it refers to may be
+        replaced, as a file may.
     """
 
     models: Mapping[str, tuple[Model, ...]]

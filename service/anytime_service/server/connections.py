@@ -78,9 +78,12 @@ class Connection(asyncio.Protocol):
 
     Attributes
     ----------
-    upgraded : whether another protocol now uses the transport.
-    write_paused : whether the client does not read what was sent.
-    server, client, scheme : as in an ASGI scope.
+    upgraded
+        Whether another protocol now uses the transport.
+    write_paused
+        Whether the client does not read what was sent.
+    server, client, scheme
+        As in an ASGI scope.
     """
 
     def __init__(self, shared: Connections, host: Host) -> None:

@@ -70,10 +70,14 @@ class Cycle:
 
     Attributes
     ----------
-    body, more_body : what the application has not read, and whether more follows.
-    disconnected : whether the client has disconnected.
-    keep_alive : whether the connection serves further requests after this one.
-    complete : whether the response is complete.
+    body, more_body
+        What the application has not read, and whether more follows.
+    disconnected
+        Whether the client has disconnected.
+    keep_alive : bool
+        Whether the connection serves further requests after this one.
+    complete
+        Whether the response is complete.
     """
 
     __slots__ = (

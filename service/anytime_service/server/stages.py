@@ -73,10 +73,14 @@ class ConnectionState:
 
     Attributes
     ----------
-    stage : the stage.
-    visit : number of stages so far, by which a second visit of a stage differs from the first.
-    in_head : whether a part of a head has been received.
-    pieces : number of requests and of pieces of bodies so far.
+    stage
+        The stage.
+    visit
+        Number of stages so far, by which a second visit of a stage differs from the first.
+    in_head
+        Whether a part of a head has been received.
+    pieces
+        Number of requests and of pieces of bodies so far.
     """
 
     __slots__ = (

@@ -130,7 +130,8 @@ def test_smooth_is_the_least_penalty_and_auto_the_rule_of_one_standard_error() -
     )
     assert least.alphas_.min() >= 0.01
     np.testing.assert_array_equal(auto.alphas_, one_se.alphas_)
-    for smooth, alpha, words in ((0, "cv", "above 0"), ("x", "cv", "above 0"), (0.1, 0.1, "omit smooth")):
+    wrong: list[tuple[Any, Any, str]] = [(0, "cv", "above 0"), ("x", "cv", "above 0"), (0.1, 0.1, "omit smooth")]
+    for smooth, alpha, words in wrong:
         with pytest.raises(TrainingError, match=words):
             AnytimeRegressor(GROUPS, smooth=smooth, alpha=alpha).fit(features(frame), frame["y"])
 

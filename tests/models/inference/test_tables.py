@@ -132,7 +132,8 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     assert set(answer.imputed) == set(expected.imputed)
     if policy != "arrived":
         ask, exported = _exported(estimator, model)
-        within, lines, answered = math.inf if budget is None else budget, [], []
+        within, lines = math.inf if budget is None else budget, []
+        answered: list[Any] = []
         for cells in frame.astype(object).where(frame.notna(), None).to_dict("records"):
             events = [
                 Event(name, tuple(None if column in lost else cells[column] for column in place.features))

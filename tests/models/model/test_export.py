@@ -76,9 +76,7 @@ def trained(task: str, groups: dict[str, Any] | None = None, name: str = "m") ->
     }[task]
     shape = {"basis": "hinge", "pairs": 3} if task == "hinges" else {}
     model: Model = (
-        made(
-            groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape
-        )
+        made(groups=load_groups(groups or GROUPS), family=family, alpha=1e-3, **shape)
         .fit(X if groups is None else pd.DataFrame(X, columns=[*load_groups(groups).features]), Y)
         .model_
     )

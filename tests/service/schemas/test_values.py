@@ -53,7 +53,7 @@ def test_only_a_large_message_in_messagepack_must_be_packed() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_packed_values_become_rows_in_either_form(dtype: Any, rows: int) -> None:
     numbers = np.arange(rows * WIDTH, dtype=f"<{dtype}").reshape(rows, WIDTH)
-    for values, named in ((numbers.tobytes(), dtype), (Packed(dtype, numbers.tobytes()), None)):
+    for values, named in ((numbers.tobytes(), dtype), (Packed(dtype, memoryview(numbers.tobytes())), None)):
         np.testing.assert_array_equal(received_values(MODEL, GROUP, values, named, rows), numbers)
 
 

@@ -48,7 +48,8 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
 
     Parameters
     ----------
-    separator, style : of a CSV file, as in `CsvTable`; files of other formats ignore them.
+    separator, style
+        Of a CSV file, as in `CsvTable`; files of other formats ignore them.
 
     Raises
     ------

@@ -118,8 +118,10 @@ class CsvTable(ArrowTable):
 
     Parameters
     ----------
-    separator : character between cells; None recognises comma, semicolon, tab and `|` by the first lines.
-    style : how numbers are written.
+    separator : str | None
+        Character between cells; None recognises comma, semicolon, tab and `|` by the first lines.
+    style : NumberStyle
+        How numbers are written.
     """
 
     format = "CSV"

@@ -53,8 +53,10 @@ def certify(
 
     Parameters
     ----------
-    nodes, seconds, n_jobs : as for `certify_prefixes`.
-    progress : called with 1 for each finished prefix.
+    nodes, seconds, n_jobs
+        As for `certify_prefixes`.
+    progress : Callable[[int], None]
+        Called with 1 for each finished prefix.
 
     Raises
     ------
@@ -103,13 +105,19 @@ class CertifiedPrefix:
 
     Attributes
     ----------
-    bound : no set of groups of this cost has a larger F (relative tolerance 1e-9).
-    exact : whether a known set reaches the bound: the prefix, or `best`.
-    best : groups of a set within the cost that is better than the prefix, in the order of the groups file; None if the
+    bound : float
+        No set of groups of this cost has a larger F (relative tolerance 1e-9).
+    exact : bool
+        Whether a known set reaches the bound: the prefix, or `best`.
+    best : tuple[int, ...] | None
+        Groups of a set within the cost that is better than the prefix, in the order of the groups file; None if the
         search found no such set.
-    reached : F of that set, or of the prefix.
-    nodes : number of nodes that the search bounded.
-    stopped : "solved" if the search found the best set, or the limit that ended it: "nodes" or "seconds".
+    reached : float
+        F of that set, or of the prefix.
+    nodes : int
+        Number of nodes that the search bounded.
+    stopped : Stopped
+        "solved" if the search found the best set, or the limit that ended it: "nodes" or "seconds".
     """
 
     cost: float
@@ -146,14 +154,19 @@ def certify_prefixes(
 
     Parameters
     ----------
-    costs_of_prefixes, F_of_prefixes : cost and training F of each prefix, such as `Sequence.costs` and
-        `Sequence.explained_variance`. F must be computed at `alpha`; it serves as a lower bound.
-    nodes : maximum number of nodes of each search; without `seconds` the result is the same in every run.
-    seconds : time for all prefixes together. Each prefix first gets a bound without branching; the remaining time is
+    costs_of_prefixes, F_of_prefixes : Sequence[float] | Float
+        Cost and training F of each prefix, such as `Sequence.costs` and `Sequence.explained_variance`. F must be
+        computed at `alpha`; it serves as a lower bound.
+    nodes : int
+        Maximum number of nodes of each search; without `seconds` the result is the same in every run.
+    seconds : float | None
+        Time for all prefixes together. Each prefix first gets a bound without branching; the remaining time is
         distributed in proportion to the gaps of these bounds. One step of a relaxation, about 10 D^3 operations, is
         finished before the clock is checked.
-    n_jobs : number of processes, as in joblib.
-    progress : called with the index of each finished prefix.
+    n_jobs : int | None
+        Number of processes, as in joblib.
+    progress : Callable[[int], None]
+        Called with the index of each finished prefix.
     """
     costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
     _check(costs, F, nodes, seconds)

@@ -64,11 +64,16 @@ class Conditional:
 
     Attributes
     ----------
-    explained, top : F(I), and F(I and all candidates) - F(I).
-    C, factor : (d, d) covariance of the candidates' columns given I.
-    b : (d, P) their gradient, q - C w(I).
-    reference : (d,) the diagonal that pivots are compared with.
-    starts : (k,) first column of each candidate that has columns.
+    explained, top : float
+        F(I), and F(I and all candidates) - F(I).
+    C, factor : array of shape (d, d)
+        Covariance of the candidates' columns given I.
+    b : Float
+        (d, P) their gradient, q - C w(I).
+    reference : Float
+        (d,) the diagonal that pivots are compared with.
+    starts : Index
+        (k,) first column of each candidate that has columns.
     """
 
     explained: float
@@ -94,11 +99,16 @@ class SelectionProblem:
 
     Attributes
     ----------
-    C : (D, D), q : (D, P) in rotated columns.
-    reference : (D,) the diagonal of C, which pivots are compared with.
-    own : (D,) the group of each column, in increasing order.
-    costs : (J,) costs of the groups.
-    closure : (J, J), closure[g, p]: p is g, or g requires p, directly or not.
+    C : Float
+        (D, D), q : (D, P) in rotated columns.
+    reference : Float
+        (D,) the diagonal of C, which pivots are compared with.
+    own : Index
+        (D,) the group of each column, in increasing order.
+    costs : Float
+        (J,) costs of the groups.
+    closure : Bool
+        (J, J), closure[g, p]: p is g, or g requires p, directly or not.
     """
 
     C: Float
@@ -219,11 +229,15 @@ class Relaxed:
 
     Attributes
     ----------
-    p : (J,) the value of each group.
-    surplus : (J,) p_g minus its cost at the price; the bound falls by |surplus| if the group is on the other side: left
-        out if this is positive, selected if it is negative.
-    z : (J,) shares of the groups at the bound.
-    split : a point of the path to start a smaller problem from.
+    p : Float
+        (J,) the value of each group.
+    surplus : Float
+        (J,) p_g minus its cost at the price; the bound falls by |surplus| if the group is on the other side: left out
+        if this is positive, selected if it is negative.
+    z : Float
+        (J,) shares of the groups at the bound.
+    split : Split
+        A point of the path to start a smaller problem from.
     """
 
     value: float
@@ -275,11 +289,16 @@ def relax(
 
     Parameters
     ----------
-    C : (d, d) positive definite.
-    costs : (J,) positive, in budgets; together more than 1.
-    split : starting point with C - Delta positive definite.
-    levels : values of mu with the maximum number of steps at each.
-    enough : called with the least bound so far before each step; true ends the search.
+    C : Float
+        (d, d) positive definite.
+    costs : Float
+        (J,) positive, in budgets; together more than 1.
+    split : Split
+        Starting point with C - Delta positive definite.
+    levels : tuple[tuple[float, int], ...]
+        Values of mu with the maximum number of steps at each.
+    enough : Callable[[float], bool]
+        Called with the least bound so far before each step; true ends the search.
     """
     while not _positive(C - np.diag(split.delta)):  # only by rounding, if the larger problem ended at the boundary
         split = replace(split, delta=0.9 * split.delta)

@@ -54,11 +54,16 @@ class Chart:
 
     Parameters
     ----------
-    title : of the picture, for readers of text.
-    x, y : (low, high) of each axis.
-    x_label, y_label : names of the axes with their units.
-    levels : names along the x axis, at 0, 1, ..., instead of numbers.
-    x_shown : text of a number of the x axis.
+    title : str
+        Of the picture, for readers of text.
+    x, y : tuple[float, float]
+        (low, high) of each axis.
+    x_label, y_label : str
+        Names of the axes with their units.
+    levels : Sequence[str] | None
+        Names along the x axis, at 0, 1, ..., instead of numbers.
+    x_shown : Callable[[float], str]
+        Text of a number of the x axis.
     """
 
     def __init__(

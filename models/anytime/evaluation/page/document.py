@@ -38,7 +38,8 @@ class Picture:
 
     Attributes
     ----------
-    html : the part as HTML, without its style.
+    html : str
+        The part as HTML, without its style.
     """
 
     html: str

@@ -27,7 +27,8 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
 
     Parameters
     ----------
-    tested : name of a test table, R² on it of shape (steps + 1,), and its standard errors if they are known.
+    tested : tuple[str, Float, Float | None] | None
+        Name of a test table, R² on it of shape (steps + 1,), and its standard errors if they are known.
     """
 
     def of(field: str) -> Float:
@@ -99,8 +100,10 @@ def shape_charts(
 
     Parameters
     ----------
-    scores : indices of the scores that are drawn, the first ones by default.
-    ends : of the y axis, those of the shape by default.
+    scores : Sequence[int] | None
+        Indices of the scores that are drawn, the first ones by default.
+    ends : tuple[float, float] | None
+        Of the y axis, those of the shape by default.
     """
     drawn = range(len(model.score_names))[:SCORES_SHOWN] if scores is None else scores
     text = next(text_of(column) for column in model.expansion.columns if column.name == shape.name)

@@ -49,11 +49,16 @@ class ColumnSample:
 
     Attributes
     ----------
-    values : (observed,) of numbers, booleans or text.
-    rows : weight of all rows of the sample, also of those that miss the value.
-    weights : (observed,) above 0, or None for weight 1.
-    min_level_rows : rows that a level, or a common value, needs for an indicator.
-    selects_levels : whether cross-validation selects that number for levels, from `LEVEL_ROWS`.
+    values : NDArray[Any]
+        (observed,) of numbers, booleans or text.
+    rows : float
+        Weight of all rows of the sample, also of those that miss the value.
+    weights : Float | None
+        (observed,) above 0, or None for weight 1.
+    min_level_rows : int
+        Rows that a level, or a common value, needs for an indicator.
+    selects_levels : bool
+        Whether cross-validation selects that number for levels, from `LEVEL_ROWS`.
     """
 
     values: NDArray[Any]
@@ -126,12 +131,16 @@ class Form(NamedTuple):
 
     Attributes
     ----------
-    document : its form in the JSON document.
-    code : in C, what the term is of the value u: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
+    document : dict[str, Any]
+        Its form in the JSON document.
+    code : int | str
+        In C, what the term is of the value u: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
         whether u is a; -2, whether u is missing; otherwise an expression in C of u, a and b, with `NAME` for the prefix
         of the model's names.
-    a, b : numbers of the code.
-    helper : C function that the expression calls; exports define it once.
+    a, b : float
+        Numbers of the code.
+    helper : str
+        C function that the expression calls; exports define it once.
     """
 
     document: dict[str, Any]
@@ -149,10 +158,14 @@ class ShapeLevel(NamedTuple):
 
     Attributes
     ----------
-    label : None for all other levels.
-    term : the basis's term whose mean is its share of the rows.
-    x : a raw value that has the level.
-    own : the terms that count; None for all.
+    label : Label | None
+        None for all other levels.
+    term : int
+        The basis's term whose mean is its share of the rows.
+    x : float
+        A raw value that has the level.
+    own : slice | None
+        The terms that count; None for all.
     """
 
     label: Label | None
@@ -186,15 +199,24 @@ class Basis(ABC):
 
     Attributes
     ----------
-    name : on the command line and in groups files.
-    example : a complete name, such as "poly:2"; the name itself where there is no K.
-    fits, default_for : types of the columns that may have this basis, and that have it where the user states none.
-    sizes : valid K of `name:K`; empty if the basis has no size.
-    parts : fields of its own in a groups file, which are learned where they are absent.
-    learns : whether rows decide anything of it.
-    clamp : the default clamp; None if values are never clamped.
-    choices : K that cross-validation selects from; empty if it selects nothing.
-    by_level : whether raw values are indices of `labels`, -1 for every other level.
+    name : str
+        On the command line and in groups files.
+    example : str
+        A complete name, such as "poly:2"; the name itself where there is no K.
+    fits, default_for : frozenset[Kind]
+        Types of the columns that may have this basis, and that have it where the user states none.
+    sizes : range
+        Valid K of `name:K`; empty if the basis has no size.
+    parts : frozenset[str]
+        Fields of its own in a groups file, which are learned where they are absent.
+    learns : bool
+        Whether rows decide anything of it.
+    clamp : Clamp
+        The default clamp; None if values are never clamped.
+    choices : tuple[int, ...]
+        K that cross-validation selects from; empty if it selects nothing.
+    by_level : bool
+        Whether raw values are indices of `labels`, -1 for every other level.
     """
 
     name: ClassVar[str]

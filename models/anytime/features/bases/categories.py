@@ -38,8 +38,10 @@ class Categories(Basis):
 
     Attributes
     ----------
-    levels : the most frequent first.
-    level_rows : rows of each, where cross-validation is to select how many a level needs (`with_min_level_rows`).
+    levels : tuple[Label, ...]
+        The most frequent first.
+    level_rows : tuple[int, ...]
+        Rows of each, where cross-validation is to select how many a level needs (`with_min_level_rows`).
     """
 
     name: ClassVar[str] = "categories"

@@ -43,8 +43,10 @@ class Hinge(Basis):
 
     Attributes
     ----------
-    knots : different values, ascending; `size` states how many quantiles they come from.
-    levels : the common values, ascending.
+    knots : tuple[float, ...]
+        Different values, ascending; `size` states how many quantiles they come from.
+    levels : tuple[float, ...]
+        The common values, ascending.
     """
 
     name: ClassVar[str] = "hinge"
@@ -140,7 +142,8 @@ class Octiles(Hinge):
 
     Attributes
     ----------
-    octiles : all seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
+    octiles : tuple[float, ...]
+        All seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
     """
 
     name: ClassVar[str] = "auto"
