@@ -160,7 +160,7 @@ class _Found:
             self._rows += batch.rows
             for name, seen in zip(self._target, self._values, strict=True):
                 if len(seen) <= MAX_CLASSES:
-                    seen.update(np.unique(batch.column(name)[kept]).tolist())
+                    seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
             used = dict.fromkeys((*features, *self._target)) if features else ()
             rows = batch.start + np.flatnonzero(kept)
             of_kept = None if weights is None else weights[kept]
