@@ -35,7 +35,7 @@ TICK_S, DEADLINE_S, CLIENTS = 0.001, 0.03, 4
 
 @dataclass(frozen=True)
 class Report:
-    """The longest time between two ticks of the loop since the last reset, see `clock`, memory, and stored bytes."""
+    """The largest processor time of the loop between two ticks since the last reset, memory, and stored bytes."""
 
     stall_ms: float
     mib: float
@@ -45,11 +45,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Seen:
-    """Lateness of answers and of a bare timer, 90th percentiles, the timer's worst by `clock`, and refusals."""
+    """The 90th percentile of the lateness of answers, the largest of the bare timer, and how many were refused."""
 
     late_ms: float
     bare_ms: float
-    bare_stall_ms: float
     answers: int
     refused: int
 
@@ -113,29 +112,18 @@ def costs_server(models: Sequence[Path], held_mib: int) -> Iterator[CostServer]:
         yield CostServer(process)
 
 
-def clock() -> Callable[[], float]:
-    """Return a clock of this thread, in s, which stands while the thread waits for a processor.
-
-    It runs while the thread waits for the interpreter or a lock: another thread of the server holds them.
-    """
-    waited = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-    return lambda: time.perf_counter() - int(os.pread(waited, 100, 0).split()[1]) / 1e9
-
-
 class _Ticks:
-    """The longest time between two ticks of the loop, by `clock`, less the interval."""
+    """The largest processor time of the loop's thread between two ticks; pauses of the machine do not count."""
 
     def __init__(self) -> None:
         self.worst_ms = 0.0
-        self._clock: Callable[[], float] | None = None
-        self._ticked = 0.0
+        self._worked_s: float | None = None
 
     def tick(self) -> None:
-        if self._clock is None:
-            self._clock = clock()
-        else:
-            self.worst_ms = max(self.worst_ms, (self._clock() - self._ticked - TICK_S) * 1e3)
-        self._ticked = self._clock()
+        worked_s = time.thread_time()
+        if self._worked_s is not None:
+            self.worst_ms = max(self.worst_ms, (worked_s - self._worked_s) * 1e3)
+        self._worked_s = time.thread_time()
         asyncio.get_running_loop().call_later(TICK_S, self.tick)
 
 
@@ -179,7 +167,6 @@ async def call(port: int) -> None:
     """Make predictions until the input ends; print what they saw."""
     late_ms: list[float] = []
     bare_ms: list[float] = []
-    stalls_ms: list[float] = []
     refused, stopped = 0, asyncio.Event()
 
     async def client() -> None:
@@ -199,20 +186,18 @@ async def call(port: int) -> None:
                     await asyncio.sleep(DEADLINE_S)
 
     async def timer() -> None:
-        stalled = clock()
         while not stopped.is_set():
-            begun, before = time.perf_counter(), stalled()
+            begun = time.perf_counter()
             await asyncio.sleep(DEADLINE_S)
             bare_ms.append((time.perf_counter() - begun - DEADLINE_S) * 1e3)
-            stalls_ms.append((stalled() - before - DEADLINE_S) * 1e3)
 
     tasks = [asyncio.create_task(each) for each in (*(client() for _ in range(CLIENTS)), timer())]
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     stopped.set()
     await asyncio.wait(tasks, timeout=5.0)
-    late, bare = (sorted(each)[int(0.9 * len(each))] if each else 0.0 for each in (late_ms, bare_ms))
-    print(json.dumps(vars(Seen(late, bare, max(stalls_ms, default=0.0), len(late_ms), refused))), flush=True)
+    late = sorted(late_ms)[int(0.9 * len(late_ms))] if late_ms else 0.0
+    print(json.dumps(vars(Seen(late, max(bare_ms, default=0.0), len(late_ms), refused))), flush=True)
 
 
 if __name__ == "__main__":
