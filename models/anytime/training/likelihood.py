@@ -140,11 +140,11 @@ def _fold_errors(
                 found[rank] = fits.deviances(float(alphas[rising[rank]]))
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 last, least = measured.mean[-1], int(measured.mean.argmin())  # both infinite of an extreme row
-                lowest, error = measured.mean[least], measured.standard_error[least]
+                lowest = measured.mean[least]
                 risen = risen + 1 if last > lowest else 0
-                if risen < rises and not (rises == RISEN and last > lowest + CLEAR * error):
+                if risen < rises and not (rises == RISEN and last > lowest + CLEAR * measured.standard_error[least]):
                     continue
-                if rank < best or not one_se or last > lowest + error:
+                if rank < best or not one_se or last > lowest + measured.standard_error[least]:
                     break
         for rank, place in enumerate(rising):
             errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
