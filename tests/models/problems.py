@@ -103,7 +103,7 @@ any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs()).map(imp
 def messy_table(
     rng: np.random.Generator, rows: int, width: int, kinds: Sequence[str], mess: float, missing: float
 ) -> Float:
-    """Columns of which the share `mess` is of some other kind than fresh, with cells missing."""
+    """Columns: the share `mess` of them is of another kind than fresh, with cells missing."""
     X = np.zeros((rows, width))
     common = rng.normal(size=rows)
     for j in range(width):

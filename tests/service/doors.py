@@ -70,8 +70,8 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def keyed_app(keys: str = KEYS, tuning: Tuning = TUNING, **settings: Any) -> tuple[AnytimeAPI, Settings]:
-    told = Settings(**{"port": 0, "max_deadline_ms": 2_000, "max_body_bytes": 100_000, "api_keys": keys, **settings})
-    return create_app(ModelRegistry.of([small_model()]), told, tuning=tuning), told
+    chosen = Settings(**{"port": 0, "max_deadline_ms": 2_000, "max_body_bytes": 100_000, "api_keys": keys, **settings})
+    return create_app(ModelRegistry.of([small_model()]), chosen, tuning=tuning), chosen
 
 
 @contextmanager

@@ -25,7 +25,7 @@ GROUPS = {"one": ["a", "b"], "two": ["c"], "three": ["d", "e"], "four": ["f"]}
 
 
 def rows(count: int = 400, near: float = 1e-3, seed: int = 0, effect: float = 0.25) -> pd.DataFrame:
-    """Columns of which `c` and `d` are nearly the same, and a target on which their difference has an effect."""
+    """Columns: `c` and `d` are nearly the same, and the target depends on their difference."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.normal(size=(count, 6)), columns=list("abcdef"))
     frame["d"] = frame["c"] + near * rng.normal(size=count)
