@@ -225,6 +225,21 @@ class Problem(ABC, Generic[T, S]):
     def choice(self) -> Choice[S]:
         return self.chosen()
 
+    def order_at(self, alpha: float) -> GroupOrder:
+        """Return the order at a penalty; raise NoStepsError if it has no steps."""
+        order = self.orders(self.data)(alpha)
+        self.check_steps(order)
+        return order
+
+    def check_steps(self, order: GroupOrder) -> None:
+        """Raise NoStepsError if an order has no steps."""
+        if not order.steps:
+            longest = f"{order.longest:.4g}" + " before pairs are added" * (self.options.pairs is not None)
+            raise NoStepsError(
+                f"epsilon is {self.options.rule.epsilon:g}, and no group's projection of the responses is longer: the "
+                f"longest is {longest}; choose a smaller epsilon"
+            )
+
     def chosen(self, *, refine: bool = True) -> Choice[S]:
         """Return the penalties and the sequence that the options state; without `refine`, of a few penalties."""
         return self.solved(cross_validated(self, refine=refine))
@@ -242,12 +257,7 @@ def cross_validated(problem: Problem[T, S], *, refine: bool = True) -> Choice[An
         alpha = options.grid[0]
         sequence = orders(problem.data)(alpha)
         choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
-    if not choice.sequence.steps:
-        longest = f"{choice.sequence.longest:.4g}" + " before pairs are added" * (options.pairs is not None)
-        raise NoStepsError(
-            f"epsilon is {options.rule.epsilon:g}, and no group's projection of the responses is longer: the longest "
-            f"is {longest}; choose a smaller epsilon"
-        )
+    problem.check_steps(choice.sequence)
     if not (folds and options.nested and refine):
         return choice
     nested = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
@@ -270,8 +280,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     options, errors, horizon = problem.options, problem.errors, problem.horizon
     grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
     rough = problem.rough if len(grid) > 1 else None
-    distances = [every >> k for k in range(1, every.bit_length())] if refine and errors is None else []
-    curves = _Curves(problem)
+    curves = Curves(problem)
     sequences: dict[int, GroupOrder] = {}
     exact: dict[int, GroupOrder] = {}
     areas: dict[int, Float] = {}
@@ -287,7 +296,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     places = range(0, len(grid), every)
     if errors is None or every == 1:
         learn(places)
-        for distance in distances:
+        for distance in _distances(problem, every, refine=refine):
             learn(_near(_stacked(areas, curves.weights), sorted(areas), len(grid), distance))
     else:
         middle = len(places) // 2
@@ -299,12 +308,20 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     candidates = sorted(areas)
     best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
     if rough is not None:  # its errors are rough as well
-        chosen, curves = order(grid[best]), _Curves(problem)
+        chosen, curves = order(grid[best]), Curves(problem)
     else:
         chosen = exact[best]
-    steps = len(chosen.steps)
+    alphas, measured = along(problem, chosen, curves, every=every, refine=refine)
+    return Choice(grid[best], chosen, alphas, _finite(measured.mean), measured)
+
+
+def along(
+    problem: Problem[Any, Any], chosen: GroupOrder, curves: Curves, *, every: int = EVERY, refine: bool = True
+) -> tuple[Float, Errors]:
+    """Return the penalty of each prefix of an order, and the errors there, (K, steps + 1); as `choose`."""
+    errors, one_se, grid, steps = problem.errors, problem.options.one_se, problem.options.grid, len(chosen.steps)
     curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
-    for distance in distances:
+    for distance in _distances(problem, every, refine=refine):
         measured = curves.of(chosen)
         paid = Errors(_padded(measured, steps)[..., 1:], curves.weights)  # the base rate has no penalty
         curves.measure([(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})])
@@ -312,10 +329,15 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     all_errors = Errors(_padded(measured, steps), curves.weights)
     own = _pick(all_errors, one_se)
     at_own = Errors(all_errors.folds[:, own, np.arange(len(own))], curves.weights)
-    return Choice(grid[best], chosen, np.asarray(grid)[sorted(measured)][own], _finite(at_own.mean), at_own)
+    return np.asarray(grid)[sorted(measured)][own], at_own
 
 
-class _Curves:
+def _distances(problem: Problem[Any, Any], every: int, *, refine: bool) -> list[int]:
+    """Return the distances from the best penalty at which others are measured, one after the other."""
+    return [every >> k for k in range(1, every.bit_length())] if refine and problem.errors is None else []
+
+
+class Curves:
     """Errors of the prefixes of orders at penalties of a grid, each measured once; equal orders share theirs."""
 
     def __init__(self, problem: Problem[Any, Any]) -> None:
@@ -338,7 +360,7 @@ class _Curves:
             if new:
                 pooled.setdefault(id(known), (sequence, {}))[1].update(new)
         tasks = [(fold, *request) for request in pooled.values() for fold in self._folds]
-        of_folds = iter([] if self._errors else in_threads(self._of_fold, tasks, self._n_jobs))
+        of_folds = iter([] if self._errors else [*in_threads(self._of_fold, tasks, self._n_jobs)])
         for sequence, steps in pooled.values():
             if self._errors is None:
                 errors = np.array([next(of_folds) for _ in self._folds])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from anytime.errors import TrainingError
 from anytime.model.manifest import Candidate, Selected
+from anytime.selection import GroupOrder
 from anytime.selection.criteria.criterion import TIE
 from anytime.training.least_squares import LeastSquares
-from anytime.training.model_selection import Errors, NoStepsError, area
+from anytime.training.model_selection import Curves, Errors, NoStepsError, along, area
 from anytime.training.options import Options
 from anytime.training.terms import Terms
-from anytime.types import Float
 
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
@@ -32,27 +31,25 @@ def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSqu
     or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
     rows may be more extreme.
     """
-    problems, rough = [LeastSquares(terms, options) for terms in candidates], list[_Tried]()
+    problems = [LeastSquares(terms, options) for terms in candidates]
     if len(problems) == 1:
         return problems[0], None
-    if options.alpha == "cv" and not options.one_se:
-        rough = _tried(problems, refine=False)
-        near: list[int] = []
-        for simple in range(3):
-            alike = [curve for curve in rough if curve.simplicity >= simple]
-            limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
-            near += [id(curve.problem) for curve in alike if curve.errors[0] <= limit]
-        problems = [curve.problem for curve in rough if id(curve.problem) in near]
     tried = _tried(problems)
-    best = _best(tried)
+    near: list[_Tried] = []
+    for simple in range(3):
+        alike = [curve for curve in tried if curve.simplicity >= simple]
+        limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
+        near += [curve for curve in alike if curve.errors[0] <= limit and curve not in near]
+    refined = {id(curve): curve.refined for curve in near}
+    best = _best([*refined.values()])
     for simple in (1, 2):
-        others = [curve for curve in tried if curve.simplicity >= simple]
+        others = [curve for curve in refined.values() if curve.simplicity >= simple]
         if best.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
             best = other
-    known = {id(curve.problem): curve for curve in (*rough, *tried)}
+    known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
         return best.problem, None
-    records = tuple(curve.record for curve in known.values() if math.isfinite(curve.errors[0]))
+    records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
     return best.problem, Selected(**best.record.model_dump(), candidates=records)
 
 
@@ -64,13 +61,35 @@ def _best(tried: Sequence[_Tried]) -> _Tried:
     return best
 
 
-class _Tried(NamedTuple):
-    """A problem with the errors of its curve and, with folds, of all groups; `areas` (K,) are those on each fold."""
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    """A problem, an order of its groups, and the errors (K, steps + 1) of each prefix at its best penalty."""
 
-    errors: list[float]
-    areas: Float
-    weights: Float
     problem: LeastSquares
+    order: GroupOrder
+    curves: Curves
+    measured: Errors
+
+    @classmethod
+    def along(cls, problem: LeastSquares, order: GroupOrder) -> _Tried:
+        """Measure at a few penalties."""
+        order, curves = GroupOrder.of(order.steps, problem.groups), Curves(problem)
+        return cls(problem, order, curves, along(problem, order, curves, refine=False)[1])
+
+    @property
+    def refined(self) -> _Tried:
+        """Return the same, measured at the penalties near the best of each prefix, too."""
+        return replace(self, measured=along(self.problem, self.order, self.curves)[1])
+
+    @cached_property
+    def areas(self) -> Errors:
+        """Return the errors of the curve on each fold, (K,)."""
+        return Errors(area(self.order, self.measured.folds, self.problem.horizon), self.measured.weights)
+
+    @cached_property
+    def errors(self) -> list[float]:
+        """Return the errors of the curve and of all groups."""
+        return [float(self.areas.mean), float(self.measured.mean[-1])]
 
     @property
     def simplicity(self) -> int:
@@ -89,26 +108,32 @@ class _Tried(NamedTuple):
 
     def is_clearly_less(self, than: _Tried) -> bool:
         """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
-        gain = Errors(than.areas - self.areas, self.weights)
+        gain = Errors(than.areas.folds - self.areas.folds, self.areas.weights)
         return bool(gain.mean > max(LEAST_GAIN * than.errors[0], float(gain.standard_error)))
 
 
-def _tried(problems: Iterable[LeastSquares], *, refine: bool = True) -> list[_Tried]:
-    """Return the problems with a sequence; raise NoStepsError without steps."""
+def _tried(problems: Sequence[LeastSquares]) -> list[_Tried]:
+    """Return the problems with the errors along one order for each set of terms; raise NoStepsError without steps.
+
+    The order does not depend on the clamp, unless the sequence stops at epsilon.
+    """
     tried: list[_Tried] = []
     refused: NoStepsError | None = None
+    alpha: float | None = None
+    orders: dict[tuple[int | None, int | None], GroupOrder] = {}
     for problem in problems:
+        terms = problem.terms
+        key = (terms.size, terms.min_level_rows)
         try:
-            choice = problem.choice if refine else problem.chosen(refine=False)
+            if alpha is None:
+                choice = problem.chosen(refine=False)
+                alpha, orders[key] = choice.alpha, choice.sequence
+            if key not in orders or problem.options.rule.epsilon is not None:
+                orders[key] = problem.order_at(alpha)
         except NoStepsError as error:
             refused = error
             continue
-        horizon, areas, weights = problem.horizon, np.empty(0), np.empty(0)
-        errors = [choice.mean_error(horizon)]
-        errors += [] if choice.errors is None else [float(choice.errors[-1])]
-        if choice.measured is not None:
-            areas, weights = area(choice.sequence, choice.measured.folds, horizon), choice.measured.weights
-        tried.append(_Tried(errors, areas, weights, problem))
+        tried.append(_Tried.along(problem, orders[key]))
     if not tried:
         raise refused or TrainingError("no terms")
     return tried
