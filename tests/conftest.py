@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,24 @@ def _short_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def linear_by_default() -> Iterator[None]:
+    """Replace the default basis "auto" by that of the type of each column, for modules that are not about curves."""
+    from anytime.cli.compare import compare  # noqa: PLC0415
+    from anytime.cli.train import train  # noqa: PLC0415
+    from anytime.estimators import Estimator  # noqa: PLC0415
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Estimator.__init__, "__kwdefaults__", {**(Estimator.__init__.__kwdefaults__ or {}), "basis": None}
+        )
+        for command in (train, compare):
+            stated = signature(command)
+            parameters = [p.replace(default=None) if p.name == "basis" else p for p in stated.parameters.values()]
+            patch.setattr(command, "__signature__", stated.replace(parameters=parameters))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -41,8 +41,8 @@ from anytime.errors import (
     ValuesError,
     listed,
 )
-from anytime.families import family_names, family_of
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.families import family_of
+from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import clampable, sample_size
 from anytime.folds import FoldAssigner, fold_count
@@ -57,8 +57,9 @@ from anytime.moments.accumulate import dense
 from anytime.selection import SelectionMethod
 from anytime.target import Target, check_family, class_codes
 from anytime.training.clamping import Clamped
+from anytime.training.family import family_of_classes
 from anytime.training.fit import Fit, fit_clamped, provenance
-from anytime.training.options import Options
+from anytime.training.options import BASIS, Options
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.rows import TrainingRows
 from anytime.training.warnings import warnings_of
@@ -127,6 +128,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
+    _target: Target
 
     def __init__(
         self,
@@ -136,13 +138,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         method: Method | SelectionMethod = "fr",
         cost_blind: bool = False,
         doubling: bool = False,
-        alpha: float | Literal["cv"] = "cv",
+        alpha: float | Literal["cv"] = Options.alpha,
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
         smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
-        basis: str | None = None,
+        basis: str | None = BASIS,
         clamp: Clamp = None,
         min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
@@ -400,6 +402,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         check_family(options.family, self._target)
         if decay is None:
             rows = self._rows(table, Y, weights, query)
+            options = self._options()  # of the family that the rows decide
             check_folds(options, rows.folds)
             rows, clamped = self._read(rows)
             self.fit_: Fit = fit_clamped(clamped, options, rows.observed())
@@ -504,6 +507,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         count = self._fold_count or 1
         jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
         folds = count if streamed or tests is not None else fold_count(count, used)
+        if self.family == "auto" and self._target.classes is not None:
+            chosen = family_of_classes(self._target, self._options(), dataset.terms, used, folds)
+            self._target = replace(self._target, family=chosen.name)
         return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, found, self._clampable)
 
     def _dataset(
@@ -537,13 +543,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             weights=dataset.weights,
             option=self.basis,
             clamp=self.clamp,
-            min_level_rows=MIN_LEVEL_ROWS
-            if self.min_level_rows == "auto" and not self._has_folds
-            else self.min_level_rows,
+            min_level_rows=self.min_level_rows,
             seed=_seed(self.random_state),
         )
-        selects = self.clamp == "auto" and self._has_folds
-        self._clampable = clampable(self._groups, groups) if selects else ()
+        self._clampable = clampable(self._groups, groups, self.clamp) if self._has_folds else ()
         self._learns = found.sample is not None or bool(self._clampable)
         return self._groups, found
 
@@ -593,7 +596,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return int(self.cv)
         if self.cv is not None:
             raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        return 5 if self._has_folds or Expansion.of(self._groups).needs_size else None
+        expansion = Expansion.of(self._groups)
+        return 5 if self._has_folds or expansion.needs_size or expansion.level_rows else None
 
     @property
     def _has_folds(self) -> bool:
@@ -801,14 +805,14 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     basis : str | None
         Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
         quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
-        "date" (of dates); None is "linear" for numbers.
+        "date" (of dates); None is that of the type of each column, "linear" for numbers.
     clamp : Clamp
         Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
         side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses "off", 0 or
-        "outliers" by cross-validation; None is 0 for hinges and off for other bases.
+        "outliers" by cross-validation; None is that for the basis "auto", 0 for other hinges, and off for others.
     min_level_rows : int | Literal["auto"]
         Rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row. "auto" chooses
-        10, 5 or 2 by cross-validation, and is 10 without folds.
+        10, 5 or 2 by cross-validation.
     pairs : int | Literal["auto"] | None
         Number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual of the
         model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps
@@ -933,7 +937,9 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     Parameters
     ----------
     family : FamilyName
-        "auto" is "binomial" for two classes and "multinomial" for more; "gaussian" is least squares on one-hot classes.
+        "auto" is "binomial" for two classes and "multinomial" for more, or "gaussian" where these take more than about
+        five times as long, without a penalty, and for methods without likelihoods. "gaussian" is least squares on
+        one-hot classes; it alone has re-sequencing without data, exact answers from any groups, and certificates.
         Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and scaled to sum
         to one.
     class_weight
@@ -980,7 +986,8 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 remedy = "give all of them by classes=" if streamed else "expected 2 or more"
                 raise TrainingError(f"y has one class, {only!r}; {remedy}")
             task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
-            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()), self._family())
+            stated = None if self.family == "auto" else self.family
+            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()), stated)
         new = [] if first and classes is None else np.setdiff1d(y[used], self.classes_).tolist()
         if new:
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
@@ -997,9 +1004,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
-        if self.family == "auto":
-            return family_names("binary" if len(self.classes_) == 2 else "multiclass")[0]
-        return self.family
+        return self._target.law.label if self.family == "auto" else self.family
 
     def _likely(self, scores: Float) -> Float:
         return family_of(self._family()).probabilities(scores)

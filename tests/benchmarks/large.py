@@ -118,7 +118,7 @@ def main() -> None:
         size = table.stat().st_size
         print(f"{rows:,} rows of {args.columns} features, {size / 1e9:.2f} GB, {THREADS} threads")
         command = [sys.executable, "-m", "anytime", "train", str(table), "--groups", str(groups), "--target", "y"]
-        command += ["--out", str(folder / "large.safetensors"), "--n-jobs", str(THREADS)]
+        command += ["--basis", "linear", "--out", str(folder / "large.safetensors"), "--n-jobs", str(THREADS)]
         ways = {
             "one penalty, no folds": [*command, "--alpha", "1e-5", "--folds", "0"],
             "20 penalties, 5 folds": command,

@@ -66,9 +66,11 @@ def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[
     return X, y
 
 
-def classifier(groups: FeatureGroups, alpha: float | Literal["cv"]) -> AnytimeClassifier:
+def classifier(
+    groups: FeatureGroups, alpha: float | Literal["cv"], family: FamilyName = "multinomial"
+) -> AnytimeClassifier:
     """Return the unfitted trainer."""
-    return AnytimeClassifier(groups, alpha=alpha, n_jobs=1 if alpha == "cv" else THREADS)
+    return AnytimeClassifier(groups, family=family, alpha=alpha, basis="linear", n_jobs=1 if alpha == "cv" else THREADS)
 
 
 def peer(n: int, alpha: float) -> LogisticRegression:
@@ -87,7 +89,7 @@ def memory(data: Path, alpha: float) -> None:
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "attack", groups)
     before = megabytes()
-    classifier(groups, alpha).fit(X, y)
+    classifier(groups, alpha, "binomial").fit(X, y)
     print(
         f"memory: data {X.nbytes / 2**20:.0f} MiB, peak before {before:.0f} MiB, during the path {megabytes():.0f} MiB"
     )
@@ -147,7 +149,7 @@ def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
     test, truth = table(folder, "test", "attack", groups)
     Z = standardised(X)
     print(f"kddcup99, {len(X)} x {X.shape[1]}, {len(groups)} groups, alpha {alpha:g}:")
-    model, other = classifier(groups, alpha), peer(len(X), alpha)
+    model, other = classifier(groups, alpha, "binomial"), peer(len(X), alpha)
     path = ratio(lambda: model.fit(X, y), lambda: other.fit(Z, y), repeats)
     scale = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
     found = {"ours": model.predict_proba(test), "scikit-learn": other.predict_proba((test - X.mean(axis=0)) / scale)}
@@ -156,7 +158,7 @@ def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
         print(f"  last prefix on the test table, {name}: accuracy {accuracy:.6f}, deviance {deviance:.6f}")
     some = np.random.default_rng(0).permutation(len(X))[:20_000]
     X, y, Z = X[some], y[some], standardised(X[some])
-    crossed = crossed_ratio(lambda: classifier(groups, "cv").fit(X, y), lambda: classes_peer(Z, y, GRID))
+    crossed = crossed_ratio(lambda: classifier(groups, "cv", "binomial").fit(X, y), lambda: classes_peer(Z, y, GRID))
     return [
         Row("binomial path on kddcup99 / one newton-cholesky fit", path, BINOMIAL),
         Row("binomial, alpha cv, kddcup99, 20,000 rows / LogisticRegressionCV", crossed, BINOMIAL_CV),
@@ -178,7 +180,7 @@ def counts() -> Row:
         n_jobs=1,
     )
     Z = standardised(X)
-    ours = AnytimeRegressor(groups, alpha="cv", family="poisson", n_jobs=1)
+    ours = AnytimeRegressor(groups, alpha="cv", family="poisson", basis="linear", n_jobs=1)
     crossed = crossed_ratio(lambda: ours.fit(X, y), lambda: peers.fit(Z, y))
     return Row(f"Poisson, alpha cv, {n} x {D} / GridSearchCV of newton-cholesky", crossed, 2.0)
 
@@ -242,7 +244,7 @@ def digits(data: Path, picture: Path) -> None:
     }
     for family, (label, style) in drawn.items():
         start = time.perf_counter()
-        model = AnytimeClassifier(groups, alpha="cv", family=family, n_jobs=THREADS).fit(X, y)
+        model = AnytimeClassifier(groups, alpha="cv", family=family, basis="linear", n_jobs=THREADS).fit(X, y)
         seconds = time.perf_counter() - start
         errors = np.array([np.mean(predicted != truth) for predicted in model.staged_predict(test)])
         print(

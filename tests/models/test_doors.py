@@ -41,7 +41,9 @@ def target_of(family: Any, X: pd.DataFrame) -> Any:
     return rng.poisson(np.exp(eta) * rng.gamma(3, 1 / 3, ROWS))
 
 
-@pytest.mark.parametrize("options", [{}, {"basis": "auto"}, {"alpha": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"basis": "linear"}, {"alpha": 0.01}, {"basis": "hinge:2", "alpha": 0.01}], ids=str
+)
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_both_doors_lead_to_the_same_model(
     family: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -57,7 +59,7 @@ def test_both_doors_lead_to_the_same_model(
     assert main([*call, *words]) == 0
     model = load("m.safetensors")
     kind: Any = AnytimeRegressor if model.manifest.classes is None else AnytimeClassifier
-    estimator = kind(groups, family=family, cv=5, **options).fit(X, y)
+    estimator = kind(groups, family=family, **options).fit(X, y)
     ours, theirs = model.manifest, estimator.model_.manifest
     assert ours.groups == theirs.groups
     assert [step.group for step in ours.steps] == [step.group for step in theirs.steps]

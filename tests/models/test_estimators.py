@@ -31,6 +31,8 @@ from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
 from anytime.types import Float
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 Estimator = AnytimeRegressor | AnytimeClassifier
 
 GROUPS: dict[str, Any] = {
@@ -64,13 +66,13 @@ def labels(y: Float, names: list[Any]) -> Any:
 def checks() -> Iterator[Any]:
     """scikit-learn's checks of the estimators."""
     estimators: list[Estimator] = [
+        AnytimeRegressor(basis="auto"),
         AnytimeRegressor(),
-        AnytimeRegressor(alpha="cv"),
         AnytimeRegressor(family="poisson"),
         AnytimeClassifier(),
-        AnytimeClassifier(alpha="cv", cv=2),
+        AnytimeClassifier(basis="auto", cv=2),
         AnytimeClassifier(family="gaussian"),
-        AnytimeClassifier(family="gaussian", alpha="cv", cv=2),
+        AnytimeClassifier(family="gaussian", cv=2),
     ]
     # It trains a hundred times. The others read the same sparse tables by the same code, and test_design.py compares
     # the errors of weighted rows in folds with literal ones.
@@ -694,7 +696,7 @@ def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
     assert np.isfinite(estimator.curve_.cv_error).all()
     once = np.where(np.arange(len(X)) == 17, "once", "often")
     with pytest.warns(AnytimeWarning, match="class 'once' is in one row"):
-        binary = AnytimeClassifier(GROUPS).fit(X, once)
+        binary = AnytimeClassifier(GROUPS, family="binomial").fit(X, once)
     assert binary.fit_.measured is not None
     # The deviance of the base rate on held-out rows: none is 'once', which every fold's rate counts.
     rows = len(X)

@@ -341,7 +341,7 @@ def test_a_likelihood_without_rows_is_refused() -> None:
     X, y = table()
     parts = fold_moments_of(X, (y > 0).astype(float))
     with pytest.raises(TrainingError, match="needs rows; pass"):
-        fit(parts, load_groups(GROUPS), Options(family="binomial"))
+        fit(parts, load_groups(GROUPS), Options(alpha=0.1, family="binomial"))
 
 
 # Targets.

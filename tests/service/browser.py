@@ -51,7 +51,7 @@ def regression() -> Model:
     X = rng.normal(size=(400, 4)) @ np.array([[1, 0.6, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) + 5.0
     X[:, 3] = rng.random(400) < 0.3
     y = X @ np.array([3.0, 2.0, -1.5, 1.5]) + rng.normal(size=400)
-    return named(AnytimeRegressor(SHARED_COST, alpha="cv").fit(X, y), "brake")
+    return named(AnytimeRegressor(SHARED_COST, alpha="cv", basis="linear").fit(X, y), "brake")
 
 
 def certified_regression() -> Model:
@@ -65,7 +65,7 @@ def classification(family: FamilyName = "gaussian", name: str = "light") -> Mode
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 21))
     y = np.array(["stop", "slow", "go"])[np.digitize(2 * X[:, 0] + X[:, 20], [-1.0, 1.0])]
-    return named(AnytimeClassifier(SEPARATE_COST, family=family, alpha="cv").fit(X, y), name)
+    return named(AnytimeClassifier(SEPARATE_COST, family=family, alpha="cv", basis="linear").fit(X, y), name)
 
 
 def likelihoods() -> list[Model]:
@@ -77,9 +77,11 @@ def likelihoods() -> list[Model]:
     counts = rng.poisson(np.exp(0.7 + eta))
     return [
         classification("multinomial", "softmax"),
-        named(AnytimeClassifier(SHARED_COST, alpha="cv").fit(X, alarm), "alarm"),
+        named(AnytimeClassifier(SHARED_COST, family="binomial", alpha="cv", basis="linear").fit(X, alarm), "alarm"),
         named(
-            AnytimeRegressor(SHARED_COST, family="poisson", alpha="cv").fit(X, pd.Series(counts, name="visits")),
+            AnytimeRegressor(SHARED_COST, family="poisson", alpha="cv", basis="linear").fit(
+                X, pd.Series(counts, name="visits")
+            ),
             "visits",
         ),
     ]
@@ -124,7 +126,7 @@ def paired() -> Model:
     """A model of y = a b + c, with a pair of a and b."""
     X = np.random.default_rng(5).normal(size=(400, 3))
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    return named(AnytimeRegressor(pairs=1).fit(frame, X[:, 0] * X[:, 1] + X[:, 2]), "paired")
+    return named(AnytimeRegressor(pairs=1, basis="linear").fit(frame, X[:, 0] * X[:, 1] + X[:, 2]), "paired")
 
 
 def named(estimator: Any, name: str) -> Model:

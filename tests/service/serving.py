@@ -116,7 +116,7 @@ def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -
     from anytime.estimators import AnytimeRegressor  # noqa: PLC0415  (scikit-learn takes seconds to import)
 
     groups = groups_of(width)
-    model = AnytimeRegressor(groups).fit(*rows_of(groups, seed)).model_
+    model = AnytimeRegressor(groups, basis="linear").fit(*rows_of(groups, seed)).model_
     changes = {"name": name, "version": f"{name}-{seed}"}
     return replace(model, manifest=model.manifest.model_copy(update=changes))
 
@@ -131,10 +131,11 @@ def likelihood_model(family: str, width: int | None = None) -> Model:
     scores = scores / scores.std()
     if family == "poisson":
         y = np.random.default_rng(1).poisson(np.exp(0.5 + 0.5 * scores))
-        model = AnytimeRegressor(groups, family="poisson", alpha=0.01).fit(X, y).model_
+        model = AnytimeRegressor(groups, family="poisson", alpha=0.01, basis="linear").fit(X, y).model_
     else:
         names, cuts = (["no", "yes"], [0.0]) if family == "binomial" else (["car", "cyclist", "walker"], [-0.5, 0.5])
-        model = AnytimeClassifier(groups, alpha=0.01).fit(X, np.array(names)[np.digitize(scores, cuts)]).model_
+        classifier = AnytimeClassifier(groups, family=family, alpha=0.01, basis="linear")
+        model = classifier.fit(X, np.array(names)[np.digitize(scores, cuts)]).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": family, "version": f"{family}-0"}))
 
 

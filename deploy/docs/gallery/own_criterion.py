@@ -41,7 +41,7 @@ for _ in range(draws):
     X = rng.normal(size=(1150, 63))
     y = X[:, :3].sum(axis=1) * 0.3 + rng.normal(size=1150)
     for name, method in METHODS.items():
-        model = AnytimeRegressor({"groups": GROUPS}, method=method, alpha=0.01).fit(X[:150], y[:150])
+        model = AnytimeRegressor({"groups": GROUPS}, method=method, alpha=0.01, basis="linear").fit(X[:150], y[:150])
         curves[name] += model.staged_score(X[150:], y[150:]) / draws
         noise_first[name] += model.sequence_[0].startswith("noise")
 

@@ -22,7 +22,7 @@ GROUPS = {
 DAYS, ROWS, BUDGET, BREAKS = 30, 300, 6, 15
 
 rng = np.random.default_rng(0)
-models = {decay: AnytimeRegressor(GROUPS, alpha=1e-3) for decay in (1.0, 0.7)}
+models = {decay: AnytimeRegressor(GROUPS, alpha=1e-3, basis="linear") for decay in (1.0, 0.7)}
 r2: dict[float, list[float]] = {decay: [] for decay in models}
 for day in range(DAYS):
     truth, hour = rng.normal(size=ROWS), rng.uniform(-1, 1, ROWS)

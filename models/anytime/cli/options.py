@@ -100,7 +100,7 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
-        "3 or 7 quantiles, by the cross-validated error. The default is linear.",
+        "3 or 7 quantiles, by the cross-validated error; linear without folds. `moments` and `basis` have linear.",
         autocompletion=_candidates(*_BASES),
     ),
 ]
@@ -118,7 +118,7 @@ ClampAt = Annotated[
         "--clamp",
         help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
         "far beyond the quantiles .01 and .99, to these; off; auto: one of these by the cross-validated error. "
-        "The default is 0 for hinges, off for others.",
+        "The default is auto for the basis auto, 0 for other hinges, off for others.",
         autocompletion=_candidates("auto", "off", "outliers", "0"),
     ),
 ]

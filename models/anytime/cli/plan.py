@@ -15,7 +15,7 @@ from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
 from anytime.selection import Rule
-from anytime.training.options import Options
+from anytime.training.options import BASIS, Options
 from anytime.types import ColumnType
 
 
@@ -45,11 +45,16 @@ class Plan(options.RowOptions):
         if self.folds < 0 or self.folds == 1:
             raise TrainingError(f"--folds is {self.folds}; expected 2 or more, or 0 for none")
         training = self.training
-        if self.folds == 0 and (training.alpha == "cv" or training.nested):
+        if self.folds == 0 and self.selects and (training.alpha == "cv" or training.nested):
             raise TrainingError("--folds is 0; --alpha cv and --nested need 2 or more")
         if not self.selects:
             options.checked_fixed(self.clamp, self.min_level_rows)
         _ = self.clamping, self.least_level_rows, self.types
+
+    @property
+    def common_basis(self) -> str | None:
+        """Return the basis; without folds, "auto" is the default of each type."""
+        return None if self.basis == "auto" and self.folds < 2 else self.basis
 
     @property
     def clamping(self) -> Clamp:
@@ -78,6 +83,11 @@ class Plan(options.RowOptions):
         """Return whether all classes are equally heavy."""
         return False
 
+    @property
+    def opens_family(self) -> bool:
+        """Return whether the family of classes depends on the table."""
+        return False
+
     def changed(self, groups: FeatureGroups) -> FeatureGroups:
         """Return the groups to train."""
         return groups
@@ -85,11 +95,13 @@ class Plan(options.RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FitPlan(Plan):
-    """The plan of `compare`, which states the penalty, and what cross-validation selects."""
+    """The plan of `compare`: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
 
     selects = True
 
-    alpha: options.Alpha = "cv"
+    basis: options.Basis = BASIS
+    min_level_rows: options.MinLevelRows = "auto"
+    alpha: options.Alpha = str(Options.alpha)
 
     @cached_property
     def training(self) -> Options:
@@ -101,7 +113,6 @@ class FitPlan(Plan):
 class TrainPlan(FitPlan):
     """The plan of `train`, which states everything."""
 
-    min_level_rows: options.MinLevelRows = "auto"
     rows: options.RowsOfCall = None
     family: options.FamilyOption = None
     method: options.MethodName = Rule().name
@@ -134,6 +145,10 @@ class TrainPlan(FitPlan):
     @property
     def balances(self) -> bool:
         return self.class_weight is not None
+
+    @property
+    def opens_family(self) -> bool:
+        return self.family is None
 
     @cached_property
     def training(self) -> Options:

@@ -22,7 +22,7 @@ from anytime.data.draft import default_groups
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, checked_dataset, settle_target, surveyed
 from anytime.errors import GroupsError, TrainingError, listed, suggestion
-from anytime.families import family_names, family_of
+from anytime.families import family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import clampable
@@ -35,6 +35,7 @@ from anytime.moments.files import Checkpoint, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.clamping import Clamped
+from anytime.training.family import ChosenFamily, family_of_classes
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.resequencing import Retrained, moments_of_groups
 from anytime.training.rows import TrainingRows
@@ -250,7 +251,7 @@ def open_table_source(
         query=plan.query,
         weights=plan.weights,
         stated=stated,
-        option=plan.basis if learned is None else None,
+        option=plan.common_basis if learned is None else None,
         clamp=plan.clamping if learned is None else None,
         drop_missing=plan.drops_missing,
         min_level_rows=plan.least_level_rows,
@@ -269,21 +270,30 @@ def open_table_source(
     if unknown := [name for name in ignored if name not in excluded]:
         remark(f"ignored: {listed(unknown, 10)} (in no group)")
     remark_missing(found)
-    note = _note(found, known)
     folds = fold_count(plan.folds, found.used)
-    selects = plan.clamping == "auto" and backend == LOCAL
+    chosen = _chosen_family(dataset, plan, backend, found.used, folds)
+    if chosen is not None:
+        dataset = replace(dataset, target=replace(known, family=chosen.name))
+    selects = plan.selects and folds > 1 and backend == LOCAL
     return TableSource(
         dataset,
         folds,
         plan.seed,
         plan.n_jobs,
-        known,
+        dataset.target,
         found,
-        clampable(groups, given) if selects else (),
-        remark=note,
+        clampable(groups, given, plan.clamping) if selects else (),
+        remark=_note(found, known) + ("" if chosen is None else f"; {chosen.why}"),
         backend=backend,
         given=complete.names,
     )
+
+
+def _chosen_family(dataset: Dataset, plan: Plan, backend: Backend, rows: int, folds: int) -> ChosenFamily | None:
+    """Return the default family of classes; None if one is stated, or the target is no classes."""
+    if dataset.target.classes is None or not plan.opens_family or backend.cluster is not None:
+        return None
+    return family_of_classes(dataset.target, plan.training, dataset.terms, rows, folds)
 
 
 def _balance(dataset: Dataset) -> str:
@@ -296,9 +306,7 @@ def _balance(dataset: Dataset) -> str:
 def _note(found: Survey, target: Target) -> str:
     """Return the classes, or a hint that the target might be classes."""
     if target.classes is not None:
-        likelihood = family_names(target.task)[0]
-        hint = f"; least squares on their indicators (--family {likelihood} fits probabilities)"
-        return f", classes {', '.join(map(str, target.classes))}{hint * target.law.least_squares}"
+        return f", classes {', '.join(map(str, target.classes))}"
     count = len(found.values[0])
     few_integers = len(target.columns) == 1 and found.types[target.columns[0]] == "integer" and count <= 20
     return f" ({count} whole numbers; --task multiclass treats them as classes)" if few_integers else ""

@@ -77,14 +77,15 @@ def train(
         remark(f"task: {source.columns.target.task}{source.remark}")
         source, clamped = source.read()
         settled, observed = source.columns, source.observed()
+        training = replace(plan.training, family=settled.target.family or plan.training.family)
         folds = len(clamped[0].parts)
         with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
             held = (
                 None
                 if validated is None
-                else hold_out(replace(validated, groups=settled.groups), plan.training.family, n_jobs=plan.n_jobs)
+                else hold_out(replace(validated, groups=settled.groups), training.family, n_jobs=plan.n_jobs)
             )
-            fitted = fit_clamped(clamped, plan.training, observed, hold_out=held)
+            fitted = fit_clamped(clamped, training, observed, hold_out=held)
         if isinstance(source, TableSource) and plan.pairs is not None:
             remark("screening pairs of columns")
             fitted = fit_with_pairs(fitted, source, folds=folds, seed=plan.seed, hold_out=held)

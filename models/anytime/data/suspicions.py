@@ -93,10 +93,10 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
         known = np.flatnonzero(np.isfinite(values))
         if len(known) < MIN_ROWS:
             continue
-        low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
-        if not high > low:
-            continue
         with np.errstate(over="ignore", invalid="ignore"):  # values near the largest number
+            low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
+            if not high > low:
+                continue
             distance = np.abs(values[known] - middle) / (high - low)
         wild = np.flatnonzero(distance > WILD)
         if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):

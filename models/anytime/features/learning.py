@@ -231,12 +231,18 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
-def clampable(groups: FeatureGroups, stated: FeatureGroups) -> tuple[str, ...]:
-    """Return the columns whose clamp may be selected: numbers of a basis with a clamp, and no range in `stated`."""
+def clampable(groups: FeatureGroups, stated: FeatureGroups, clamp: Clamp) -> tuple[str, ...]:
+    """Return the columns whose clamp is to be selected: numbers of a basis with a clamp, and no range in `stated`.
+
+    With the clamp "auto" these are of any basis; with None, of a basis whose size is to be selected, too.
+    """
+    if clamp not in (None, "auto"):
+        return ()
     return tuple(
         column.name
         for column in Expansion.of(groups).columns
         if column.basis.clamp is not None
+        and (clamp == "auto" or column.basis.choices)
         and column.type in (None, "number", "integer")
         and "range" not in stated.bases.get(column.name, ColumnBasis()).model_fields_set
     )

@@ -16,6 +16,9 @@ from anytime.types import FamilyName
 
 MAX_PAIRS = 256
 
+BASIS = "auto"
+"""The basis of the columns of a table, with folds and unless another is stated."""
+
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 """The penalties of alpha "cv": 20 values from 1e-7 to 10."""
 
@@ -46,7 +49,7 @@ class Options:
 
     rule: Rule = field(default_factory=Rule)
     _: KW_ONLY
-    alpha: float | Literal["cv"] = 1e-5
+    alpha: float | Literal["cv"] = "cv"
     one_se: bool = False
     nested: bool = False
     family: FamilyName = "gaussian"

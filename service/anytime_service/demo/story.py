@@ -45,8 +45,8 @@ def run_demo(*, once: bool, port: int) -> None:
     train, test = train_test_split(rows, test_size=0.3, stratify=labels, random_state=0)
     with tempfile.TemporaryDirectory(prefix="anytime-demo-") as folder:
         path = Path(folder) / "digits.safetensors"
-        classifier = AnytimeClassifier(groups, family="multinomial", alpha=ALPHA).fit(X[train], labels[train])
-        model = classifier.save(path)
+        classifier = AnytimeClassifier(groups, family="multinomial", alpha=ALPHA, basis="linear")
+        model = classifier.fit(X[train], labels[train]).save(path)
         console.print(
             f"Trained softmax regression on {len(train)} of them, ordered by what groups explain per millisecond:\n"
         )

@@ -55,10 +55,13 @@ def by_least_squares(problem: QualitySet, basis: str) -> Candidates:
 def by_likelihood(problem: QualitySet) -> Candidates:
     """Return the same by a likelihood: Poisson for relevances as counts, logistic or softmax for classes."""
     if problem.task == "ranking":
-        model: Any = AnytimeRegressor(problem.groups, family="poisson", alpha=LIKELIHOOD_ALPHA, n_jobs=2)
+        model: Any = AnytimeRegressor(
+            problem.groups, family="poisson", alpha=LIKELIHOOD_ALPHA, basis="linear", n_jobs=2
+        )
     else:
+        family: Any = "binomial" if problem.task == "binary" else "multinomial"
         alpha = LIKELIHOOD_ALPHA if problem.task == "binary" else 1e-2
-        model = AnytimeClassifier(problem.groups, alpha=alpha, n_jobs=2)
+        model = AnytimeClassifier(problem.groups, family=family, alpha=alpha, basis="linear", n_jobs=2)
     return _prefixes(problem, model)
 
 

@@ -57,7 +57,7 @@ def _at_size(size: int, folder: Path, rounds: int) -> tuple[list[Finding], list[
     X = rng.standard_normal((ROWS, FEATURES))
     y = X @ rng.standard_normal(FEATURES) + 5 * rng.standard_normal(ROWS)
     saved, out, costs = (folder / f"old{size}.safetensors", folder / f"new{size}.safetensors", folder / f"{size}.json")
-    AnytimeRegressor(_groups(size, rng)).fit(X, y).save(saved)
+    AnytimeRegressor(_groups(size, rng), basis="linear").fit(X, y).save(saved)
     costs.write_text(json.dumps(_groups(size, rng)), encoding="utf-8")
     model, groups = load(saved), load_groups(costs)
     start = [sys.executable, "-m", "anytime"]

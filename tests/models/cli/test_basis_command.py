@@ -183,7 +183,7 @@ def test_knots_levels_and_ranges_may_be_written_by_hand(kind: str, desk: Path) -
     text = {"json": json.dumps(content), "yaml": yaml.safe_dump(content), "unquoted": UNQUOTED}[kind]
     path = Path("hand.json" if kind == "json" else "hand.yaml")
     path.write_text(text)
-    run("train", "all.csv", "--groups", str(path), "--target", "y", "--out", "m.safetensors")
+    run("train", "all.csv", "--groups", str(path), "--target", "y", "--basis", "linear", "--out", "m.safetensors")
     model = load("m.safetensors")
     assert model.terms.features == TERMS
     assert model.groups.bases["age"].range == (0, 100)

@@ -25,6 +25,7 @@ from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.shapes import column_shapes
 from anytime.loaded import load
 from anytime.model.manifest import Certificate, Stopped
+from anytime.training.family import LEAST_SQUARES_ONLY
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
 Capture = pytest.CaptureFixture[str]
@@ -125,12 +126,19 @@ def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, ca
 
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
     call = aimed("kind")
-    assert main(call) == 0
     said = "task: binary, classes down, up"
-    hint = "; least squares on their indicators (--family binomial fits probabilities)"
-    assert said + hint in capsys.readouterr().err.splitlines()
-    assert main([*call, "--family", "binomial"]) == 0
-    assert said in capsys.readouterr().err.splitlines()
+    for options, hint in {
+        (): f"; binomial likelihood (--family gaussian, least squares, has {LEAST_SQUARES_ONLY})",
+        (
+            "--alpha",
+            "0",
+        ): "; least squares on their indicators: without a penalty, a binomial likelihood may have no optimum",
+        ("--method", "sparse"): "; least squares on their indicators, which method sparse needs",
+        ("--family", "gaussian"): "",
+        ("--family", "binomial"): "",
+    }.items():
+        assert main([*call, *options]) == 0
+        assert said + hint in capsys.readouterr().err.splitlines()
     assert load("m.safetensors").manifest.classes == ("down", "up")
 
 

@@ -18,6 +18,8 @@ from scipy.sparse import csr_array
 from anytime import AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 FEATURES = ["city", "size", "member", "visits", "weight"]
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -255,13 +257,17 @@ def test_rare_levels_are_named_with_their_rows_and_a_column_of_rare_levels_is_le
     with pytest.warns(
         AnytimeWarning, match=r"levels of fewer than 10 rows share one term: of 'few' \(5 levels, 5 rows"
     ):
-        AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0))
+        AnytimeRegressor(alpha=1e-3, min_level_rows=10).fit(frame, np.arange(60.0))
     frame["key"] = [f"k{i}" for i in range(60)]
     with pytest.warns(AnytimeWarning, match=r"'key' has no level that 10 rows share \(60 levels, 60 rows\)"):
-        fitted = AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0))
+        fitted = AnytimeRegressor(alpha=1e-3, min_level_rows=10).fit(frame, np.arange(60.0))
     assert set(fitted.sequence_) == {"z", "few"}
     frame.loc[::3, "key"] = None  # a gap says something too
-    assert set(AnytimeRegressor(alpha=1e-3).fit(frame, np.arange(60.0)).sequence_) == {"z", "few", "key"}
+    assert set(AnytimeRegressor(alpha=1e-3, min_level_rows=10).fit(frame, np.arange(60.0)).sequence_) == {
+        "z",
+        "few",
+        "key",
+    }
 
 
 def test_stated_dates_may_be_seconds_in_a_csv_file(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"basis": "hinge:2", "clamp": 0.01},
     {"basis": "poly:3"},
     {"basis": "auto"},
-    {"pairs": 1},
+    {"basis": "linear", "pairs": 1},
 ]
 
 

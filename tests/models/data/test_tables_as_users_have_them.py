@@ -29,6 +29,8 @@ from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, TableError, TrainingError, ValuesError
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 Column = Callable[[], Any]
 
 ROWS = 84

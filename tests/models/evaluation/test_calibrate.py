@@ -43,6 +43,8 @@ from anytime.training.resequencing import resequence
 from anytime.types import Float
 from lazily import Lazy
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 

@@ -85,7 +85,7 @@ def test_an_accuracy_of_the_majority_is_noted(
     rows(400, 0).to_csv("even.csv", index=False)
     for name, noted in (("rare", True), ("even", False)):
         words = ["train", f"{name}.csv", "--target", "two", "--drop", "three", "--drop", "w", "--out", "m.safetensors"]
-        assert main([*words, "--family", "gaussian", "--test", f"{name}.csv"]) == 0
+        assert main([*words, "--family", "gaussian", "--basis", "linear", "--test", f"{name}.csv"]) == 0
         shown = capsys.readouterr().out
         assert ("the share of the most frequent class, at every prefix" in shown) == noted
         assert all(name in shown for name in ("accuracy", "balanced", "AUC", "log loss", "Brier"))

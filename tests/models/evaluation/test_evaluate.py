@@ -335,7 +335,7 @@ def test_on_yahoo_a_chosen_penalty_beats_a_tiny_one_on_the_test_rows(
     for alpha in ("cv", "1e-5"):
         out = str(tmp_path / f"{alpha}.safetensors")
         call = ["train", str(data / "train.parquet"), "--groups", str(data / "groups.json"), "--target", "relevance"]
-        assert main([*call, "--query", "qid", "--alpha", alpha, "--out", out]) == 0
+        assert main([*call, "--query", "qid", "--basis", "linear", "--alpha", alpha, "--out", out]) == 0
         capsys.readouterr()
         assert main(["evaluate", out, str(data / "test.parquet"), "--json"]) == 0
         found[alpha] = json.loads(capsys.readouterr().out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(valu
 @pytest.mark.parametrize("bends", [0, 1, 3, 7])
 def test_the_size_with_the_least_error_is_selected_and_the_model_is_that_of_the_size(bends: int) -> None:
     table = frame(bends)
-    auto = AnytimeRegressor(GROUPS, basis="auto", alpha="cv").fit(table, table["y"])
-    single = [AnytimeRegressor(GROUPS, basis=f"hinge:{K}", alpha="cv").fit(table, table["y"]) for K in SIZES]
+    auto = AnytimeRegressor(GROUPS, basis="auto", clamp=0, alpha="cv").fit(table, table["y"])
+    single = [AnytimeRegressor(GROUPS, basis=f"hinge:{K}", clamp=0, alpha="cv").fit(table, table["y"]) for K in SIZES]
     errors = [mean_error(m.fit_.errors, m.costs_) for m in single]
     best = single[int(np.argmin(errors))]
     assert size_of(auto.model_.groups) == f"hinge:{SIZES[int(np.argmin(errors))]}"
@@ -138,7 +139,11 @@ def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_valid
     models = [load(f"{name}.safetensors") for name in "mnv"]
     assert [size_of(model.groups) for model in models] == ["hinge:7"] * 3
     np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-7, atol=1e-11)
-    assert main(["train", *base, "--folds", "0", "--alpha", "0.1", "--out", "x.safetensors"]) == 2
+    unfolded = ["--folds", "0", "--alpha", "0.1", "--out", "x.safetensors"]
+    assert main(["train", *base, *unfolded]) == 0
+    assert load("x.safetensors").groups.bases["bent"].basis == "linear"
+    Path("g.json").write_text(json.dumps({**GROUPS, "bases": {"bent": {"basis": "auto"}}}))
+    assert main(["train", *base, *unfolded]) == 2
     assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in capsys.readouterr().err
 
 

@@ -87,12 +87,24 @@ def test_classes_select_by_least_squares(family: Any) -> None:
     assert any("state=" in name for name in fitted.get_feature_names_out())
 
 
-def test_without_folds_a_level_needs_ten_rows() -> None:
+def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:
     X, y = table()
-    by_default = AnytimeRegressor(alpha=1e-3, basis="linear", clamp="off").fit(X, y)
-    stated = AnytimeRegressor(alpha=1e-3, basis="linear", clamp="off", min_level_rows=10).fit(X, y)
+    by_default = AnytimeRegressor(alpha=1e-3, basis="linear").fit(X, y)
+    stated = AnytimeRegressor(alpha=1e-3, basis="linear", cv=5).fit(X, y)
     assert list(by_default.get_feature_names_out()) == list(stated.get_feature_names_out())
-    np.testing.assert_allclose(by_default.predict(X), stated.predict(X), rtol=1e-9)
+    np.testing.assert_array_equal(by_default.predict(X), stated.predict(X))
+    assert AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y).curve_.cv_error is None
+
+
+def test_without_folds_nothing_is_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    X, y = table()
+    X.assign(y=y).to_parquet("t.parquet")
+    assert (
+        main(["train", "t.parquet", "--target", "y", "--folds", "0", "--alpha", ".001", "--out", "m.safetensors"]) == 0
+    )
+    stated = AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y)
+    assert load("m.safetensors").terms.features == tuple(stated.get_feature_names_out())
 
 
 def test_the_command_line_has_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -45,8 +45,12 @@ def test_a_level_has_an_indicator_where_enough_rows_have_it(least: int) -> None:
     assert {name for name in COUNTS if name in terms} == {name for name, count in COUNTS.items() if count >= least}
 
 
-def test_ten_is_the_default() -> None:
-    assert terms_of() == terms_of(min_level_rows=10)
+LEAST: list[dict[str, Any]] = [{"min_level_rows": least} for least in (10, 5, 2)]
+
+
+def test_ten_five_or_two_is_the_default() -> None:
+    levels = [{name for name in terms_of(**options) if name.startswith("port")} for options in ({}, *LEAST)]
+    assert levels[0] in levels[1:]
 
 
 @pytest.mark.parametrize("least", [1, 0, -3, 2.5, True, "10", None])

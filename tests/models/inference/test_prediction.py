@@ -24,6 +24,8 @@ from anytime.types import Float
 from lazily import Lazy
 from models.unreadable import Unreadable
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
     "groups": [

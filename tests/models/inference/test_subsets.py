@@ -22,6 +22,8 @@ from anytime.model.model import Model
 from anytime.types import Float
 from lazily import Lazy
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 ALPHA = 0.03
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -219,7 +221,9 @@ def likely(family: str, alpha: float | str = ALPHA) -> Model:
         estimator = AnytimeRegressor(GROUPS, family="poisson", alpha=alpha)  # type: ignore[arg-type]
         return estimator.fit(X, counts, sample_weight=weights).model_
     cuts = [0.2] if family == "binomial" else [-0.4, 0.5]
-    return AnytimeClassifier(GROUPS, alpha=alpha).fit(X, np.digitize(noisy, cuts), sample_weight=weights).model_  # type: ignore[arg-type]
+    stated: Any = "binomial" if len(cuts) == 1 else "multinomial"
+    estimator = AnytimeClassifier(GROUPS, family=stated, alpha=alpha)  # type: ignore[arg-type]
+    return estimator.fit(X, np.digitize(noisy, cuts), sample_weight=weights).model_
 
 
 def literal_responses(family: str) -> Float:

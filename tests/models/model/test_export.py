@@ -35,6 +35,8 @@ from anytime.types import Float, Policy
 from models.exporting import ANSWERS, SOURCES, STRICT, Event, added, compiled, printed, read
 from system import program
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 Capture = pytest.CaptureFixture[str]
 POLICIES: tuple[Policy, ...] = ("prefix", "best")
 WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}

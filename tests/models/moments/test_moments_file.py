@@ -15,6 +15,8 @@ from anytime.errors import ArtifactError, TableError
 from anytime.loaded import load
 from anytime.moments.files import StoredMoments, are_moments
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 Capture = pytest.CaptureFixture[str]
 
 GROUPS = {

@@ -10,6 +10,8 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import TableError, TrainingError
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 GROUPS: dict[str, Any] = {
     "groups": [
         {"name": "a", "features": ["x0", "x1"], "cost": 3.0},

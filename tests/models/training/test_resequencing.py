@@ -17,6 +17,8 @@ from anytime.target import Target
 from anytime.training.likelihood import Observed
 from anytime.training.resequencing import Changes, Retrained, resequence
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 ALPHA = 1e-3
 SIZES = (2, 1, 3, 1, 2)
 NAMES = tuple("abcde")

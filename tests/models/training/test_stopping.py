@@ -229,12 +229,12 @@ def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, fold
 
 @pytest.mark.parametrize("errors", [[3.0, 2.0, 1.0, 1.0 + 1e-13, 1.0], [3.0, 2.0, 1.0, 1.0, 2.0]])
 def test_of_equal_errors_the_shorter_prefix_is_kept(errors: list[float]) -> None:
-    models = fit([moments_of(*problem()[:2])], problem()[2], Options()).prefixes
+    models = fit([moments_of(*problem()[:2])], problem()[2], Options(alpha=1e-5)).prefixes
     assert HoldOut("held", lambda _: np.array(errors)).best(models).steps == 2
 
 
 def test_a_prefix_without_a_finite_error_is_not_the_best() -> None:
-    models = fit([moments_of(*problem()[:2])], problem()[2], Options()).prefixes
+    models = fit([moments_of(*problem()[:2])], problem()[2], Options(alpha=1e-5)).prefixes
     errors = np.array([3.0, np.nan, 2.0, np.inf, 2.5])
     assert HoldOut("held", lambda _: errors).best(models).steps == 2
 
@@ -243,8 +243,8 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     X, y, groups = problem()
     moments = [moments_of(X, y)]
     rising = HoldOut("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
-    stopped = fit(moments, groups, Options.of(epsilon=0.25), hold_out=rising)
-    alone = fit(moments, groups, Options.of(epsilon=0.25))
+    stopped = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25), hold_out=rising)
+    alone = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25))
     assert 1 < len(alone.sequence.steps) < 6
     assert stopped.sequence.steps == alone.sequence.steps
     assert stopped.stopped is not None
@@ -252,7 +252,7 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     assert stopped.stopped.errors is not None
     assert len(stopped.stopped.errors) == len(alone.sequence.steps) + 1
     early = HoldOut("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
-    earlier = fit(moments, groups, Options.of(epsilon=0.25), hold_out=early)
+    earlier = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25), hold_out=early)
     assert len(earlier.sequence.steps) == 1
     assert earlier.stopped is not None
     assert (earlier.stopped.rule, earlier.stopped.longest) == ("validation", None)
@@ -263,7 +263,7 @@ def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
     fitted = fit([moments_of(X, y)], groups, Options.of(epsilon=1e-9, alpha=0.1))
     assert fitted.stopped is not None
     assert len(fitted.sequence.steps) >= 10
-    free = fit([moments_of(X, y)], groups, Options())
+    free = fit([moments_of(X, y)], groups, Options(alpha=1e-5))
     assert free.stopped is None
 
 
@@ -484,7 +484,7 @@ def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
 def test_a_precision_that_is_none_is_refused(epsilon: float) -> None:
     with pytest.raises(TrainingError, match="expected a finite number above 0"):
-        Options.of(epsilon=epsilon)
+        Options.of(alpha=1e-5, epsilon=epsilon)
 
 
 # For scikit-learn.

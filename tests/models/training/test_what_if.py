@@ -15,6 +15,8 @@ from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError, ValuesError
 from anytime.loaded import LoadedModel
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
     "groups": [

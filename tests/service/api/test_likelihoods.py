@@ -241,10 +241,12 @@ def correlated(family: str, X: Any) -> Model:
 
     rng = np.random.default_rng(3)
     if family == "poisson":
-        found: Model = AnytimeRegressor(family="poisson", alpha=0.1).fit(X, rng.poisson(2.0, len(X))).model_
+        found: Model = (
+            AnytimeRegressor(family="poisson", alpha=0.1, basis="linear").fit(X, rng.poisson(2.0, len(X))).model_
+        )
     else:
         y = rng.integers(0, 2 if family == "binomial" else 3, len(X))
-        found = AnytimeClassifier(alpha=0.1).fit(X, y).model_
+        found = AnytimeClassifier(family=family, alpha=0.1, basis="linear").fit(X, y).model_
     return found
 
 

@@ -55,7 +55,7 @@ def swapped() -> Model:
 def fewer() -> Model:
     """A model of speed and hog alone."""
     groups = {"groups": GROUPS["groups"][:2]}
-    model = AnytimeRegressor(groups).fit(*rows_of(groups, 0)).model_
+    model = AnytimeRegressor(groups, basis="linear").fit(*rows_of(groups, 0)).model_
     return replace(model, manifest=model.manifest.model_copy(update={"name": "brake"}))
 
 

@@ -134,7 +134,9 @@ def saved(path: Path) -> None:
     told = json.loads(json.dumps(GROUPS))
     told["groups"][1]["cost"] = 1.0
     X, y = rows_of(told, 0)
-    AnytimeRegressor(told, alpha=0.01).fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(path, name="brake")
+    AnytimeRegressor(told, alpha=0.01, basis="linear").fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(
+        path, name="brake"
+    )
 
 
 @pytest.mark.parametrize("side", [False, True], ids=["main port", "metrics port"])

@@ -1,0 +1,94 @@
+"""The default family of classes: a likelihood, unless it is estimated to take five times as long as least squares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime import AnytimeClassifier, load
+from anytime.cli.main import main
+from anytime.features.expansion import Expansion
+from anytime.features.learning import Sample, learned_groups
+from anytime.groups import singletons
+from anytime.selection import Rule
+from anytime.target import Target
+from anytime.training.family import MAX_PRICE, Size, family_of_classes
+from anytime.training.options import Options
+
+BINARY = Target("binary", ("y",), ("no", "yes"))
+COLUMNS = [f"x{j}" for j in range(10)]
+SIZE = Size(rows=1000, groups=10, responses=1, folds=5, penalties=8, candidates=8, terms=80, selected=30)
+
+
+def expansion(basis: str) -> Expansion:
+    rng = np.random.default_rng(0)
+    sample = Sample({name: rng.normal(size=500) for name in COLUMNS})
+    return Expansion.of(learned_groups(singletons(COLUMNS), sample, basis)).plain
+
+
+def test_the_estimated_time_decides() -> None:
+    for basis, rows in (("auto", 500), ("auto", 50_000), ("linear", 500), ("linear", 50_000)):
+        size = Size.of(BINARY, Options(), expansion(basis), rows, 5)
+        price = size.likelihood / size.least_squares
+        found = family_of_classes(BINARY, Options(), expansion(basis), rows, 5)
+        assert found.name == ("gaussian" if price > MAX_PRICE else "binomial")
+        assert (f"about {price:.0f} times as long (--family binomial fits it)" in found.why) == (price > MAX_PRICE)
+    assert family_of_classes(BINARY, Options(), expansion("auto"), 500, 5).name == "binomial"
+    assert family_of_classes(BINARY, Options(), expansion("linear"), 50_000, 5).name == "gaussian"
+
+
+def test_three_classes_have_the_multinomial() -> None:
+    target = replace(BINARY, task="multiclass", classes=("a", "b", "c"))
+    assert family_of_classes(target, Options(), expansion("auto"), 500, 5).name == "multinomial"
+
+
+@pytest.mark.parametrize("options", [Options(alpha=0.0), Options(Rule("sparse"))])
+def test_what_a_likelihood_may_not_fit_is_fitted_by_least_squares(options: Options) -> None:
+    assert family_of_classes(BINARY, options, expansion("auto"), 500, 5).name == "gaussian"
+
+
+def test_the_size_counts_candidates_and_terms() -> None:
+    found = Size.of(BINARY, Options(), expansion("auto"), 500, 5)
+    assert (found.terms, found.selected, found.candidates, found.responses) == (80, 40, 8, 1)
+    assert Size.of(BINARY, Options(alpha=1.0), expansion("linear"), 500, 5)[4:] == (1, 1, 10, 10)
+
+
+@pytest.mark.parametrize("field", [name for name in Size._fields if name != "selected"])
+def test_more_of_anything_takes_no_less_time(field: str) -> None:
+    more = SIZE._replace(**{field: 2 * getattr(SIZE, field)})
+    assert more.least_squares >= SIZE.least_squares
+    assert more.likelihood > SIZE.likelihood > SIZE.least_squares
+
+
+@pytest.mark.parametrize("options", [{}, {"basis": "linear"}, {"alpha": "0"}, {"method": "sparse"}], ids=str)
+@pytest.mark.parametrize("rows", [100, 3000])
+def test_both_doors_choose_the_same_family(
+    rows: int, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(rows, 4)), columns=list("abcd"))
+    y = np.where(X["a"] + rng.normal(size=rows) > 0, "yes", "no")
+    X.assign(y=y).to_parquet("t.parquet")
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    assert main(["train", "t.parquet", "--target", "y", "--out", "m.safetensors", *words]) == 0
+    model = load("m.safetensors")
+    stated: dict[str, Any] = {name: 0.0 if name == "alpha" else value for name, value in options.items()}
+    estimator = AnytimeClassifier(**stated).fit(X, y)
+    assert estimator.fit_.options.family == model.manifest.family
+    np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-12, atol=1e-12)
+
+
+def test_moments_are_trained_by_least_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(100, 2)), columns=["a", "b"])
+    X.assign(y=np.where(X["a"] > 0, "yes", "no")).to_csv("t.csv", index=False)
+    assert main(["moments", "t.csv", "--target", "y", "--out", "t.moments"]) == 0
+    assert main(["train", "t.moments", "--out", "m.safetensors"]) == 0
+    assert load("m.safetensors").manifest.family == "gaussian"
