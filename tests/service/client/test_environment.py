@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import ClientError
 from anytime_service.client.transport import Endpoint
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import VALUES, Running, running, small_model
+from service.serving import VALUES, Running, run_service, small_model
 
 PROXY = "http://proxy.test:3128"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir")
@@ -31,7 +29,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+    with run_service([small_model()], settings) as service:
         yield service
 
 

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, running, until
+from service.serving import Running, run_service, until
 
 pytestmark = pytest.mark.alone
 
@@ -29,7 +27,7 @@ MAX_RUNS = 3
 @pytest.fixture(scope="module")
 def server(model: Model) -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+    with run_service([model], settings) as service:
         yield service
 
 

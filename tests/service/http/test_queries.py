@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, running, small_model
+from service.serving import Running, run_service, small_model
 
 ITSELF = {"/openapi.json"}
 
@@ -35,7 +35,7 @@ def _routes() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+    with run_service([small_model()], settings) as service:
         yield service
 
 
