@@ -63,6 +63,13 @@ def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
+def server(model: Model) -> Iterator[Running]:
+    """A service with the limits of a user who sets none."""
+    with run_service([model], Settings(port=0)) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
 def several(settings: Settings) -> Iterator[Running]:
     """A service of several models: `brake`; `lens` and `wide` have their moments; `kind` tells classes; and one by each
     likelihood, called as its family."""

@@ -37,7 +37,7 @@ from anytime_service.client.transport import MAX_UNSENT_BYTES
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import summary
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, run_service, running, small_model, trained_model
+from service.serving import BASE_RATE, VALUES, Running, running, small_model, trained_model
 
 LONG_MS = 20_000.0
 SHORT_MS = 200.0
@@ -170,13 +170,6 @@ class Network:
         finally:
             delivering.cancel()
             writer.transport.abort()
-
-
-@pytest.fixture(scope="module")
-def server(model: Model) -> Iterator[Running]:
-    settings = Settings(port=0)
-    with run_service([model], settings) as service:
-        yield service
 
 
 @pytest.fixture
