@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import import_module
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
+from anytime.training.likelihood import Observations, Observed
 from anytime.types import Float, Index
 
 if TYPE_CHECKING:
@@ -42,14 +44,18 @@ if TYPE_CHECKING:
 PARTS_PER_THREAD = 4
 """Parts of a table for each worker thread, so that a slow or lost part delays little."""
 
+GATHERED_VALUES = 2**22
+"""Rows times terms up to which the client fits a likelihood itself: a pass takes it less than messages to workers."""
+
 CONNECT_S = 10.0
 
 
 class Cluster:
     """Workers behind a Dask scheduler."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, gathered_values: int = GATHERED_VALUES) -> None:
         self._client: Any = client
+        self._gathered_values = gathered_values
 
     @property
     def threads(self) -> int:
@@ -73,10 +79,15 @@ class Cluster:
             found: list[Moments] = futures[0].result()
         return found
 
-    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
+    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> Observations:
+        """Return the rows to fit a likelihood on: here if they are few, or with the workers that read them."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
-        return ClusterObserved(self._client, full, dataset.target)
+        if sum(tally.rows for tally in tallies) * dataset.terms.size > self._gathered_values:
+            return ClusterObserved(self._client, full, dataset.target)
+        with cluster_errors():
+            blocks = self._client.gather([self._client.submit(blocks_of_part, part, pure=False) for part in full])
+        return Observed(list(chain.from_iterable(blocks)), dataset.target)
 
     def _parts(
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
@@ -143,6 +154,10 @@ def spans(starts: Sequence[int], limit: int) -> list[tuple[int, int | None]]:
     count = min(limit, len(starts))
     edges = [starts[round(i * len(starts) / count)] for i in range(count)]
     return list(zip(edges, [*edges[1:], None], strict=True))
+
+
+def blocks_of_part(part: Part) -> list[Block]:
+    return list(part.blocks())
 
 
 def moments_of_part(part: Part) -> list[Moments]:
