@@ -37,10 +37,11 @@ def settings(request: pytest.FixtureRequest) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def app(request: pytest.FixtureRequest, model: Model, settings: Settings) -> AnytimeAPI:
+def app(request: pytest.FixtureRequest, settings: Settings) -> AnytimeAPI:
     """The application of `MODELS` of a module that has some, or of one model."""
-    models = getattr(request.module, "MODELS", {"": model})
-    app = create_app(ModelRegistry.of(models.values()), settings)
+    own = getattr(request.module, "MODELS", None)
+    models = own.values() if own else [request.getfixturevalue("model")]
+    app = create_app(ModelRegistry.of(models), settings)
 
     async def fail() -> None:
         raise RuntimeError("the secret of the house")

@@ -9,7 +9,17 @@ import httpx
 import numpy as np
 import pytest
 
-from service.inferring import JSON_BYTES, TWO_ROWS, assert_refused, binary, infer, post, tensor, tensors
+from service.inferring import (
+    JSON_BYTES,
+    MODELS,  # noqa: F401  (those of the service)
+    TWO_ROWS,
+    assert_refused,
+    binary,
+    infer,
+    post,
+    tensor,
+    tensors,
+)
 from service.serving import Running
 
 SPEED = tensor("speed", [[2.0]])
