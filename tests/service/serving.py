@@ -48,7 +48,8 @@ GROUPS: dict[str, Any] = {
 }
 VALUES: dict[str, list[float]] = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
 BASE_RATE = 10.0
-LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
+LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50, max_lateness_ms=1_000)
+"""Clients share an interpreter with the services of the tests, which are late for that reason alone."""
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests without TLS: httpx would read every certificate of this machine for each of them."""
 
