@@ -163,10 +163,12 @@ def _least_squares(problem: QualitySet, basis: str) -> Candidates:
 
 def _likelihood(problem: QualitySet) -> Candidates:
     """Return the same by a likelihood: Poisson for relevances as counts, logistic or softmax for classes."""
+    more: dict[str, Any] = {"alpha": LIKELIHOOD_ALPHA, "basis": "linear", "n_jobs": 2}
     if problem.task == "ranking":
-        return _prefixes(problem, AnytimeRegressor(problem.groups, family="poisson", alpha=LIKELIHOOD_ALPHA, n_jobs=2))
-    alpha = LIKELIHOOD_ALPHA if problem.task == "binary" else 1e-2
-    return _prefixes(problem, AnytimeClassifier(problem.groups, alpha=alpha, n_jobs=2))
+        return _prefixes(problem, AnytimeRegressor(problem.groups, family="poisson", **more))
+    if problem.task == "binary":
+        return _prefixes(problem, AnytimeClassifier(problem.groups, family="binomial", **more))
+    return _prefixes(problem, AnytimeClassifier(problem.groups, family="multinomial", **more | {"alpha": 1e-2}))
 
 
 def _prefixes(problem: QualitySet, model: Any) -> Candidates:

@@ -52,7 +52,7 @@ def _at_size(size: int, folder: Path, rounds: int, findings: list[Finding], rows
     saved, out, costs = folder / "old.safetensors", folder / "new.safetensors", folder / "costs.json"
     J = FEATURES // size
     before, after = (groups_of({"sizes": np.full(J, size), "costs": rng.uniform(1, 10, J)}) for _ in range(2))
-    AnytimeRegressor(before).fit(X, y).save(saved)
+    AnytimeRegressor(before, basis="linear").fit(X, y).save(saved)
     costs.write_text(json.dumps(after.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
     model, groups = load(saved), load_groups(costs)
     start = [sys.executable, "-m", "anytime"]
