@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from anytime_service.schemas.codecs import (
     JSON,
     MSGPACK,
     Content,
+    Decoder,
     Form,
     decoders,
     located,
@@ -112,41 +113,35 @@ def read_request(form: Form, content: Content, limits: ListLimits) -> PredictReq
     Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
     has more values in lists than `limits` allow.
     """
-    packed = limits.must_be_packed(form, content, "the body")
-    try:
-        request: PredictRequest[Any] = read(form, _REQUEST[form.name], content)
-    except MalformedBodyError as error:
-        if _is_of_a_value(error):
-            _check_values(read(form, _RAW_REQUEST, content).groups)
-        raise
-    if packed:
-        _check_packed(request.groups, content, limits)
+    request: PredictRequest[Any] = _read(form, content, limits, _REQUEST, _RAW_REQUEST, lambda body: body.groups)
     return request
 
 
 def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
     """Return a body of groups by name, as `read_request`."""
-    packed = limits.must_be_packed(form, content, "the body")
-    try:
-        groups: Mapping[str, Any] = read(form, _GROUPS[form.name], content)
-    except MalformedBodyError as error:
-        if _is_of_a_value(error):
-            _check_values(read(form, _RAW_GROUPS, content))
-        raise
-    if packed:
-        _check_packed(groups, content, limits)
+    groups: Mapping[str, Any] = _read(form, content, limits, _GROUPS, _RAW_GROUPS, lambda body: body)
     return groups
 
 
-def _is_of_a_value(error: MalformedBodyError) -> bool:
-    """Return whether an error is about a value of a group, which the decoder does not name."""
-    return error.field is not None and "[...]" in error.field
-
-
-def _check_values(groups: Mapping[str, msgspec.Raw]) -> None:
-    """Raise FieldError for the first group whose values in JSON are invalid."""
-    for name, content in groups.items():
-        _decoded(JSON, name, content)
+def _read(
+    form: Form,
+    content: Content,
+    limits: ListLimits,
+    types: Mapping[str, Decoder],
+    raw: Decoder,
+    groups_of: Callable[[Any], Mapping[str, Any]],
+) -> Any:
+    packed = limits.must_be_packed(form, content, "the body")
+    try:
+        body = read(form, types[form.name], content)
+    except MalformedBodyError as error:
+        if error.field is not None and "[...]" in error.field:  # of a group that the decoder of JSON does not name
+            for name, values in groups_of(read(form, raw, content)).items():
+                _decoded(JSON, name, values)
+        raise
+    if packed and any(memoryview(values)[0] in _LISTS for values in groups_of(body).values()):
+        raise too_large(f"the body has values as lists and {len(content)} bytes", limits.listed)
+    return body
 
 
 def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
@@ -163,12 +158,6 @@ def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
     if isinstance(values, Packed) and map_size(content) > 2:
         raise FieldError(f"groups.{name}", f"values of group {name!r} have a key more than once; send it once")
     return values
-
-
-def _check_packed(groups: Mapping[str, msgspec.Raw], content: Content, limits: ListLimits) -> None:
-    """Raise BodyTooLargeError if the values of a group are a list."""
-    if any(memoryview(each)[0] in _LISTS for each in groups.values()):
-        raise too_large(f"the body has values as lists and {len(content)} bytes", limits.listed)
 
 
 def read_session(form: Form, content: Content) -> SessionRequest:
