@@ -23,7 +23,7 @@ from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.schemas.codecs import JSON, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 
@@ -78,7 +78,6 @@ class Lines:
         try:
             await self._service.turn(len(content))
             line = read_line(content, self._number, self._service.list_limits)
-            await self._service.turn(len(content))
             values = received_values(active.model, line.group, line.values, None, settings.max_rows)
             if active.answered:  # its deadline expired before its turn
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
@@ -158,13 +157,11 @@ class Predict(Endpoint):
         content = await exchange.read_all()
         if active.answered or not exchange.ended:
             return
-        await self.service.turn(len(content))
+        if len(content) > AT_ONCE:
+            await self.service.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
         request = read_request(head.form, content, self.service.list_limits)
-        await self.service.turn(len(content))  # decoding and adding take 3 ms each
-        if active.answered:
-            return
         options = completed(head.options, request, OF_THE_HEAD)
         self.service.check_rows(options.rows)
         groups = received(active.model, request.groups, self.service.settings.max_rows)

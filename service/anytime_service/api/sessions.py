@@ -24,6 +24,7 @@ from anytime_service.schemas.predict import (
     read_session,
     received,
 )
+from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import SessionStore
 
 _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
@@ -74,9 +75,9 @@ class SessionGroups(_SessionEndpoint):
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
-        await self.service.turn(len(content))
+        if len(content) > AT_ONCE:
+            await self.service.turn(len(content))
         decoded = read_groups(form, content, self.service.list_limits)
-        await self.service.turn(len(content))
         groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
