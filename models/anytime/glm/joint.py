@@ -19,13 +19,13 @@ from anytime.glm.design import Design, FoldSums, View
 from anytime.glm.newton import MIN_DECREMENT, ROUGH, optimum
 from anytime.types import Bool, Float, Index
 
-CHANGE, SLOWEST = 0.1, 0.9
+CHANGE, SLOWEST = 0.02, 0.9
 """A fit ends where all steps to come change its deviance by this share of the standard error between folds: that of the
 next step to second order or of the last, whichever is larger, since one alone may be small by chance; and of those
 after it, which fall as fast as these two did, or by a tenth at least. The change by the next is added to the deviance,
 so what remains is a fraction of it."""
 
-UNSETTLED = 1e-3
+UNSETTLED = 1e-4
 """It does not end while it predicts a larger share of the loss as decrease: the deviance may cross its limit."""
 
 DECREMENT = 0.1
