@@ -149,8 +149,7 @@ def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, Rea
 
 
 def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]:
-    unit = model.groups.cost_unit
-    used = f"{listed(answer.groups, 10)} (cost {answer.cost:g} {unit} a row)"
+    used = f"{listed(answer.groups, 10)} (cost {model.groups.amount(answer.cost)} a row)"
     of = (
         "the optimum of the table's groups" if answer.policy == "arrived" else f"step {answer.prefix} of {answer.steps}"
     )

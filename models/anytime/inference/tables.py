@@ -274,7 +274,7 @@ class TableScorer:
             except ValuesError as error:
                 with self._naming_table():
                     for name in features:
-                        check_finite(batch, name)
+                        check_finite(batch, name, types[name])
                 raise TableError(f"{self.table.name}: {error}") from error
 
     @contextmanager
@@ -336,7 +336,7 @@ class TableScorer:
                 lambda base: float(base[0]) if single else base,
             )
         if not best.groups:
-            first = f"; the first step costs {model.costs[1]:g} {model.groups.cost_unit}" * (not best.allowed)
+            first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
             base = f"every row has the base rate: no group is used{first}"
             note = base if note is None else f"{base}; {note}"
         return TableAnswer(

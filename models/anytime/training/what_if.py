@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from anytime.errors import TrainingError
+from anytime.errors import GroupsError, TrainingError, listed
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
 from anytime.model.notebook import captioned, digits, html_table
@@ -106,16 +106,18 @@ def what_if(
     Raises
     ------
     GroupsError
-        A group is unknown, or required by one that stays.
+        A group is unknown, has a new cost and is left out, or is required by one that stays.
     ValuesError
         A budget is negative or not a number.
     TrainingError
         A likelihood without data, or a model without moments.
     """
-    without = tuple(without)
+    without = tuple(dict.fromkeys(without))
     given = [checked_budget(budget, model.groups.cost_unit) for budget in budgets]
     total = float(model.costs[-1])
     asked = [total if budget is None else budget for budget in given] or [total / 2, total]
+    if both := [name for name in without if name in costs]:
+        raise GroupsError(f"{listed(both)} has a new cost and is left out; expected one of them")
     priced = model.groups.with_stated_costs(costs)
     words = [*(f"{name} costs {priced.groups[priced.positions[name]].call_cost.of_call(1):g}" for name in costs)]
     words += [f"without {name}" for name in without]

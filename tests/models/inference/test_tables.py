@@ -333,7 +333,7 @@ def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixt
     assert "missing: 'scan' (the table has none of their columns)" in said
     assert "imputed: 'city', 'zinc', 'free' (the table lacks these columns)" in said
     assert main(["predict", "m.safetensors", "few.csv", "--budget", "0.5", "--out", "p.csv"]) == 0
-    assert "every row has the base rate: no group is used; the first step costs 1 units" in capsys.readouterr().err
+    assert "every row has the base rate: no group is used; the first step costs 1 unit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
