@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from anytime._files import check_writable
+from anytime._files import ENDING, check_writable, cleanup_on
 from anytime.cli.console import progress, remark
 from anytime.cli.options import Data, ModelFile, TableFormat, spread
 from anytime.cli.streams import remember_written
@@ -64,13 +64,15 @@ def predict(
     check_writable(out, WRITABLE)
     loaded = load(model)
     columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, explain=explain, interval=interval)
-    if data.exists() and out.exists() and data.samefile(out):
-        raise TableError(f"--out is {str(out)!r}, the table itself; name another file")
+    for path, what in ((out, "the table itself"), (out.parent, "in the folder that is the table")):
+        if data.exists() and path.exists() and data.samefile(path):
+            raise TableError(f"--out is {str(out)!r}, {what}; name another file")
     table = tables.open(data)
     kept_as = _kept_as(table, columns.keep, out)
     scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
     last, imputed = None, dict[str, None]()
-    with progress(f"predicting {data.name}", table.known_rows) as advance, TableWriter(out) as writer:
+    shown = progress(f"predicting {data.name}", table.known_rows)
+    with cleanup_on(*ENDING), shown as advance, TableWriter(out) as writer:
         for answer, batch in scorer.answers(columns.keep, kept_as):
             writer.add(columns.of(answer, batch))
             imputed |= dict.fromkeys(answer.imputed)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -345,6 +348,7 @@ def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixt
         (["--prefix", "4"], "prefix is 4; expected a number of steps, 0 to 3"),
         (["--out", "p.txt"], "cannot write 'p.txt'"),
         (["--out", "t.csv"], "--out is 't.csv', the table itself"),
+        (["--policy", "last"], "Invalid value for '--policy': 'last' is not one of 'prefix', 'best', 'arrived'"),
     ],
 )
 def test_a_wrong_call_writes_nothing(
@@ -366,6 +370,39 @@ def test_an_error_in_a_later_batch_leaves_the_old_file(desk: Path, monkeypatch: 
     assert main(["predict", "m.safetensors", "bad.csv", "--out", "p.csv"]) == 2
     assert Path("p.csv").read_text() == "old"
     assert not list(desk.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_the_old_file_and_no_part_of_a_new_one(desk: Path, name: str) -> None:
+    number = getattr(signal, name)
+    Path("p.csv").write_text("old")
+    code = f"""
+import os, sys
+from pathlib import Path
+from anytime.cli import main
+from anytime.data.formats.writing import TableWriter
+add = TableWriter.add
+def then_ended(self, columns):
+    add(self, columns)
+    assert len(list(Path().glob(".p.csv.*.tmp"))) == 1
+    os.kill(os.getpid(), {int(number)})
+TableWriter.add = then_ended
+sys.exit(main(["predict", "m.safetensors", "t.csv", "--out", "p.csv"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == ((130, "error: stopped\n") if name == "SIGINT" else (-number, ""))
+    assert Path("p.csv").read_text() == "old"
+    assert not list(desk.glob(".*.tmp"))
+
+
+def test_predictions_are_not_written_into_the_folder_that_is_the_table(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("parts").mkdir()
+    Path("t.parquet").rename("parts/t.parquet")
+    assert main(["predict", "m.safetensors", "parts", "--out", "parts/p.parquet"]) == 2
+    assert "--out is 'parts/p.parquet', in the folder that is the table; name another file" in capsys.readouterr().err
+    assert [each.name for each in Path("parts").iterdir()] == ["t.parquet"]
 
 
 def test_the_same_name_is_not_written_twice(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
