@@ -46,7 +46,8 @@ def what_if(
     retrained = open_retrained(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
-    with working("ordering the groups of the changed model") if costs or without else nullcontext():
+    orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
+    with working("ordering the groups of the changed model") if orders else nullcontext():
         found = compared(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
     if json:
         print_json(_values(found))

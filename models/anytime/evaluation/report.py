@@ -199,7 +199,10 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
         share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
-        share = ", which is more" if r2[half] > r2[-1] else share
+        if _number(r2[half]) == _number(r2[-1]):
+            share = ", as much"
+        elif r2[half] > r2[-1]:
+            share = ", which is more"
         sentences.append(
             f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {_number(r2[-1])} on "
             f"{where}; half of the budget reaches {_number(r2[half])}{share}."
