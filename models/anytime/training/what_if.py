@@ -64,19 +64,21 @@ class WhatIf:
         return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
 
     def _repr_html_(self) -> str:
-        columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
-        rows = [
-            [
-                f"{each.budget:g}",
-                *(cell for r2, share in zip(each.r2, each.shares, strict=True) for cell in (digits(r2), digits(share))),
-                digits(each.loss),
-                *(", ".join(names) or "-" for names in (each.enters, each.leaves)),
-            ]
-            for each in self.budgets
-        ]
+        if self.after is self.before:
+            columns: tuple[str, ...] = ("budget", "r2", "of full", "groups")
+        else:
+            columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
+        rows = [self._row(each) for each in self.budgets]
         unit = self.before.groups.cost_unit
         caption = f"{self.before.name}, {self.changes} ({unit}); r2 on the training rows"
-        return captioned(caption, html_table(columns, rows, words=(6, 7)))
+        return captioned(caption, html_table(columns, rows, words=(3,) if self.after is self.before else (6, 7)))
+
+    def _row(self, each: AtBudget) -> list[str]:
+        before, after = ([digits(r2), digits(share)] for r2, share in zip(each.r2, each.shares, strict=True))
+        names = [", ".join(names) or "-" for names in (each.groups[0], each.enters, each.leaves)]
+        if self.after is self.before:
+            return [f"{each.budget:g}", *before, names[0]]
+        return [f"{each.budget:g}", *before, *after, digits(each.loss), *names[1:]]
 
 
 def what_if(

@@ -329,6 +329,24 @@ def test_probabilities_have_a_column_for_each_class(desk: Path) -> None:
     np.testing.assert_array_equal(frame["prediction"], model.predict("t.csv"))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_frame_of_an_answer_has_the_columns_that_the_command_writes(family: str, desk: Path) -> None:
+    _trained(family).save("own.safetensors")
+    model = load("own.safetensors")
+    options = ["--proba"] if model.manifest.classes else []
+    assert main(["predict", "own.safetensors", "t.parquet", "--explain", *options, "--out", "p.parquet"]) == 0
+    frame = model.answer("t.parquet", explain=True).to_frame()
+    pd.testing.assert_frame_equal(pd.read_parquet("p.parquet"), frame, check_dtype=False)
+    names = [name for name in frame if name.startswith("probability")]
+    assert names == [f"probability_{label}" for label in model.manifest.classes or ()]
+
+
+def test_contributions_to_one_of_two_classes_say_which(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _trained("binomial").save("own.safetensors")
+    assert main(["predict", "own.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
+    assert "contributions add to the score of 'yes'" in capsys.readouterr().err
+
+
 def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pd.read_csv("t.csv")[["age", "iron"]].to_csv("few.csv", index=False)
     assert main(["predict", "m.safetensors", "few.csv", "--policy", "arrived", "--out", "p.csv"]) == 0
