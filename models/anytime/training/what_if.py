@@ -85,8 +85,8 @@ def what_if(
     model: Model,
     *,
     costs: Mapping[str, float | str] = {},
-    without: Iterable[str] = (),
-    budgets: Iterable[float] = (),
+    without: str | Iterable[str] = (),
+    budgets: float | Iterable[float] = (),
     data: Retrained | None = None,
 ) -> WhatIf:
     """Return a model at other costs or without some groups, next to itself, at some budgets.
@@ -98,10 +98,10 @@ def what_if(
     ----------
     costs : Mapping[str, float | str]
         New costs by group, numbers or texts such as "5ms".
-    without : Iterable[str]
-        Groups that are not there.
-    budgets : Iterable[float]
-        In the model's cost unit, per row; by default half the cost of all groups, and all of it.
+    without : str | Iterable[str]
+        Groups that are not there, or one.
+    budgets : float | Iterable[float]
+        In the model's cost unit, per row, or one; by default half the cost of all groups, and all of it.
     data : Retrained | None
         The rows, for families other than "gaussian".
 
@@ -114,8 +114,9 @@ def what_if(
     TrainingError
         A likelihood without data, or a model without moments.
     """
-    without = tuple(dict.fromkeys(without))
-    given = [checked_budget(budget, model.groups.cost_unit) for budget in budgets]
+    without = (without,) if isinstance(without, str) else tuple(dict.fromkeys(without))
+    stated = budgets if isinstance(budgets, Iterable) and not isinstance(budgets, str) else (budgets,)
+    given = [checked_budget(budget, model.groups.cost_unit) for budget in stated]
     total = float(model.costs[-1])
     asked = [total if budget is None else budget for budget in given] or [total / 2, total]
     if both := [name for name in without if name in costs]:

@@ -173,6 +173,8 @@ def test_pictures_of_a_model_are_the_parts_of_its_report(
     assert len(re.findall("<figure>", model.plot_shapes(top=1).html)) <= 2
     with pytest.raises(ValuesError, match="prefix 0 of model 'model' has no columns"):
         model.plot_shapes(prefix=0)
+    with pytest.raises(ValuesError, match="top is 0; expected a number of columns, 1 or more"):
+        model.plot_shapes(top=0)
     with pytest.raises(AnytimeError, match="ends in"):
         model.plot().save(tmp_path / "picture.png")
 

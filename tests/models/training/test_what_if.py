@@ -121,7 +121,13 @@ def test_an_unknown_group_is_one_line(desk: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_group_is_left_out_once(model: LoadedModel) -> None:
-    assert model.what_if(without=["c", "c"]).changes == "without c"
+    assert model.what_if(without=["c", "c"]).changes == model.what_if(without="c").changes == "without c"
+
+
+def test_one_budget_needs_no_list(model: LoadedModel) -> None:
+    assert model.what_if(budgets=4).budgets == model.what_if(budgets=[4]).budgets
+    with pytest.raises(ValuesError, match="budget is 'all'"):
+        model.what_if(budgets="all")  # type: ignore[arg-type]
 
 
 def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
