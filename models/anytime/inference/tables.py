@@ -266,7 +266,10 @@ class TableScorer:
             lost = bool(first) and present.isdisjoint(first)
         if lost:
             columns = [column for name in first for column in places[name].features]
-            remedy = "; --policy arrived or policy='arrived' uses the other groups" * bool(present)
+            remedy = "--policy arrived or policy='arrived' uses the other groups"
+            if not model.supports_arrived:
+                remedy = model.fallback_reason("arrived")
+            remedy = f"; {remedy}" if present else ""
             raise TableError(
                 f"{table.name} lacks {listed(columns)}, every column of the first step of model {model.name!r}{remedy}"
             )

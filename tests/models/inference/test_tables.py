@@ -434,6 +434,10 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
     answer = LoadedModel.of(model).answer(rows(4), policy="arrived")
     assert answer.policy == "prefix"
     assert "without its moments" in (answer.note or "")
+    with pytest.raises(
+        TableError, match="every column of the first step of model 'model'; the model was saved without"
+    ):
+        LoadedModel.of(model).answer(rows(4)[["dose"]], policy="arrived")
 
 
 def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:
