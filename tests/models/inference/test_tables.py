@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from scipy import sparse
 
 from anytime import AnytimeClassifier, AnytimeRegressor, calibrate, load, open_table
 from anytime.cli.main import main
+from anytime.data.formats.writing import TableWriter
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
 from anytime.loaded import LoadedModel
@@ -411,6 +413,25 @@ sys.exit(main(["predict", "m.safetensors", "t.csv", "--out", "p.csv"]))
     assert (done.returncode, done.stderr) == ((130, "error: stopped\n") if name == "SIGINT" else (-number, ""))
     assert Path("p.csv").read_text() == "old"
     assert not list(desk.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
+def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    def raise_full(_self: Any) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableWriter, "_flush", raise_full)
+        assert main(["predict", "m.safetensors", "t.csv", "--out", f"p{suffix}"]) == 1
+    assert capsys.readouterr().err == f"error: cannot write 'p{suffix}': no space left on device\n"
+    assert not list(desk.glob("*p.*"))
+    if Path("/proc").is_dir():
+        assert main(["predict", "m.safetensors", "t.csv", "--out", f"/proc/p{suffix}"]) != 0
+        assert re.fullmatch(rf"error: cannot write '/proc/p{suffix}': [a-z ]+\n", capsys.readouterr().err)
 
 
 def test_predictions_are_not_written_into_the_folder_that_is_the_table(
