@@ -240,7 +240,7 @@ def test_a_pass_that_is_repeated_without_unusable_columns_is_resumed(
         patched.setattr(Dataset, "moments", counted)
         assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[:4] == expected.splitlines()[:4]
-    assert all(row > 0 for _, row in read_rows), "no pass begins anew"
+    assert all(row > 0 for _, row in read_rows), "every pass resumes"
     assert read_rows[-1][0] == 4 - len(wrong)
     assert not Path("c.checkpoint").exists()
 
