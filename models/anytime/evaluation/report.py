@@ -83,7 +83,11 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         conformal_rank(calibrated_on.used, coverage)
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
-    warnings = [*_left_out(tested and tested.survey), *_left_out(calibrated_on), *_warnings(model, tested)]
+    warnings = [
+        *_left_out(None if tested is None else tested.survey),
+        *_left_out(calibrated_on),
+        *_warnings(model, tested),
+    ]
     sections = [
         ("Quality by cost", _curve(model, tested)),
         ("Warnings", "".join(paragraph(each, "warn") for each in warnings) or paragraph("None.")),
