@@ -28,30 +28,40 @@ from anytime.types import Bool, Float
 
 
 @cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+def _libraries() -> list[Any]:
+    """Return the loaded BLAS libraries, as threadpoolctl controls them."""
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 class _SingleBlasThread:
-    """The limit while any of the contexts that overlap, in any thread, is open."""
+    """The limit while any of the contexts that overlap, in any thread, is open.
+
+    The first thread sets the limit and the last one restores it. From 3.7 on, threadpoolctl's own contexts ignore all
+    threads but the first that set a limit.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._open = 0
-        self._limit: AbstractContextManager[object] | None = None
+        self._before: list[int] = []
 
     def __enter__(self) -> None:
         with self._lock:
+            if not self._open:
+                self._before = [library.num_threads for library in _libraries()]
+                _set_threads([1] * len(self._before))
             self._open += 1
-            if self._limit is None:
-                self._limit = _controller().limit(limits=1, user_api="blas")
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._open -= 1
-            if self._limit is not None and not self._open:
-                self._limit.__exit__(None, None, None)
-                self._limit = None
+            if not self._open:
+                _set_threads(self._before)
+
+
+def _set_threads(numbers: list[int]) -> None:
+    for library, number in zip(_libraries(), numbers, strict=True):
+        getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
 
 _SINGLE_BLAS_THREAD = _SingleBlasThread()

@@ -21,7 +21,7 @@ def main() -> None:
     environment = prepared("cameras")
     if isinstance(environment, Absent):
         sys.exit(f"failed to install OpenCV and scikit-image: {environment.why}")
-    print(f"with {environment.versions_text()}", flush=True)
+    print(f"with {environment.versions_text}", flush=True)
     # This project and its own dependencies precede those of the environment.
     paths = os.pathsep.join(path for path in sys.path if path)
     command = [str(environment.python), "-m", "benchmarks.cameras.measure", *sys.argv[1:]]

@@ -20,18 +20,13 @@ from time import monotonic
 import httpx
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
-from deploy.proxy import PROXIES, run_proxy
-from service.serving import Running, expected, running, small_model
+from service.serving import Running, expected, small_model
 
 SECONDS = float(os.environ.get("DESYNC_S", "10"))
 """Time of all streams; a quarter for each way to the service."""
 
 WAITS_S = 0.3  # a client reads answers for so long after it has sent its stream; what arrives later is not checked
 MODEL = small_model()
-SETTINGS = Settings(port=0, max_lateness_ms=1e6)  # busy machines are late
 VALUES = [round(0.5 + 0.25 * i, 2) for i in range(40)]
 ANSWERS = {value: expected(MODEL, {"speed": [value]})["prediction"] for value in VALUES}
 
@@ -195,23 +190,6 @@ def faults(sent: list[Sent], received: bytes) -> list[str]:
         if status == 200 and value is not None and json.loads(body)["prediction"] != pytest.approx(ANSWERS[value]):
             found.append(f"{name} has the prediction of another value: {body[:200]!r}")
     return found
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS) as served:
-        yield served
-
-
-@pytest.fixture(scope="module", params=["direct", *PROXIES])
-def way(
-    request: pytest.FixtureRequest, service: Running, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    if request.param == "direct":
-        yield service
-    else:
-        with run_proxy(request.param, [service.port], tmp_path_factory.mktemp("proxy")) as proxied:
-            yield proxied
 
 
 def test_each_answer_belongs_to_its_request(way: Running) -> None:

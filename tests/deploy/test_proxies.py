@@ -18,48 +18,20 @@ from uuid import uuid4
 import aiohttp
 import httpx
 import pytest
-from fastapi import Request
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
-from service.serving import VALUES, Running, expected, packed, running, small_model, timeless, until
+from service.serving import VALUES, Running, expected, packed, small_model, timeless, until
 from system import free_port
 
 DEADLINE_MS = 200
 KIND = "application/x-ndjson"
 MODEL = small_model()
-SETTINGS = Settings(port=0, max_body_bytes=100_000, max_lateness_ms=1e6)  # busy machines are late
 SENT = {name: VALUES[name] for name in ("speed", "hog")}
 """Groups that are sent before the deadline; the remaining one never is."""
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    app = create_app(ModelRegistry.of([MODEL]), SETTINGS)
-
-    async def echo_headers(request: Request) -> dict[str, str]:
-        return dict(request.headers)
-
-    app.add_api_route("/headers", echo_headers, include_in_schema=False)
-    with running(app, SETTINGS) as service:
-        yield service
-
-
-@pytest.fixture(scope="module", params=["direct", *PROXIES])
-def way(
-    request: pytest.FixtureRequest, service: Running, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """The way to the service: direct, for comparison, and through each proxy."""
-    if request.param == "direct":
-        yield service
-        return
-    with run_proxy(request.param, [service.port], tmp_path_factory.mktemp(request.param)) as found:
-        yield found
 
 
 class Clock:

@@ -62,7 +62,8 @@ def test_contributing_names_each_registry_its_home_its_parts_and_its_test(what: 
     assert {part for part in parts if f"`{part}`" not in row} == set()
     tested = re.findall(r"`(tests/[\w/.]+)`", row)
     assert tested
-    assert all((ROOT / path).exists() for path in tested)
+    source = "".join((ROOT / path).read_text(encoding="utf-8") for path in tested)
+    assert re.search(r"def test_\w*(without_one_of_its_parts|lacks_a_member)", source)
 
 
 def test_the_command_line_and_the_estimators_have_the_same_defaults() -> None:
@@ -152,3 +153,11 @@ def test_an_export_of_ones_own_is_a_form_of_the_command(
     assert Path("m.txt").read_text() == "m: b, a, c\n"
     assert main(["export", "m.safetensors", "--to", "words", "--out", "m.json"]) == 2
     assert ".txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lacking", ["suffix", "text"])
+def test_an_export_without_one_of_its_parts_is_a_clear_error(lacking: str) -> None:
+    parts: dict[str, Any] = {"suffix": ".txt", "text": words}
+    del parts[lacking]
+    with pytest.raises(TypeError, match=f"missing 1 required positional argument: '{lacking}'"):
+        Export(**parts)

@@ -7,7 +7,7 @@ from sklearn.metrics import r2_score
 
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import load_groups
-from benchmarks.peers.adapters.trees import lightgbm_features, used_by_rounds, xgboost_features
+from benchmarks.peers.adapters.boosting import tree_features, used_by_rounds
 from benchmarks.peers.budgets import Points, cost_of, difference_error, mean_upto, prices, value_at_budgets
 from benchmarks.peers.quality_sets import Part, QualitySet
 
@@ -40,14 +40,14 @@ def test_features_are_read_from_the_splits_of_a_tree() -> None:
         "left_child": {"split_feature": 0, "left_child": leaf, "right_child": leaf},
         "right_child": leaf,
     }
-    assert sorted(lightgbm_features(tree)) == [0, 3]
-    assert list(lightgbm_features(leaf)) == []
+    assert sorted(tree_features(tree)) == [0, 3]
+    assert list(tree_features(leaf)) == []
     tree_dump = {
         "split": "f12",
         "children": [{"leaf": 1.0}, {"split": "f2", "children": [{"leaf": 0.0}, {"leaf": 1.0}]}],
     }
-    assert sorted(xgboost_features(tree_dump)) == [2, 12]
-    assert list(xgboost_features({"leaf": 0.5})) == []
+    assert sorted(tree_features(tree_dump)) == [2, 12]
+    assert list(tree_features({"leaf": 0.5})) == []
 
 
 def test_features_count_from_the_first_round_that_uses_them() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from anytime.selection import sequence
 from benchmarks.peers.adapters.with_ours import ALPHA, coefficients, gram_of
-from benchmarks.peers.equal_cost import Line, active_groups, area, entry_order, explained, line_of, refitted
 from benchmarks.peers.problems import SyntheticProblem, make_problem
+from benchmarks.peers.training import Line, active_groups, area, entry_order, explained, line_of, refitted
 
 SIZES, COSTS = np.array([2, 1, 2]), np.array([3.0, 1.0, 5.0])
 PATH = np.array([[0.0, 0, 0, 0, 0], [0, 0.5, 0, 0, 0], [0, 0.5, 1, 0, -1], [0, 0, 1, 1, -1]])

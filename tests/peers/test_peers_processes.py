@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.peers import environments
-from benchmarks.peers.environments import Absent, ours, prepared, reason, wanted
+from benchmarks.peers.environments import REQUIREMENTS, Absent, ours, prepared, reason, wanted
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.problems import SyntheticProblem, make_problem
-from benchmarks.peers.workers import Process
+from benchmarks.peers.solvers import Process
 
 ARRAYS = ("X", "y", "S", "q", "sizes", "costs", "rows")
 
@@ -48,29 +48,24 @@ def test_an_error_of_a_peer_is_reported_and_its_process_continues(process: Proce
 
 
 def test_a_peer_that_is_not_installed_is_reported(tmp_path: Path, small: SyntheticProblem) -> None:
-    if prepared_here("abess"):
+    if find_spec("abess"):
         pytest.skip("abess is installed here")
-    with Process(ours(), "with_abess", 1, tmp_path / "log") as started, pytest.raises(FailedError, match="abess"):
+    with Process(ours(), "solvers", 1, tmp_path / "log") as started:
         started.load(small.folder, ARRAYS)
-
-
-def prepared_here(name: str) -> bool:
-    """Return whether the environment of the tests has a peer."""
-    return (
-        subprocess.run([str(ours().python), "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
-    )
+        with pytest.raises(FailedError, match="abess"):
+            started.run("abess", {"support": 2, "path": False, "threads": 1})
 
 
 def test_a_pursuit_of_all_columns_equals_the_direct_solution(tmp_path: Path, small: SyntheticProblem) -> None:
-    with Process(ours(), "with_sklearn", 1, tmp_path / "log") as started:
+    with Process(ours(), "solvers", 1, tmp_path / "log") as started:
         started.load(small.folder, ARRAYS)
-        coef = started.arrays("gram", {"path": True})[1]["coef"]
+        coef = started.arrays("pursuit", {"path": True})[1]["coef"]
     assert coef.shape == (12, 12)
     np.testing.assert_allclose(coef[-1], np.linalg.solve(small.S + 1e-5 * np.eye(12), small.q), atol=1e-8)
 
 
 def test_every_requirement_is_pinned() -> None:
-    files = sorted(environments.REQUIREMENTS.glob("*.txt"))
+    files = sorted(REQUIREMENTS.glob("*.txt"))
     assert len(files) == 13
     for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -88,9 +83,8 @@ def test_a_peer_that_cannot_be_installed_is_absent_with_the_reason(
         )
 
     monkeypatch.setattr(subprocess, "run", refuses)
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
     (tmp_path / "peer.txt").write_text("peer==1.0\n", encoding="utf-8")
-    found = prepared("peer", tmp_path / "envs")
+    found = prepared("peer", tmp_path / "envs", tmp_path)
     assert found == Absent("peer", "No matching distribution found for peer")
 
 

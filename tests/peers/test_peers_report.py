@@ -6,28 +6,33 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_reproduction.report import curve, panels
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread
 from benchmarks.peers.quality import BASIS, LINEAR, Cells, compare_cells
-from benchmarks.peers.report import format_cell, lines, page, read_sections, write
-from benchmarks.peers.section import Finding, Section, Sheet, cell, mebibytes, missing_peers, picture, within
+from benchmarks.peers.report import (
+    Finding,
+    Section,
+    Sheet,
+    cell,
+    drawn,
+    format_cell,
+    lines,
+    mebibytes,
+    missing_peers,
+    page,
+    read_sections,
+    within,
+    write,
+)
 from benchmarks.peers.sizing import MAX_NUMBERS, exponents, grid
 
 
 def section(name: str = "training") -> Section:
-    figure, (axis,) = panels(1)
-    curve(axis, np.array([1.0, 10.0]), np.array([0.0, 1.0]), "one <of> them")
-    return Section(
-        name,
-        "Training & more",
-        "2026-01-02 03:04 UTC",
-        ("peer 1.2",),
-        (Finding("holds", "a < b"), Finding("missed", "c > d"), Finding("absent", "peer: no wheel")),
-        ("A paragraph.",),
-        (Sheet("Some numbers", ("", "seconds"), (("ours", 0.12345), ("peer & co", None), ("rows", 12345))),),
-        (picture("A picture.", figure),),
-    )
+    findings = (Finding("holds", "a < b"), Finding("missed", "c > d"), Finding("absent", "peer: no wheel"))
+    numbers = Sheet("Some numbers", ("", "seconds"), (("ours", 0.12345), ("peer & co", None), ("rows", 12345)))
+    image = drawn("A picture.", {"": {"one <of> them": ([1.0, 10.0], [0.0, 1.0])}}, 4.0, "lower right")
+    text, made = ("A paragraph.",), "2026-01-02 03:04 UTC"
+    return Section("Training & more", ("peer 1.2",), findings, text, (numbers,), (image,), name, made)
 
 
 def test_the_page_is_self_contained_and_escapes_text() -> None:
@@ -36,7 +41,7 @@ def test_the_page_is_self_contained_and_escapes_text() -> None:
     assert "a &lt; b" in text
     assert "peer &amp; co" in text
     assert "src='data:image/png;base64,iVBOR" in text
-    assert "<td>1 holds</td><td>1 missed</td><td>1 absent</td>" in text
+    assert "    holds  a &lt; b\n   missed  c &gt; d\n   absent  peer: no wheel\n" in text
     assert "src='http" not in text
 
 

@@ -11,11 +11,10 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer, redis_server
-from service.serving import Running, running, several_models, small_model
+from service.serving import LIMITS, Running, run_service, running, several_models, small_model
 
 # Clients share an interpreter with the services here, which are late for that reason alone.
 os.environ.setdefault("ANYTIME_MAX_LATENESS_MS", "1000")
-LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,14 +30,18 @@ def model() -> Model:
     return small_model()
 
 
-@pytest.fixture(scope="session")
-def settings() -> Settings:
-    return LIMITS
+@pytest.fixture(scope="module")
+def settings(request: pytest.FixtureRequest) -> Settings:
+    """The settings of the service: `SETTINGS` of a module that has its own."""
+    return getattr(request.module, "SETTINGS", LIMITS)
 
 
-@pytest.fixture(scope="session")
-def app(model: Model, settings: Settings) -> AnytimeAPI:
-    app = create_app(ModelRegistry.of([model]), settings)
+@pytest.fixture(scope="module")
+def app(request: pytest.FixtureRequest, settings: Settings) -> AnytimeAPI:
+    """The application of `MODELS` of a module that has some, or of one model."""
+    own = getattr(request.module, "MODELS", None)
+    models = own.values() if own else [request.getfixturevalue("model")]
+    app = create_app(ModelRegistry.of(models), settings)
 
     async def fail() -> None:
         raise RuntimeError("the secret of the house")
@@ -54,15 +57,22 @@ def shared_redis() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
     with running(app, settings) as service:
         yield service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def server(model: Model) -> Iterator[Running]:
+    """A service with the limits of a user who sets none."""
+    with run_service([model], Settings(port=0)) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
 def several(settings: Settings) -> Iterator[Running]:
     """A service of several models: `brake`; `lens` and `wide` have their moments; `kind` tells classes; and one by each
     likelihood, called as its family."""
-    with running(create_app(ModelRegistry.of(several_models()), settings), settings) as service:
+    with run_service(several_models(), settings) as service:
         yield service

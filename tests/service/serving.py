@@ -7,7 +7,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -31,6 +31,8 @@ from anytime.moments.accumulate import moments_of
 from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.server.run import bind, bind_side, build_server
 from anytime_service.settings import Settings
@@ -46,6 +48,8 @@ GROUPS: dict[str, Any] = {
 }
 VALUES: dict[str, list[float]] = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
 BASE_RATE = 10.0
+LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50, max_lateness_ms=1_000)
+"""Clients share an interpreter with the services of the tests, which are late for that reason alone."""
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests without TLS: httpx would read every certificate of this machine for each of them."""
 
@@ -392,3 +396,11 @@ def running(app: ASGIApp, settings: Settings, send_buffer: int | None = None) ->
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextmanager
+def run_service(models: ModelRegistry | Iterable[Model], settings: Settings) -> Iterator[Running]:
+    """Run the service of some models."""
+    registry = models if isinstance(models, ModelRegistry) else ModelRegistry.of(models)
+    with running(create_app(registry, settings), settings) as service:
+        yield service

@@ -137,12 +137,12 @@ def _measured(
                 remark(f"{now[i].source} was restarted since then; all of its counts are used")
             else:
                 timings[i] = since(timings[i], then.timings.get(model, {}))
-    found = call_times(added(timings))
+    times = call_times(added(timings))
     if keep is not None:
         write_text(joined_text(now), keep)
-    if not found:
+    if not times:
         raise AnytimeError(f"no group of model {model!r} was timed since then; wait for some predictions")
-    return found
+    return times
 
 
 def _measured_groups(
@@ -159,10 +159,10 @@ def _measured_groups(
         if sum(each.calls for each in calls) >= least:
             stated = CallCost.of(group.call_cost.scaled(factor))
             costs[group.name] = rounded_cost(group_cost(calls, stated, quantile, least))
-    found = priced(groups, costs)
-    if groups.rows is None and found.fixed_costs.any():
-        found = found.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
-    return found
+    repriced = priced(groups, costs)
+    if groups.rows is None and repriced.fixed_costs.any():
+        repriced = repriced.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
+    return repriced
 
 
 class _GroupCost(NamedTuple):
@@ -202,7 +202,7 @@ def _group_costs(
     factor = milliseconds(groups.cost_unit)
     # Both per row, in calls with the same number of rows.
     old = None if factor is None else factor * groups.for_rows(priced_groups.rows_per_call).costs
-    found: list[_GroupCost] = []
+    changes: list[_GroupCost] = []
     for g, group in enumerate(priced_groups.groups):
         calls = measured.get(group.name, ()) if group.features else ()
         count = sum(each.calls for each in calls)
@@ -215,7 +215,7 @@ def _group_costs(
         elif quantile is not None and len(calls) == 1:
             low, high = calls[0].times.bucket(quantile)
             bucket = low / calls[0].rows, high / calls[0].rows
-        found.append(
+        changes.append(
             _GroupCost(
                 group=group.name,
                 cost=float(priced_groups.costs[g]),
@@ -228,19 +228,19 @@ def _group_costs(
                 per_row=group.call_cost.per_row,
             )
         )
-    return found
+    return changes
 
 
 def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
-    by_rows = any(each.rows > 1 or each.fixed for each in group_costs)
+    by_rows = any(change.rows > 1 or change.fixed for change in group_costs)
     table = blank_table("cost (ms)", "was", "measured", *(("rows", "a call", "a row") if by_rows else ()))
     table.add_column("group", overflow="fold")
     table.add_column("", overflow="fold")
-    for each in group_costs:
-        was = "-" if each.old is None else f"{each.old:.4g}"
-        parts = [f"{each.rows:.4g}", f"{each.fixed:.4g}", f"{each.per_row:.4g}"] if by_rows else []
-        cells = f"{each.cost:.4g}", was, str(each.measured), *parts
-        table.add_row(*cells, escape(each.group), escape(each.remark()))
+    for change in group_costs:
+        was = "-" if change.old is None else f"{change.old:.4g}"
+        parts = [f"{change.rows:.4g}", f"{change.fixed:.4g}", f"{change.per_row:.4g}"] if by_rows else []
+        cells = f"{change.cost:.4g}", was, str(change.measured), *parts
+        table.add_row(*cells, escape(change.group), escape(change.remark()))
     return table
 
 

@@ -76,8 +76,8 @@ def profile(
             known, loaded, rows_of, rows=counts, parallel=parallel, warm_up=warm_up, repeats=repeats, progress=advance
         )
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
-    found = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
-    costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, found)
+    measured_costs = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
+    costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, measured_costs)
     if groups.suffix != ".safetensors":  # a file states what is not to be learned; a model has learned all
         costs = costs.model_copy(update={"bases": known.bases})
     write_groups(costs, out)
@@ -122,10 +122,10 @@ def _table(measured: Profile, costs: FeatureGroups) -> Table:
     scaled = ["a call", "a row"] if "base" in values[0] else []
     table = blank_table("cost (ms)", "median", *percentiles, "cold", "timer", *scaled)
     table.add_column("group", overflow="fold")
-    for each in values:
-        cells = [f"{each[name]:.4g}" for name in ("cost", "median", *percentiles, "cold")]
-        scaling = [f"{each[name]:.3g}" for name in ("base", "per_row") if scaled]
-        table.add_row(*cells, f"{each['timer_share']:.1%}", *scaling, escape(each["group"]))
+    for row in values:
+        cells = [f"{row[name]:.4g}" for name in ("cost", "median", *percentiles, "cold")]
+        scaling = [f"{row[name]:.3g}" for name in ("base", "per_row") if scaled]
+        table.add_row(*cells, f"{row['timer_share']:.1%}", *scaling, escape(row["group"]))
     return table
 
 
@@ -152,13 +152,13 @@ def imported(reference: str) -> Any:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = import_module(module)
+        extractors = import_module(module)
     except Exception as error:  # the module may raise anything
         raise ExtractorError(f"cannot import {module!r} ({summary(error)}); run this where Python finds it") from error
     try:
-        return reduce(getattr, name.split("."), found)
+        return reduce(getattr, name.split("."), extractors)
     except AttributeError as error:
-        known = [public for public in vars(found) if not public.startswith("_")]
+        known = [public for public in vars(extractors) if not public.startswith("_")]
         raise ExtractorError(f"module {module!r} has no {name!r}; {suggestion(name, known)}") from error
 
 
@@ -167,9 +167,11 @@ def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
 
     Raises ExtractorError if it is something else, or empty.
     """
-    found = imported(reference)
-    if callable(found) and not isinstance(found, Mapping):
-        found = found()
-    if not isinstance(found, Mapping) or not found:
-        raise ExtractorError(f"{reference} is {type(found).__name__}; expected a dict with a callable for each group")
-    return dict(found)
+    extractors = imported(reference)
+    if callable(extractors) and not isinstance(extractors, Mapping):
+        extractors = extractors()
+    if not isinstance(extractors, Mapping) or not extractors:
+        raise ExtractorError(
+            f"{reference} is {type(extractors).__name__}; expected a dict with a callable for each group"
+        )
+    return dict(extractors)

@@ -283,16 +283,16 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
     wanted = f"{len(features)} or more" if width is None else f"{width}"
     wanted = wanted if rows == 1 else f"{rows} x {wanted}"
     try:
-        found = np.asarray(values).shape
+        dimensions = np.asarray(values).shape
     except ValueError:  # ragged
-        found = ()
+        dimensions = ()
     except Exception as error:
         raise ExtractorError(
             f"the extractor of group {name!r} returned values that are not an array ({summary(error)}); "
             f"expected {wanted} values"
         ) from error
-    shape = (1, *found) if rows == 1 and len(found) == 1 else found
+    shape = (1, *dimensions) if rows == 1 and len(dimensions) == 1 else dimensions
     if len(shape) != 2 or shape[0] != rows or (shape[1] < len(features) if width is None else shape[1] != width):
-        returned = " x ".join(map(str, found)) or "no array"
+        returned = " x ".join(map(str, dimensions)) or "no array"
         raise ExtractorError(f"the extractor of group {name!r} returned {returned}; expected {wanted} values")
     return int(shape[1])

@@ -91,8 +91,8 @@ def scraped(source: str, api_key: str | None = None) -> str:
             return content.decode("utf-8")
     except HTTPError as error:
         hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
-        found = EnvironmentFailure if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else AnytimeError
-        raise found(f"{address} returned {error.code} {error.reason}{hint}") from error
+        kind = EnvironmentFailure if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else AnytimeError
+        raise kind(f"{address} returned {error.code} {error.reason}{hint}") from error
     except (InvalidURL, ValueError) as error:
         raise AnytimeError(f"cannot read {address}: {error or type(error).__name__}") from error
     except (HTTPException, OSError) as error:
@@ -212,13 +212,13 @@ def call_times(timings: Tallies) -> dict[str, list[CallTimes]]:
     by_size: dict[tuple[str, str], dict[str, float]] = {}
     for (group, size, key), value in timings.items():
         by_size.setdefault((group, size), {})[key] = value
-    found: dict[str, list[CallTimes]] = {}
+    by_group: dict[str, list[CallTimes]] = {}
     for (group, size), values in by_size.items():
         times = _histogram(group, values)
         if times is None:
             continue
-        found.setdefault(group, []).append(CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times))
-    return {group: sorted(each, key=lambda calls: calls.rows) for group, each in found.items()}
+        by_group.setdefault(group, []).append(CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times))
+    return {group: sorted(sizes, key=lambda calls: calls.rows) for group, sizes in by_group.items()}
 
 
 def _mean_rows(group: str, size: str, rows: float | None, calls: int) -> float:

@@ -114,7 +114,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
-    found, covariance = [], covariances(model, every=only is None)
+    sized, covariance = [], covariances(model, every=only is None)
     for group in model.computed[prefix]:
         for name in model.places[group].features:
             if only not in (None, name):
@@ -125,11 +125,11 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
             drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
             strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
             size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
-            found.append((size, drawn.shape(group, strength)))
-    if only is not None and not found:
+            sized.append((size, drawn.shape(group, strength)))
+    if only is not None and not sized:
         used = [name for group in model.computed[prefix] for name in model.places[group].features]
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
-    strongest = [shape for _, shape in sorted(found, key=lambda each: -each[0])]
+    strongest = [shape for _, shape in sorted(sized, key=lambda each: -each[0])]
     alone = {} if only is not None else {each.name: each for each in column_sharing(model, prefix)}
     if not alone:
         return tuple(strongest)
@@ -178,8 +178,8 @@ class _Terms:
         terms[np.isnan(terms)] = 0.0
         if own != ALL:
             return np.asarray(terms[:, own] @ self.coef[own])
-        found: Float = terms @ self.coef
-        return found
+        scores: Float = terms @ self.coef
+        return scores
 
     @property
     def _is_binary(self) -> bool:
@@ -245,8 +245,8 @@ class _Terms:
             values = np.vstack([values, self.contributions(np.array([np.nan]))])
             shares = np.append((1 - gaps) * shares, gaps)
         centred = values - shares @ values / shares.sum()
-        found: Float = np.sqrt(shares @ centred**2 / shares.sum())
-        return found
+        deviations: Float = np.sqrt(shares @ centred**2 / shares.sum())
+        return deviations
 
 
 def _at(quantiles: Float) -> Float:

@@ -49,12 +49,12 @@ class Contributions:
     def to_frame(self, of: Literal["groups", "features"] = "groups") -> Any:
         """Return a frame with a column for each group or feature; of several scores `name_0`, `name_1`, ..."""
         parts: dict[str, Any] = self.groups if of == "groups" else self.features
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         scores = np.size(self.intercept)
         for name, values in parts.items():
             flat = np.reshape(np.asarray(values, dtype=np.float64), (-1, scores))
-            found |= {f"{name}_{p}" if scores > 1 else name: flat[:, p] for p in range(scores)}
-        return frame_of(found)
+            columns |= {f"{name}_{p}" if scores > 1 else name: flat[:, p] for p in range(scores)}
+        return frame_of(columns)
 
 
 def contributions(

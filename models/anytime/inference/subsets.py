@@ -118,14 +118,14 @@ class _Solved:
                 self.sets.move_to_end(groups)
             return self.sets.get(groups)
 
-    def store(self, found: ArrivedModel) -> ArrivedModel:
+    def store(self, arrived: ArrivedModel) -> ArrivedModel:
         with self.lock:
-            before = self.sets.pop(found.groups, None)
-            self.nbytes += found.nbytes - (0 if before is None else before.nbytes)
-            self.sets[found.groups] = found
+            before = self.sets.pop(arrived.groups, None)
+            self.nbytes += arrived.nbytes - (0 if before is None else before.nbytes)
+            self.sets[arrived.groups] = arrived
             while len(self.sets) > MAX_SETS or (self.nbytes > MAX_BYTES and len(self.sets) > 1):
                 self.nbytes -= self.sets.popitem(last=False)[1].nbytes
-        return found
+        return arrived
 
 
 _SOLVED: WeakKeyDictionary[Model, _Solved] = WeakKeyDictionary()
@@ -137,18 +137,20 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
 
     Raises ValuesError if the model only supports prefixes, see `Model.fallback_reason`.
     """
-    found = cached_arrived_model(model, groups)
+    arrived = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
-    if found is None:
+    if arrived is None:
         solved = _solved(model)
         begin = time.perf_counter()
         with single_blas_thread():
-            found = solved.store(_stepped(model, groups) if solved.gram is None else _solve(model, solved.gram, groups))
-        if len(found.columns) >= MIN_TIMED_COLUMNS:
+            arrived = solved.store(
+                _stepped(model, groups) if solved.gram is None else _solve(model, solved.gram, groups)
+            )
+        if len(arrived.columns) >= MIN_TIMED_COLUMNS:
             # The smallest measurement is the work itself; larger ones come from a busy machine. The estimate decays.
-            took = (time.perf_counter() - begin) * 1e3 / len(found.columns) ** 3
+            took = (time.perf_counter() - begin) * 1e3 / len(arrived.columns) ** 3
             solved.ms_per_cube = min(solved.ms_per_cube * 1.1, took)
-    return found
+    return arrived
 
 
 def prepare_sets(model: Model) -> None:
@@ -161,9 +163,9 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
 
     Otherwise return the best solved model of a part of the set, and have the set solved in the background.
     """
-    found = cached_arrived_model(model, groups)
-    if found is not None:
-        return found
+    arrived = cached_arrived_model(model, groups)
+    if arrived is not None:
+        return arrived
     solved = _solved(model)
     columns = sum(model.places[name].stop - model.places[name].start for name in groups)
     if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
@@ -202,14 +204,14 @@ def _solve_waiting(model: Model, groups: frozenset[str]) -> None:
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
     """Return the model as `arrived_model` does if it is cached or a prefix, else None."""
     solved = _solved(model)
-    found = solved.get(groups)
-    if found is None and groups in solved.prefixes:
+    arrived = solved.get(groups)
+    if arrived is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
         coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
         cost, expected = _joint_cost(model, groups), model.expected(prefix)
-        found = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
-        solved.store(found)
-    return found
+        arrived = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
+        solved.store(arrived)
+    return arrived
 
 
 def _solved(model: Model) -> _Solved:

@@ -149,11 +149,11 @@ def _plain_list(group: str, features: Sequence[str] | None, values: Sequence[Any
 def _row(group: str, features: Sequence[str] | None, values: Any) -> Any:
     if type(values) is list or type(values) is tuple:
         return [each if type(each) in (*_PLAIN, list, tuple) else _element(each) for each in values]
-    found = _element(values)
-    if found is not values or type(values) in _PLAIN:
-        return found
-    found = plain_values(group, features, values) if _is_array(values) else values
-    return found.tolist() if isinstance(found, np.ndarray) else found
+    plain = _element(values)
+    if plain is not values or type(values) in _PLAIN:
+        return plain
+    plain = plain_values(group, features, values) if _is_array(values) else values
+    return plain.tolist() if isinstance(plain, np.ndarray) else plain
 
 
 def _element(value: Any) -> Any:
@@ -216,22 +216,22 @@ def _as_array(values: Any) -> NDArray[Any]:
         return np.asarray(values.filled(np.nan))
     if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
         return np.asarray(np.from_dlpack(values))
-    found = np.asarray(values)
+    array = np.asarray(values)
     # Dates become those of Python, None where missing: NumPy's own become whole numbers of any unit among objects.
-    return found.astype("M8[us]").astype(object) if found.dtype.kind == "M" else found
+    return array.astype("M8[us]").astype(object) if array.dtype.kind == "M" else array
 
 
 def _unmasked(values: NDArray[Any]) -> NDArray[Any]:
     """Return a masked array as an array with NaN, or None among text and objects, where it is masked."""
     if not isinstance(values, np.ma.MaskedArray):
         return values
-    mask, found = np.ma.getmaskarray(values), np.array(values.data)
+    mask, filled = np.ma.getmaskarray(values), np.array(values.data)
     if mask.any():
-        is_number = found.dtype.kind in _NUMBERS
-        if found.dtype.kind != "f":
-            found = found.astype(np.float64 if is_number else object)
-        found[mask] = np.nan if is_number else None
-    return found
+        is_number = filled.dtype.kind in _NUMBERS
+        if filled.dtype.kind != "f":
+            filled = filled.astype(np.float64 if is_number else object)
+        filled[mask] = np.nan if is_number else None
+    return filled
 
 
 def is_labelled(values: Any) -> bool:

@@ -261,7 +261,7 @@ class Model:
 
     @cached_property
     def _layout(self) -> tuple[dict[str, GroupPosition], list[ProductPosition]]:
-        found: dict[str, GroupPosition] = {}
+        positions: dict[str, GroupPosition] = {}
         products: list[ProductPosition] = []
         start = 0
         for number, adds in enumerate(steps_with_products(self.manifest, self.terms), start=1):
@@ -271,13 +271,13 @@ class Model:
                 if index >= len(self.groups):
                     products.append(self._products_at(start, mean, number, self.terms.groups[index].requires))
                     for name in products[-1].groups:
-                        found[name].products.append(products[-1])
+                        positions[name].products.append(products[-1])
                 elif len(mean):
                     group = self.groups.groups[index]
                     columns = Columns(self.expansion.columns[self.groups.slices[index]])
-                    found[group.name] = GroupPosition(start, stop, mean, number, group.features, columns, [])
+                    positions[group.name] = GroupPosition(start, stop, mean, number, group.features, columns, [])
                 start = stop
-        return found, products
+        return positions, products
 
     def _products_at(self, start: int, mean: Float, step: int, groups: tuple[str, ...]) -> ProductPosition:
         """Return the position of the products whose columns are in one or two groups."""
@@ -301,8 +301,8 @@ class Model:
 
     def row_layout(self, groups: tuple[str, ...]) -> RowLayout | None:
         """Return the positions of a row of some groups; None without groups, with unknown ones or with categories."""
-        found = self._row_layouts.get(groups)
-        if found is None:
+        layout = self._row_layouts.get(groups)
+        if layout is None:
             places = {name: self.places[name] for name in groups if name in self.places}
             if not groups or len(places) < len(groups) or any(each.expansion.readers for each in places.values()):
                 return None
@@ -317,11 +317,11 @@ class Model:
             products = any(each.products for each in places.values())
             at = slice(first, last + 1) if in_order else columns
             numbers = f"{sum(widths)}d"
-            found = RowLayout(None if products else expansion, at, mean, places, widths, slices, numbers)
+            layout = RowLayout(None if products else expansion, at, mean, places, widths, slices, numbers)
             if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
-            self._row_layouts[groups] = found
-        return found
+            self._row_layouts[groups] = layout
+        return layout
 
     @cached_property
     def groups_added(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import import_module
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
+from anytime.training.likelihood import Observations, Observed
 from anytime.types import Float, Index
 
 if TYPE_CHECKING:
@@ -42,14 +44,18 @@ if TYPE_CHECKING:
 PARTS_PER_THREAD = 4
 """Parts of a table for each worker thread, so that a slow or lost part delays little."""
 
+GATHERED_VALUES = 2**22
+"""Rows times terms up to which the client fits a likelihood itself: a pass takes it less than messages to workers."""
+
 CONNECT_S = 10.0
 
 
 class Cluster:
     """Workers behind a Dask scheduler."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, gathered_values: int = GATHERED_VALUES) -> None:
         self._client: Any = client
+        self._gathered_values = gathered_values
 
     @property
     def threads(self) -> int:
@@ -70,13 +76,18 @@ class Cluster:
             pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
             futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
         with cluster_errors():
-            found: list[Moments] = futures[0].result()
-        return found
+            total: list[Moments] = futures[0].result()
+        return total
 
-    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> ClusterObserved:
+    def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> Observations:
+        """Return the rows to fit a likelihood on: here if they are few, or with the workers that read them."""
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
         full = tuple(part for part, tally in zip(parts, tallies, strict=True) if tally.rows)
-        return ClusterObserved(self._client, full, dataset.target)
+        if sum(tally.rows for tally in tallies) * dataset.terms.size > self._gathered_values:
+            return ClusterObserved(self._client, full, dataset.target)
+        with cluster_errors():
+            blocks = self._client.gather([self._client.submit(blocks_of_part, part, pure=False) for part in full])
+        return Observed(list(chain.from_iterable(blocks)), dataset.target)
 
     def _parts(
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
@@ -118,9 +129,9 @@ def connected(address: str) -> Iterator[Cluster]:
         client = module.Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
-        found = EnvironmentFailure if isinstance(error, OSError) else TrainingError
+        kind = EnvironmentFailure if isinstance(error, OSError) else TrainingError
         remedy = "start it, or correct the address (for example tcp://host:8786)"
-        raise found(f"no Dask scheduler answers at {address!r} ({message}); {remedy}") from error
+        raise kind(f"no Dask scheduler answers at {address!r} ({message}); {remedy}") from error
     with client:
         yield Cluster(client)
 
@@ -143,6 +154,10 @@ def spans(starts: Sequence[int], limit: int) -> list[tuple[int, int | None]]:
     count = min(limit, len(starts))
     edges = [starts[round(i * len(starts) / count)] for i in range(count)]
     return list(zip(edges, [*edges[1:], None], strict=True))
+
+
+def blocks_of_part(part: Part) -> list[Block]:
+    return list(part.blocks())
 
 
 def moments_of_part(part: Part) -> list[Moments]:
@@ -231,11 +246,11 @@ class ClusterDesign(Design):
 
     @cached_property
     def totals(self) -> Totals:
-        found = list(self.over(attrgetter("totals")))
+        totals = list(self.over(attrgetter("totals")))
         return Totals(
-            sum(each.rows for each in found),
-            np.sum([each.responses for each in found], axis=0),
-            sum(each.saturated for each in found),
+            sum(part.rows for part in totals),
+            np.sum([part.responses for part in totals], axis=0),
+            sum(part.saturated for part in totals),
         )
 
     def view(self, columns: Index) -> ClusterView:
@@ -247,8 +262,8 @@ class ClusterDesign(Design):
         design = BlockDesign(gram, self.family, self.weight, self.ridge, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
-            found: list[Any] = self.client.gather(futures)
-        yield from found
+            results: list[Any] = self.client.gather(futures)
+        yield from results
 
 
 class ClusterView(View):
@@ -270,13 +285,13 @@ class ClusterView(View):
         return float(sum(losses)), float(sum(slopes))
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        found: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
-        score, curvature = np.zeros_like(found[0].score), None
-        for each in found:
-            score += each.score
-            if each.hessian is not None:
-                curvature = each.hessian.copy() if curvature is None else np.add(curvature, each.hessian, out=curvature)
-        return Evaluation(sum(each.loss for each in found), score, curvature)
+        evaluations: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
+        score, curvature = np.zeros_like(evaluations[0].score), None
+        for part in evaluations:
+            score += part.score
+            if part.hessian is not None:
+                curvature = part.hessian.copy() if curvature is None else np.add(curvature, part.hessian, out=curvature)
+        return Evaluation(sum(part.loss for part in evaluations), score, curvature)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         return partial(self._sum, _product, etas)
@@ -285,8 +300,8 @@ class ClusterView(View):
         return self._sum(BlockView.weighted_gram, etas)
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
-        found = list(self._over(BlockView.evaluate_folds, thetas, folds))
-        return FoldSums(*(np.sum(each, axis=0) for each in zip(*found, strict=True)))
+        sums = list(self._over(BlockView.evaluate_folds, thetas, folds))
+        return FoldSums(*(np.sum(values, axis=0) for values in zip(*sums, strict=True)))
 
     def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
         return self._sum(BlockView.fold_grams, theta, folds)

@@ -14,8 +14,6 @@ import numpy as np
 from anytime.groups import FeatureGroups
 from anytime.types import Bool, Float
 
-__all__ = ["Points", "cost_of", "difference_error", "mean_upto", "prices", "value_at_budgets"]
-
 
 @dataclass(frozen=True, eq=False)
 class Points:
@@ -34,32 +32,22 @@ class Points:
 
     def joined(self, other: Points) -> Points:
         """Return the models of both."""
-        return Points(
-            np.concatenate([self.costs, other.costs]),
-            np.concatenate([self.validation, other.validation]),
-            np.concatenate([self.test, other.test]),
-        )
+        return Points(*(np.concatenate([vars(self)[name], vars(other)[name]]) for name in vars(self)))
 
 
 def cost_of(used: Bool, groups: FeatureGroups) -> Float:
     """Return the cost of models that use some features (m, D), (m,)."""
     costs = np.zeros(len(used))
     for row, features in enumerate(used):
-        needed: set[int] = set()
-        for g, columns in enumerate(groups.slices):
-            if features[columns].any():
-                needed.update((*groups.prerequisites[g], g))
-        costs[row] = groups.costs[sorted(needed)].sum()
+        active = [g for g, columns in enumerate(groups.slices) if features[columns].any()]
+        costs[row] = groups.costs[sorted({h for g in active for h in (*groups.prerequisites[g], g)})].sum()
     return costs
 
 
 def prices(groups: FeatureGroups) -> tuple[Float, Float]:
     """Return two prices of each feature, if only features have prices: its share of its group, or all of it."""
-    shared, full = np.zeros(len(groups.features)), np.zeros(len(groups.features))
-    for group, cost, columns in zip(groups.groups, groups.costs, groups.slices, strict=True):
-        shared[columns] = cost / max(len(group.features), 1)
-        full[columns] = cost
-    return shared, full
+    sizes = np.array([len(group.features) for group in groups.groups])
+    return np.repeat(groups.costs / np.maximum(sizes, 1), sizes), np.repeat(groups.costs, sizes)
 
 
 def value_at_budgets(points: Points, budgets: Float, prior: Float | float, *, chosen: bool) -> Float:
@@ -73,8 +61,7 @@ def value_at_budgets(points: Points, budgets: Float, prior: Float | float, *, ch
     order = np.lexsort((points.validation, points.costs))
     costs, validation, test = points.costs[order], points.validation[order], points.test[order]
     values = np.tile(prior, (len(budgets), *[1] * (test.ndim - 1)))
-    for i, budget in enumerate(budgets):
-        affordable = int(np.searchsorted(costs, budget * (1 + 1e-9), side="right"))
+    for i, affordable in enumerate(np.searchsorted(costs, budgets * (1 + 1e-9), side="right")):
         if affordable:
             values[i] = test[int(np.argmax(validation[:affordable])) if chosen else affordable - 1]
     return values
@@ -89,9 +76,6 @@ def mean_upto(budgets: Float, values: Float, stop: float) -> Float:
 
 def difference_error(difference: Float, weight: Float, draws: int = 1000, seed: int = 0) -> float:
     """Return the bootstrapped standard error of sum(difference) / sum(weight), over test rows or queries, (u,) each."""
-    generator = np.random.default_rng(seed)
-    found = np.empty(draws)
-    for i in range(draws):
-        counts = np.bincount(generator.integers(len(weight), size=len(weight)), minlength=len(weight))
-        found[i] = counts @ difference / (counts @ weight)
-    return float(found.std(ddof=1))
+    generator, n = np.random.default_rng(seed), len(weight)
+    counts = (np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(draws))
+    return float(np.std([count @ difference / (count @ weight) for count in counts], ddof=1))

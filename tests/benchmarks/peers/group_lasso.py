@@ -1,6 +1,5 @@
 """The cost-weighted Group Lasso on real data compared with celer: the same optimum, and the time of each.
 
-celer minimises 1/(2n) |y - Xw|^2 + alpha sum_g weight_g |w_g| over rows: alpha is our mu, the weights are the costs.
 At some shares of the smallest penalty with an all-zero solution, both solve from zero, on the same standardised rows,
 to the same duality gap. Differences are relative; with collinear columns the coefficients need not be unique, but the
 objective and the predictions are. Our time includes the pass over the rows that computes the moments.
@@ -10,19 +9,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
-from benchmarks.peers.environments import Absent, ours, prepared
+from benchmarks.peers.environments import Absent, Environment, ours, prepared
 from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.section import Cell, Finding, Section, Sheet, missing_peers
-from benchmarks.peers.workers import Process, write_arrays
-
-__all__ = ["AGREED", "difference", "fives", "group_lasso", "objective"]
+from benchmarks.peers.problems import write_arrays
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, missing_peers
+from benchmarks.peers.solvers import Process
 
 SHARES = (0.5, 0.1, 0.03, 0.01, 0.003)
 TABLES = {
@@ -42,9 +39,9 @@ COLUMNS = ("mu/mu_max", "groups", "coefficients", "predictions", "objective", "o
 def group_lasso(data: Path, quick: bool) -> Section:
     """Solve by both, and compare."""
     environment = prepared("celer")
-    findings = missing_peers([environment])
-    sheets = []
+    findings, sheets, versions = missing_peers([environment]), [], [ours().versions_text]
     if not isinstance(environment, Absent):
+        versions.append(environment.versions_text)
         for name in list(TABLES)[: 1 if quick else None]:
             try:
                 table, found = _compare(name, data, environment)
@@ -53,59 +50,50 @@ def group_lasso(data: Path, quick: bool) -> Section:
                 continue
             sheets.append(table)
             findings.append(found)
-    versions = (
-        (ours().versions_text(),)
-        if isinstance(environment, Absent)
-        else (ours().versions_text(), environment.versions_text())
-    )
-    return Section(
-        "lasso", "The Group Lasso compared with celer, on real data", "", versions, tuple(findings), (), tuple(sheets)
-    )
+    title = "The Group Lasso compared with celer, on real data"
+    return Section(title, tuple(versions), tuple(findings), (), tuple(sheets))
 
 
-def _compare(name: str, data: Path, environment: Any) -> tuple[Sheet, Finding]:
+def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Finding]:
     """Return a row for each penalty, and whether all agree."""
     X, y, groups = _problem(data, name)
-    filled = [(columns, cost) for columns, cost in zip(groups.slices, groups.costs, strict=True) if X[:, columns].size]
-    largest = max(float(np.linalg.norm(X[:, columns].T @ y)) / (len(y) * cost) for columns, cost in filled)
-    sizes = np.array([columns.stop - columns.start for columns in groups.slices])
+    kept = [(columns, cost) for columns, cost in zip(groups.slices, groups.costs, strict=True) if X[:, columns].size]
+    largest = max(float(np.linalg.norm(X[:, columns].T @ y)) / (len(y) * cost) for columns, cost in kept)
+    sizes = np.array([columns.stop - columns.start for columns, _ in kept])
+    arrays = {"X": X, "y": y, "sizes": sizes, "costs": np.array([cost for _, cost in kept])}
+
+    def objective(mu: float, w: Float) -> float:
+        norms = [np.linalg.norm(w[columns]) for columns in groups.slices]
+        return float(np.mean((y - X @ w) ** 2) / 2 + mu * (groups.costs @ norms))
+
     rows: list[tuple[Cell, ...]] = []
     agreed, faster = True, 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        arrays = {"X": X, "y": y, "sizes": sizes[sizes > 0], "costs": groups.costs[sizes > 0]}
         write_arrays(folder, arrays)
         with (
             Process(ours(), "with_ours", 2, folder / "ours.log") as mine,
-            Process(environment, "with_celer", 2, folder / "celer.log") as theirs,
+            Process(environment, "solvers", 2, folder / "celer.log") as theirs,
         ):
             for process in (mine, theirs):
                 process.load(folder, tuple(arrays))
             for share in SHARES:
-                mu = share * largest
-                options = {"mu": mu, "tolerance": TOLERANCE, "threads": 2}
-                own, own_arrays = mine.arrays("group lasso", options)
-                other, other_arrays = theirs.arrays("rows", options)
+                options = {"mu": share * largest, "tolerance": TOLERANCE, "threads": 2}
+                own, own_arrays = mine.arrays("group_lasso", options)
+                other, other_arrays = theirs.arrays("celer", options)
                 w, v = own_arrays["coef"], other_arrays["coef"]
-                objective_difference = objective(X, y, groups, mu, w) / objective(X, y, groups, mu, v) - 1
-                coefficients, predictions = difference(w, v), difference(X @ w, X @ v)
-                agreed &= min(coefficients, max(predictions, abs(objective_difference))) <= AGREED
+                worse = objective(share * largest, w) / objective(share * largest, v) - 1
+                coefficients, predictions = _difference(w, v), _difference(X @ w, X @ v)
+                agreed &= min(coefficients, max(predictions, abs(worse))) <= AGREED
                 ratio = own["seconds"] / other["seconds"]
                 faster += ratio < 1
-                theirs_cell = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
-                numbers = (
-                    f"{coefficients:.1e}",
-                    f"{predictions:.1e}",
-                    f"{objective_difference:+.1e}",
-                    f"{own['gap']:.1e}",
-                )
-                rows.append((share, own["active"], *numbers, digits(ratio), theirs_cell))
+                texts = f"{coefficients:.1e}", f"{predictions:.1e}", f"{worse:+.1e}", f"{own['gap']:.1e}", digits(ratio)
+                took = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
+                rows.append((share, own["active"], *texts, took))
     caption = f"{name}: {len(X):,} rows, {X.shape[1]} columns, {len(groups)} groups, gap {TOLERANCE:g}, 2 threads"
-    verdict = "the same optimum" if agreed else f"optima differ by more than {AGREED:g}"
-    finding = Finding(
-        "holds" if agreed else "missed", f"{name}: {verdict}; ours is faster at {faster} of {len(SHARES)} penalties"
-    )
-    return Sheet(caption, COLUMNS, tuple(rows)), finding
+    words = "the same optimum" if agreed else f"optima differ by more than {AGREED:g}"
+    text = f"{name}: {words}; ours is faster at {faster} of {len(SHARES)} penalties"
+    return Sheet(caption, COLUMNS, tuple(rows)), Finding("holds" if agreed else "missed", text)
 
 
 def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
@@ -113,7 +101,7 @@ def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
     file, target, rows = TABLES[name]
     table = pq.read_table(folder / name / f"{file}.parquet").slice(0, rows)
     groups = load_groups(folder / name / "groups.json")
-    groups = fives(groups) if name == "yahoo_sample" else groups
+    groups = _fives(groups) if name == "yahoo_sample" else groups
     values = {feature: table[feature].to_numpy().astype(float) for feature in groups.features}
     groups = groups.without([feature for feature, column in values.items() if np.ptp(column) == 0])
     X = np.asfortranarray(np.column_stack([values[feature] for feature in groups.features]))
@@ -121,7 +109,7 @@ def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
     return np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0)), (y - y.mean()) / y.std(), groups
 
 
-def fives(single: FeatureGroups) -> FeatureGroups:
+def _fives(single: FeatureGroups) -> FeatureGroups:
     """Return random groups of five features of the same cost, as in the paper; a group costs the sum."""
     rng = np.random.default_rng(0)
     groups = []
@@ -133,12 +121,6 @@ def fives(single: FeatureGroups) -> FeatureGroups:
     return load_groups({"cost_unit": single.cost_unit, "groups": groups})
 
 
-def objective(X: Float, y: Float, groups: FeatureGroups, mu: float, w: Float) -> float:
-    """Compute the objective from the rows."""
-    norms = [np.linalg.norm(w[columns]) for columns in groups.slices]
-    return float(np.mean((y - X @ w) ** 2) / 2 + mu * (groups.costs @ norms))
-
-
-def difference(a: Float, b: Float) -> float:
+def _difference(a: Float, b: Float) -> float:
     """Return the difference relative to the second."""
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -10,8 +10,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["FailedError", "Measurements", "Spread", "digits", "interleave", "ratios"]
-
 
 class FailedError(Exception):
     """A measurement failed; the message says why."""
@@ -37,9 +35,7 @@ class Spread:
         return Spread(median, low, high, len(values))
 
     def __str__(self) -> str:
-        if self.count == 1:
-            return f"{digits(self.median)}"
-        return f"{digits(self.median)} ({digits(self.low)} to {digits(self.high)})"
+        return digits(self.median) + (f" ({digits(self.low)} to {digits(self.high)})" if self.count > 1 else "")
 
 
 def digits(value: float) -> str:
@@ -54,13 +50,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Values of each measurement.
-
-    Attributes
-    ----------
-    values : of each measurement, one per round.
-    failed : why a measurement failed; it has no values then, or fewer.
-    """
+    """Values of each measurement, one per round, and why one failed: it has no values then, or fewer."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -77,12 +67,7 @@ class Measurements:
 
 
 def interleave(
-    measures: Mapping[str, Callable[[], float]],
-    rounds: int,
-    *,
-    long: float = float("inf"),
-    few: int = 3,
-    warm_up: bool = True,
+    measures: Mapping[str, Callable[[], float]], rounds: int, *, few: int = 3, warm_up: bool = True, long: float = 1e99
 ) -> Measurements:
     """Interleave measurements.
 

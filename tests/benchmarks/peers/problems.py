@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import FeatureGroups
 from anytime.types import Float, Index
-from benchmarks.peers.workers import write_arrays
-
-__all__ = ["SyntheticProblem", "make_problem"]
+from benchmarks.peers.adapters.with_ours import groups_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,25 +38,21 @@ class SyntheticProblem:
 
     @property
     def name(self) -> str:
-        n, D = self.X.shape
-        J = len(self.sizes)
+        (n, D), J = self.X.shape, len(self.sizes)
         return f"n={n:,} D={D:,}, {J:,} groups of {'one' if J == D else D // J}"
 
-    @property
+    @cached_property
     def groups(self) -> FeatureGroups:
-        ends = np.cumsum(self.sizes).tolist()
-        spans = zip([0, *ends[:-1]], ends, self.costs.tolist(), strict=True)
-        costed = [
-            {"name": f"g{g}", "features": [f"x{j}" for j in range(start, end)], "cost": cost}
-            for g, (start, end, cost) in enumerate(spans)
-        ]
-        return load_groups({"cost_unit": "ms", "groups": costed})
+        return groups_of({"sizes": self.sizes, "costs": self.costs})
+
+    def norms(self, w: Float) -> Float:
+        """Return the norm of each group of a vector."""
+        norms: Float = np.sqrt(np.add.reduceat(np.square(w), np.cumsum(self.sizes) - self.sizes))
+        return norms
 
     def penalty(self, share: float) -> float:
         """Return a share of the smallest penalty of the cost-weighted Group Lasso with no active group."""
-        ends = np.cumsum(self.sizes)
-        norms = np.sqrt(np.add.reduceat(np.square(self.q), ends - self.sizes))
-        return share * float((norms / self.costs).max())
+        return share * float((self.norms(self.q) / self.costs).max())
 
 
 def make_problem(n: int, D: int, size: int, folder: Path, seed: int = 0) -> SyntheticProblem:
@@ -75,3 +73,10 @@ def make_problem(n: int, D: int, size: int, folder: Path, seed: int = 0) -> Synt
     S, q = X.T @ X / n, X.T @ y / n
     write_arrays(folder, {"X": X, "y": y, "S": S, "q": q, "sizes": sizes, "costs": costs, "rows": np.array(n)})
     return SyntheticProblem(X, y, S, q, sizes, costs, folder)
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write each array to a file of its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)

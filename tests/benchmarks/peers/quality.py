@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.scale import SymmetricalLogScale
 
-from anytime.types import Float
-from anytime_reproduction.report import curve, panels
-from benchmarks.peers.budgets import difference_error, mean_upto, value_at_budgets
-from benchmarks.peers.candidates import Candidates, additive, boosted, by_least_squares, by_likelihood
-from benchmarks.peers.environments import Absent, ours, prepared
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.groups import COST_TOLERANCE
+from anytime.types import Bool, Float
+from benchmarks.peers.budgets import Points, cost_of, difference_error, mean_upto, prices, value_at_budgets
+from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.problems import write_arrays
 from benchmarks.peers.quality_sets import SETS, QualitySet, load
-from benchmarks.peers.section import Cell, Finding, Picture, Section, Sheet, Verdict, missing_peers, picture
-
-__all__ = ["Cells", "compare_cells", "quality"]
+from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, compared, drawn, missing_peers
+from benchmarks.peers.solvers import Process
 
 SHARES = (0.05, 0.25, 1.0)
 """Shares of the cost of all groups over which curves are averaged."""
@@ -27,6 +33,28 @@ EBM, EBM_PAIRS = "EBM, refitted on each prefix's columns", "EBM with pairs, refi
 
 REQUIRED = {"r2": 0.354, "NDCG@5": 0.738}
 """Of the basis chosen by cross-validation on all training rows of yahoo_sample, with all features."""
+
+ROUNDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200)
+"""Numbers of rounds whose prefixes are offered; up to 55 for many classes, where a round is one tree per class."""
+
+TRADEOFFS = tuple(float(value) for value in np.logspace(-6.5, -1.5, 8))
+"""Of LightGBM, besides none: weight of a unit of cost, per row, against the loss."""
+
+OBJECTIVES = {
+    LIGHTGBM: {"binary": ("binary",), "multiclass": ("multiclass",), "ranking": ("regression", "lambdarank")},
+    XGBOOST: {
+        "binary": ("binary:logistic",),
+        "multiclass": ("multi:softprob",),
+        "ranking": ("reg:squarederror", "rank:ndcg"),
+    },
+}
+"""By task; the second is a ranker, whose scores are not relevances."""
+
+REFITTED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+"""Shares of the cost at which a peer that knows no prefixes is fitted again, if there are more than 16 prefixes."""
+
+TIMEOUT_S = 3600.0
+LIKELIHOOD_ALPHA = 1e-4
 
 TEXT = (
     "All methods fit on the same rows. A budget pays for every group that contains a feature of the model. Ours "
@@ -46,6 +74,14 @@ TEXT = (
     "that difference over 1,000 bootstrap samples of the queries or distinct test rows. Two means are called equal "
     "unless they differ by two standard errors.",
 )
+
+
+class Candidates(NamedTuple):
+    """What a method offers, by measure, and the seconds of fitting; of ours, the columns (m, D) of each prefix."""
+
+    points: dict[str, Points]
+    seconds: float
+    columns: Bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,66 +113,179 @@ CELLS = (*(f"over the first {share:.0%} of the cost" for share in SHARES), "with
 
 def quality(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    environment, machines = prepared("boosting"), prepared("ebm")
-    findings = missing_peers([environment, machines])
-    sheets: list[Sheet] = []
-    pictures: list[Picture] = []
+    environments = [prepared(name) for name in ("boosting", "ebm")]
+    findings, sheets, pictures = missing_peers(environments), [], []
     for name in list(SETS)[: 1 if quick else None]:
         problem = load(name, data)
-        candidates: dict[str, Candidates] = {
-            LINEAR: by_least_squares(problem, "linear"),
-            BASIS: by_least_squares(problem, "auto"),
-            LIKELIHOOD: by_likelihood(problem),
+        candidates = {
+            LINEAR: _least_squares(problem, "linear"),
+            BASIS: _least_squares(problem, "auto"),
+            LIKELIHOOD: _likelihood(problem),
         }
-        if not isinstance(environment, Absent):
-            try:
-                found = boosted(problem, environment, quick)
-                candidates |= {LIGHTGBM: found["lightgbm"], XGBOOST: found["xgboost"]}
-            except FailedError as error:
-                findings.append(Finding("absent", f"boosted trees on {name}: {error}"))
         columns = candidates[BASIS].columns
-        if not isinstance(machines, Absent) and columns is not None:
-            try:
-                for kind, (refitted, row_us) in additive(problem, machines, columns).items():
-                    method = EBM_PAIRS if kind == "pairs" else EBM
-                    candidates[method] = refitted
-                    findings.append(Finding("noted", f"{name}: {method} predicts a row of many in {row_us:.1f} us"))
-            except FailedError as error:
-                findings.append(Finding("absent", f"EBM on {name}: {error}"))
+        assert columns is not None
+        for environment in environments:
+            if not isinstance(environment, Absent):
+                try:
+                    with _process(problem, environment, columns) as process:
+                        if environment.name == "boosting":
+                            candidates |= {peer: _boosted(problem, process, peer, quick) for peer in OBJECTIVES}
+                        else:
+                            candidates |= _additive(problem, process, columns, findings)
+                except FailedError as error:
+                    findings.append(Finding("absent", f"{environment.name} on {name}: {error}"))
         for measure in problem.measures:
             budgets, curves, weights = _curves(problem, measure, candidates)
-            cells = Cells({method: _cells(budgets, values) for method, values in curves.items()}, weights)
+            ends = [share * budgets[-1] for share in SHARES]
+            terms = {
+                method: np.array([*(mean_upto(budgets, values, end) for end in ends), values[-1]])
+                for method, values in curves.items()
+            }
+            cells = Cells(terms, weights)
             sheets.append(_sheet(problem, measure, cells, candidates))
             findings += compare_cells(f"{name}, {measure}", cells)
             pictures.append(_picture(problem, measure, budgets, curves, weights))
         if name == "yahoo_sample":
             findings += _required(problem)
         print(f"{name}: measured", flush=True)
-    present = [each for each in (ours(), environment, machines) if not isinstance(each, Absent)]
-    versions = tuple(each.versions_text() for each in present)
+    versions = [peer.versions_text for peer in (prepared("ours"), *environments) if not isinstance(peer, Absent)]
     title = "Anytime quality at equal feature cost"
-    return Section("quality", title, "", versions, tuple(findings), TEXT, tuple(sheets), tuple(pictures))
+    return Section(title, tuple(versions), tuple(findings), TEXT, tuple(sheets), tuple(pictures))
+
+
+def _least_squares(problem: QualitySet, basis: str) -> Candidates:
+    """Return the prefixes of our model; alpha, and K of the basis `auto`, by cross-validation on the rows to fit on."""
+    more: dict[str, Any] = {"alpha": "cv", "basis": basis, "n_jobs": 2}
+    if problem.task == "ranking":
+        return _prefixes(problem, AnytimeRegressor(problem.groups, **more))
+    return _prefixes(problem, AnytimeClassifier(problem.groups, family="gaussian", **more))
+
+
+def _likelihood(problem: QualitySet) -> Candidates:
+    """Return the same by a likelihood: Poisson for relevances as counts, logistic or softmax for classes."""
+    more: dict[str, Any] = {"alpha": LIKELIHOOD_ALPHA, "basis": "linear", "n_jobs": 2}
+    if problem.task == "ranking":
+        return _prefixes(problem, AnytimeRegressor(problem.groups, family="poisson", **more))
+    if problem.task == "binary":
+        return _prefixes(problem, AnytimeClassifier(problem.groups, family="binomial", **more))
+    return _prefixes(problem, AnytimeClassifier(problem.groups, family="multinomial", **more | {"alpha": 1e-2}))
+
+
+def _prefixes(problem: QualitySet, model: Any) -> Candidates:
+    start = time.perf_counter()
+    model.fit(problem.fit.X, problem.fit.y, query=problem.fit.query)
+    seconds = time.perf_counter() - start
+    staged = model.staged_predict if problem.task == "ranking" else model.staged_predict_proba
+    choose, test = (np.array(list(staged(part.X))) for part in (problem.choose, problem.test))
+    if problem.task == "binary":
+        choose, test = choose[:, :, 1] - 0.5, test[:, :, 1] - 0.5
+    columns = np.zeros((model.model_.steps + 1, len(problem.groups.features)), dtype=np.bool_)
+    for prefix, names in enumerate(model.model_.computed):
+        for name in names:
+            columns[prefix, problem.groups.slices[problem.groups.position(name)]] = True
+    return Candidates(_points(problem, model.curve_.costs, choose, test), seconds, columns)
+
+
+def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -> dict[str, Points]:
+    found = {}
+    for measure in problem.measures:
+        terms, weights = problem.units(measure, problem.choose, validation)
+        quality = terms.sum(axis=1) / weights.sum()
+        found[measure] = Points(costs, quality, problem.units(measure, problem.test, test)[0])
+    return found
+
+
+@contextmanager
+def _process(problem: QualitySet, environment: Environment, columns: Bool) -> Iterator[Process]:
+    """Run a peer's process with the rows to fit on, those to choose by, those to test, and prices of features."""
+    shared, full = prices(problem.groups)
+    arrays = {"X": problem.fit.X, "y": problem.fit.y, "Xv": problem.choose.X, "Xt": problem.test.X}
+    more = {
+        "shared": shared,
+        "full": full,
+        "queries": problem.fit.queries,
+        "prefixes": columns[_refits(problem, columns)],
+    }
+    with tempfile.TemporaryDirectory() as place:
+        write_arrays(Path(place), arrays | more)
+        with Process(environment, "boosting", 1, Path(place) / "log") as process:
+            process.load(Path(place), tuple(arrays | more))
+            yield process
+
+
+def _boosted(problem: QualitySet, process: Process, name: str, quick: bool) -> Candidates:
+    """Return the models of LightGBM or XGBoost, of one setting or of the setting that validates best.
+
+    LightGBM: every prefix of every model, for both ways to price features and some trade-offs, so one model for each
+    budget that is known before the fit. XGBoost: the prefixes of one model. Relevances are fitted by squares, and for
+    NDCG also by their rankers.
+    """
+    rounds = ROUNDS[:9] if problem.task == "multiclass" else ROUNDS
+    settings: list[dict[str, Any]] = [{"depth": depth} for depth in (1, 2, 4, 6)]
+    if name == LIGHTGBM:
+        settings = [{"leaves": 15, "tradeoffs": TRADEOFFS[:: 4 if quick else 1]}]
+    found: list[dict[str, Points]] = []
+    seconds = 0.0
+    for setting in settings:
+        joined: dict[str, Points] = {}
+        for ranks, objective in enumerate(OBJECTIVES[name][problem.task]):
+            fixed = {"classes": problem.classes, "rounds": rounds, "threads": 1}
+            options = {"objective": objective, "ranks": bool(ranks)} | fixed | setting
+            outcome, arrays = process.arrays("lightgbm" if name == LIGHTGBM else "xgboost", options, TIMEOUT_S)
+            seconds += outcome["seconds"]
+            costs = cost_of(arrays["used"], problem.groups)
+            points = _points(problem, costs, arrays["validation"], arrays["test"])
+            for measure in ("NDCG@5",) if ranks else problem.measures:
+                new = points[measure]
+                joined[measure] = joined[measure].joined(new) if measure in joined else new
+        found.append(joined)
+    return Candidates({measure: max((f[measure] for f in found), key=_validated) for measure in found[0]}, seconds)
+
+
+def _validated(points: Points) -> float:
+    """Return the mean of the validation results over budgets."""
+    budgets = np.unique(np.concatenate([[0.0], points.costs]))
+    mirrored = Points(points.costs, points.validation, points.validation)
+    values = value_at_budgets(mirrored, budgets, float(points.validation.min()), chosen=True)
+    return float(mean_upto(budgets, values, float(budgets[-1]) or 1.0))
+
+
+def _refits(problem: QualitySet, columns: Bool) -> Any:
+    """Return the prefixes at which a peer that knows none is fitted again."""
+    costs = cost_of(columns, problem.groups)
+    within = np.searchsorted(costs, np.array(REFITTED) * costs[-1] * (1 + COST_TOLERANCE), side="right") - 1
+    return np.arange(1, len(costs)) if len(costs) <= 17 else np.unique(np.maximum(within, 1))
+
+
+def _additive(problem: QualitySet, process: Process, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
+    """Return explainable boosting machines without and with pairs of columns, and note their time to predict a row.
+
+    They are fitted again on the columns (m, D) of our prefixes, so that they pay the same. With pairs they know two
+    classes at most. Relevances are fitted by squares.
+    """
+    costs = cost_of(columns, problem.groups)[_refits(problem, columns)]
+    found = {}
+    for method in (EBM, EBM_PAIRS)[: 1 if problem.task == "multiclass" else 2]:
+        options = {"classes": problem.classes, "threads": 1, "pairs": method == EBM_PAIRS}
+        outcome, scored = process.arrays("ebm", options, TIMEOUT_S)
+        found[method] = Candidates(_points(problem, costs, scored["validation"], scored["test"]), outcome["seconds"])
+        text = f"{problem.name}: {method} predicts a row of many in {outcome['row_us']:.1f} us"
+        findings.append(Finding("noted", text))
+    return found
 
 
 def _curves(
     problem: QualitySet, measure: str, candidates: dict[str, Candidates]
 ) -> tuple[Float, dict[str, Float], Float]:
     """Return every cost at which a curve changes, each method's terms there (budgets, u), and their weights (u,)."""
-    total = float(problem.groups.costs.sum())
-    costs = np.concatenate([points[measure].costs for points, *_ in candidates.values()])
-    budgets = np.unique(np.concatenate([[0.0], costs, [total]]))
+    points = {name: method.points[measure] for name, method in candidates.items()}
+    costs = [offered.costs for offered in points.values()]
+    budgets = np.unique(np.concatenate([[0.0], *costs, [problem.groups.costs.sum()]]))
     prior, weights = problem.prior(measure)
     curves = {
-        name: value_at_budgets(points[measure], budgets, prior, chosen=name in (LIGHTGBM, XGBOOST))
-        for name, (points, *_) in candidates.items()
+        name: value_at_budgets(offered, budgets, prior, chosen=name in OBJECTIVES) for name, offered in points.items()
     }
     return budgets, curves, weights
-
-
-def _cells(budgets: Float, values: Float) -> Float:
-    """Return the terms (budgets, u) of a curve averaged over budgets up to each share, and its last, (cells, u)."""
-    total = float(budgets[-1])
-    return np.array([*(mean_upto(budgets, values, share * total) for share in SHARES), values[-1]])
 
 
 def compare_cells(where: str, cells: Cells) -> list[Finding]:
@@ -145,33 +294,26 @@ def compare_cells(where: str, cells: Cells) -> list[Finding]:
     peers = [name for name in cells.terms if not name.startswith("ours")]
     against = {name: cells.against(name) for name in (LINEAR, *peers)}
     for i, what in enumerate(CELLS):
-
-        def words(other: str, i: int = i, what: str = what) -> str:
+        best = [max(peers, key=lambda name: float(cells.values(name)[i]))] if peers else []
+        for other in (LINEAR, *best):
             gain, error = against[other][i]
             values = f"{BASIS} {cells.values(BASIS)[i]:.4f}, {other} {cells.values(other)[i]:.4f}"
-            return f"{where}, {what}: {values}, difference {gain:+.4f} ± {error:.4f}"
-
-        gain, error = against[LINEAR][i]
-        findings.append(Finding("holds" if gain >= -2 * error else "missed", words(LINEAR)))
-        if peers:
-            best = max(peers, key=lambda name: float(cells.values(name)[i]))
-            gain, error = against[best][i]
-            verdict: Verdict = "noted" if abs(gain) <= 2 * error else "ahead" if gain > 0 else "behind"
-            findings.append(Finding(verdict, words(best)))
+            text = f"{where}, {what}: {values}, difference {gain:+.4f} ± {error:.4f}"
+            if other == LINEAR:
+                findings.append(Finding("holds" if gain >= -2 * error else "missed", text))
+            else:
+                findings.append(Finding("noted", text) if abs(gain) <= 2 * error else compared(text, gain > 0))
     return findings
 
 
 def _required(problem: QualitySet) -> list[Finding]:
     """Compare the basis, fitted on all training rows, with what is required of all features."""
-    whole = problem.fit.joined(problem.choose)
-    points, *_ = by_least_squares(replace(problem, fit=whole), "auto")
+    found = _least_squares(replace(problem, fit=problem.fit.joined(problem.choose)), "auto").points
     findings = []
     for measure, limit in REQUIRED.items():
-        terms = points[measure].test[-1]
-        value = float(terms.sum() / problem.prior(measure)[1].sum())
-        verdict: Verdict = "holds" if value >= limit else "missed"
+        value = float(found[measure].test[-1].sum() / problem.prior(measure)[1].sum())
         words = f"{problem.name}, {measure} with all features, fitted on all training rows: {value:.4f}"
-        findings.append(Finding(verdict, f"{words}, required {limit:g}"))
+        findings.append(Finding("holds" if value >= limit else "missed", f"{words}, required {limit:g}"))
     return findings
 
 
@@ -182,17 +324,14 @@ def _sheet(problem: QualitySet, measure: str, cells: Cells, candidates: dict[str
         if name != BASIS:
             against = cells.against(name)
             texts = [f"{text} ({gain:+.4f} ± {error:.4f})" for text, (gain, error) in zip(texts, against, strict=True)]
-        rows.append((name, *texts, digits(candidates[name][1])))
+        rows.append((name, *texts, digits(candidates[name].seconds)))
     columns = ("", *(f"mean to {share:.0%} of cost" for share in SHARES), "all features", "seconds to fit")
     return Sheet(f"{problem.what}: {measure} on the test rows", columns, tuple(rows))
 
 
 def _picture(problem: QualitySet, measure: str, budgets: Float, curves: dict[str, Float], weights: Float) -> Picture:
-    figure, (axis,) = panels(1, width=7.0, height=4.0)
-    for number, (name, terms) in enumerate(curves.items()):
-        curve(axis, budgets, terms.sum(axis=1) / weights.sum(), name, number, drawstyle="steps-post")
-    smallest = float(problem.groups.costs[problem.groups.costs > 0].min())
-    axis.set_xscale("symlog", linthresh=smallest)
-    axis.set(xlabel=f"cost of the features ({problem.groups.cost_unit})", ylabel=f"{measure} (test)", xlim=(0, None))
-    axis.legend(fontsize=8, loc="lower right")
-    return picture(f"{problem.name}: {measure} on the test rows for what the features cost.", figure)
+    lines = {"": {name: (budgets, terms.sum(axis=1) / weights.sum()) for name, terms in curves.items()}}
+    scale = SymmetricalLogScale(None, linthresh=float(problem.groups.costs[problem.groups.costs > 0].min()))
+    axes = {"xlabel": f"cost of the features ({problem.groups.cost_unit})", "ylabel": f"{measure} (test)"}
+    caption = f"{problem.name}: {measure} on the test rows for what the features cost."
+    return drawn(caption, lines, 7.0, "lower right", xscale=scale, xlim=(0, None), **axes)

@@ -17,7 +17,7 @@ from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float, Index
 
-__all__ = ["SETS", "Part", "QualitySet", "load"]
+Task = Literal["ranking", "binary", "multiclass"]
 
 KDD_ROWS = 48_000, 24_000, 50_000
 """Rows of KDD Cup 1999 to fit, to choose models, and of its test table."""
@@ -59,6 +59,10 @@ class Part:
         return both.at(np.arange(len(both.y)))
 
 
+Parts = tuple[Part, Part, Part]
+"""Rows to fit, to choose models, and to test."""
+
+
 @dataclass(frozen=True, eq=False)
 class QualitySet:
     """A data set.
@@ -71,7 +75,7 @@ class QualitySet:
 
     name: str
     what: str
-    task: Literal["ranking", "binary", "multiclass"]
+    task: Task
     groups: FeatureGroups
     fit: Part
     choose: Part
@@ -125,14 +129,13 @@ class QualitySet:
 
 def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
     """Return features, target and further columns of a table."""
-    found: list[list[Any]] = [[] for _ in (target, *further, "X")]
     types: dict[str, ReadAs] = dict.fromkeys([*groups.features, target], "number")
-    for batch in open_table(path).batches([*groups.features, target, *further], types=types):
-        found[0].append(feature_matrix(batch, groups.features))
-        found[1].append(batch.column(target))
-        for place, column in enumerate(further, start=2):
-            found[place].append(batch.columns[column])
-    return [np.concatenate(pieces) for pieces in found]
+    batches = open_table(path).batches([*groups.features, target, *further], types=types)
+    pieces = [
+        (feature_matrix(batch, groups.features), batch.column(target), *(batch.columns[name] for name in further))
+        for batch in batches
+    ]
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
 
 
 def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
@@ -141,62 +144,68 @@ def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
     return Part(X, y.astype(np.intp))
 
 
-def _heart_cleveland(folder: Path) -> QualitySet:
-    groups = load_groups(folder / "groups.json")
+def _heart_cleveland(folder: Path, groups: FeatureGroups) -> Parts:
     whole = _classed(folder / "data.parquet", groups, "disease")
     order = np.random.default_rng(0).permutation(len(whole.y))
     fit, choose, test = (whole.at(rows) for rows in np.split(order, [160, 200]))
-    what = "heart disease, Cleveland: 160 rows to fit on, 40 to choose by, 103 to test, prices in dollars"
-    return QualitySet("heart_cleveland", what, "binary", groups, fit, choose, test, classes=2)
+    return fit, choose, test
 
 
-def _mq2008(folder: Path) -> QualitySet:
-    groups = load_groups(folder / "groups.json")
+def _mq2008(folder: Path, groups: FeatureGroups) -> Parts:
     X, y, query, fold = _read(folder / "data.parquet", groups, "relevance", "qid", "fold")
     whole, number = Part(X, y, query), np.asarray(fold, dtype=np.intp)
     fit, choose, test = (whole.at(np.flatnonzero(np.isin(number, folds))) for folds in ((1, 2, 3), (4,), (5,)))
-    what = "MQ2008 (LETOR 4.0): folds 1 to 3 to fit on, 4 to choose by, 5 to test"
-    return QualitySet("mq2008", what, "ranking", groups, fit, choose, test)
+    return fit, choose, test
 
 
-def _yahoo_sample(folder: Path) -> QualitySet:
-    groups = load_groups(folder / "groups.json")
+def _yahoo_sample(folder: Path, groups: FeatureGroups) -> Parts:
     train, test = (Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test"))
-    assert train.query is not None
-    names = np.unique(train.query)
-    validation = np.isin(train.query, names[::5])
-    fit, choose = train.at(np.flatnonzero(~validation)), train.at(np.flatnonzero(validation))
-    what = "a sample of Yahoo! Learning to Rank, each feature a group of its own; every fifth query to choose by"
-    return QualitySet("yahoo_sample", what, "ranking", groups, fit, choose, test.at(np.arange(len(test.y))))
+    query = np.asarray(train.query)
+    validation = np.isin(query, np.unique(query)[::5])
+    fit, choose = (train.at(np.flatnonzero(rows)) for rows in (~validation, validation))
+    return fit, choose, test.at(np.arange(len(test.y)))
 
 
-def _kddcup99(folder: Path) -> QualitySet:
-    groups = load_groups(folder / "groups.json")
+def _kddcup99(folder: Path, groups: FeatureGroups) -> Parts:
     train, test = (_classed(folder / f"{half}.parquet", groups, "attack") for half in ("train", "test"))
     first, second, third = KDD_ROWS
-    what = f"KDD Cup 1999: {first:,} rows to fit on, {second:,} to choose by, {third:,} of the test table of other days"
-    parts = train.at(np.arange(first)), train.at(np.arange(first, first + second)), test.at(np.arange(third))
-    return QualitySet("kddcup99", what, "binary", groups, *parts, classes=2)
+    return train.at(np.arange(first)), train.at(np.arange(first, first + second)), test.at(np.arange(third))
 
 
-def _mfeat(folder: Path) -> QualitySet:
-    groups = load_groups(folder / "groups.json")
+def _mfeat(folder: Path, groups: FeatureGroups) -> Parts:
     train, test = (_classed(folder / f"{half}.parquet", groups, "digit") for half in ("train", "test"))
     validation = np.arange(len(train.y)) % 5 == 0
-    fit, choose = train.at(np.flatnonzero(~validation)), train.at(np.flatnonzero(validation))
-    what = "Multiple Features: digits from six extractors, every fifth training row to choose by"
-    return QualitySet("mfeat", what, "multiclass", groups, fit, choose, test, classes=10)
+    fit, choose = (train.at(np.flatnonzero(rows)) for rows in (~validation, validation))
+    return fit, choose, test
 
 
-SETS: dict[str, Callable[[Path], QualitySet]] = {
-    "mq2008": _mq2008,
-    "yahoo_sample": _yahoo_sample,
-    "kddcup99": _kddcup99,
-    "mfeat": _mfeat,
-    "heart_cleveland": _heart_cleveland,
+SETS: dict[str, tuple[Task, int, str, Callable[[Path, FeatureGroups], Parts]]] = {
+    "mq2008": ("ranking", 1, "MQ2008 (LETOR 4.0): folds 1 to 3 to fit on, 4 to choose by, 5 to test", _mq2008),
+    "yahoo_sample": (
+        "ranking",
+        1,
+        "a sample of Yahoo! Learning to Rank; every fifth query to choose by",
+        _yahoo_sample,
+    ),
+    "kddcup99": (
+        "binary",
+        2,
+        "KDD Cup 1999: {:,} rows to fit on, {:,} to choose by, {:,} of other days".format(*KDD_ROWS),
+        _kddcup99,
+    ),
+    "mfeat": ("multiclass", 10, "Multiple Features: digits; every fifth training row to choose by", _mfeat),
+    "heart_cleveland": (
+        "binary",
+        2,
+        "heart disease, Cleveland: 160 rows to fit on, 40 to choose by, 103 to test",
+        _heart_cleveland,
+    ),
 }
+"""The task of each, the number of its classes (1 for numbers), what it is, and how it is read and split."""
 
 
 def load(name: str, data: Path) -> QualitySet:
     """Load a data set from the common folder."""
-    return SETS[name](data / name)
+    task, classes, what, parts = SETS[name]
+    groups = load_groups(data / name / "groups.json")
+    return QualitySet(name, what, task, groups, *parts(data / name, groups), classes=classes)

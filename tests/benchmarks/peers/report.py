@@ -1,34 +1,126 @@
-"""One report of all parts: a self-contained page, and the same as text. Parts measured earlier are retained."""
+"""One report of all parts: as text, and as a self-contained page with pictures. Parts measured earlier are retained."""
 
 from __future__ import annotations
 
-import datetime
+import base64
 import os
 import platform
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
-from anytime_reproduction.report import STYLE
-from benchmarks.peers.section import Cell, Finding, Section, Sheet
+from anytime.evaluation.plots import write_figure
+from anytime_reproduction.report import STYLE, curve, panels
+from benchmarks.limits import SLACK
+from benchmarks.peers.environments import Absent, Environment
+from benchmarks.peers.measurements import Spread, digits
 
-__all__ = ["format_cell", "lines", "machine", "page", "read_sections", "write"]
+Verdict = Literal["holds", "missed", "ahead", "behind", "absent", "noted"]
+"""Of a limit: holds or missed. Of a comparison: ahead or behind. Of a peer that could not be measured: absent."""
+
+Cell = str | int | float | None
 
 HOW_TO_READ = (
     "Every peer runs in its own environment, interleaved with us, on the same data, threads and cores. Shown are "
     "ratios within a round, their median and in brackets their quartiles: the machine is shared and noisy, and seconds "
-    "on it mean little. Below 1 we need less. <em>Holds</em> and <em>missed</em> are limits that were set in advance; "
-    "<em>ahead</em> and <em>behind</em> are comparisons without one; <em>absent</em> is a measurement that failed, "
-    "with the reason."
+    "on it mean little. Below 1 we need less. Holds and missed are limits that were set in advance; ahead and behind "
+    "are comparisons without one; absent is a measurement that failed, with the reason."
 )
 
-MORE_STYLE = """
-.missed, .behind { background: #333; color: #fff; }
-.absent { border-style: dotted; }
-figure.picture img { max-width: 100%; }
-"""
+
+class Finding(msgspec.Struct, frozen=True):
+    """One result in a line."""
+
+    verdict: Verdict
+    text: str
+
+
+class Sheet(msgspec.Struct, frozen=True):
+    """A table of numbers."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A PNG in base64."""
+
+    caption: str
+    png: str
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One part of the report; `name` and `made`, the time and length of the measurement, are set by `run.py`."""
+
+    title: str
+    versions: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    text: tuple[str, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    name: str = ""
+    made: str = ""
+
+
+def drawn(
+    caption: str, panes: Mapping[str, Mapping[str, tuple[Any, Any]]], width: float, legend: str, **axes: Any
+) -> Picture:
+    """Return named lines of x and y, in a pane for each title."""
+    figure, drawn_panes = panels(len(panes), width=width, height=4.0)
+    for pane, (title, lines_of) in zip(drawn_panes, panes.items(), strict=True):
+        pane.set(title=title, **axes)
+        steps = {} if "yscale" in axes else {"drawstyle": "steps-post"}
+        for number, (name, (x, y)) in enumerate(lines_of.items()):
+            curve(pane, np.asarray(x), np.asarray(y), name, number, **steps)
+    drawn_panes[0].legend(fontsize=7, loc=legend)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figure.png"
+        write_figure(figure, path)
+        return Picture(caption, base64.b64encode(path.read_bytes()).decode())
+
+
+def cell(value: Spread | None) -> Cell:
+    """Convert a spread to a cell."""
+    return None if value is None else str(value)
+
+
+def within(what: str, ratio: Spread | None, limit: float) -> Finding:
+    """Return whether a ratio is within its limit, or over by no more than `make bench` allows."""
+    if ratio is None:
+        return Finding("absent", f"{what}: not measured (limit {limit:g})")
+    return Finding("holds" if ratio.median <= SLACK * limit else "missed", f"{what}: {ratio} times, limit {limit:g}")
+
+
+def compared(text: str, is_ahead: bool) -> Finding:
+    """Return a comparison without a limit."""
+    return Finding("ahead" if is_ahead else "behind", text)
+
+
+def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
+    """Return the peers that could not be installed, and why."""
+    absent = [peer for peer in peers if isinstance(peer, Absent)]
+    return [Finding("absent", f"{peer.name} is not installed here: {peer.why}") for peer in absent]
+
+
+def mebibytes(value: float) -> str:
+    """Format an amount of memory."""
+    return f"{digits(max(value, 0.0))} MiB"
+
+
+def machine() -> str:
+    """Describe the processor, the memory and the system."""
+    information = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.split(":", 1)[1].strip() for line in information if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    processor = models[0] if models else platform.machine()
+    system = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GiB, {system}"
 
 
 def read_sections(path: Path) -> list[Section]:
@@ -40,67 +132,26 @@ def write(sections: Sequence[Section], folder: Path) -> Path:
     """Write peers-report.html, and its data as JSON."""
     (folder / "peers-report.json").write_bytes(msgspec.json.encode(list(sections)))
     path = folder / "peers-report.html"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("\n".join(page(sections)), encoding="utf-8")
-    temporary.replace(path)
+    path.write_text("\n".join(page(sections)), encoding="utf-8")
     return path
 
 
-def machine() -> str:
-    models = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        if line.startswith("model name")
-    ]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    processor = models[0] if models else platform.machine()
-    system = f"{platform.system()}, Python {platform.python_version()}"
-    return f"{os.cpu_count()} cores ({processor}), {memory:.0f} GiB, {system}"
-
-
 def page(sections: Sequence[Section]) -> Iterator[str]:
-    """Yield the report in HTML."""
+    """Yield the report in HTML: the text of each part, and its pictures."""
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Compared with peers</title>"
-    yield f"<style>{STYLE.read_text(encoding='utf-8')}{MORE_STYLE}</style>"
-    yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
-    yield f"<h1>anytime-linear compared with its peers</h1><p>{HOW_TO_READ}</p><p>Measured on {escape(machine())}.</p>"
-    yield "<nav><table>"
+    yield "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    yield f"<style>{STYLE.read_text(encoding='utf-8')} img {{ max-width: 100%; }} pre {{ overflow: auto; }}</style>"
+    yield f"</head><body><h1>anytime-linear compared with its peers</h1><p>{HOW_TO_READ}</p>"
+    yield f"<p>Measured on {escape(machine())}.</p>"
     for section in sections:
-        verdicts = [finding.verdict for finding in section.findings]
-        counts = "".join(f"<td>{verdicts.count(word)} {word}</td>" for word in ("holds", "missed", "absent"))
-        yield f"<tr><td><a href='#{escape(section.name)}'>{escape(section.title)}</a></td>{counts}</tr>"
-    yield "</table></nav>"
-    for section in sections:
-        yield from _section(section)
-    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    yield f"<footer>Made {made} by make bench-peers.</footer></body></html>"
-
-
-def _section(section: Section) -> Iterator[str]:
-    yield f"<h2 id='{escape(section.name)}'>{escape(section.title)}</h2>"
-    versions = " · ".join(section.versions)
-    yield f"<p class='source'>measured {escape(section.made)} · {escape(versions)}</p><ul class='findings'>"
-    yield from (_finding(finding) for finding in section.findings)
-    yield "</ul>"
-    yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
-    for sheet in section.sheets:
-        yield from _sheet(sheet)
-    for each in section.pictures:
-        caption = escape(each.caption)
-        image = f"<img src='data:image/png;base64,{each.png}' alt='{caption}'>"
-        yield f"<figure class='picture'>{image}<figcaption>{caption}</figcaption></figure>"
-
-
-def _finding(finding: Finding) -> str:
-    return f"<li><span class='verdict {finding.verdict}'>{finding.verdict}</span> {escape(finding.text)}</li>"
-
-
-def _sheet(sheet: Sheet) -> Iterator[str]:
-    yield f"<div class='scroll'><table class='numbers'><caption>{escape(sheet.caption)}</caption><tr>"
-    yield "".join(f"<th>{escape(column)}</th>" for column in sheet.columns) + "</tr>"
-    for row in sheet.rows:
-        yield "<tr>" + "".join(f"<td>{escape(format_cell(value))}</td>" for value in row) + "</tr>"
-    yield "</table></div>"
+        yield f"<h2>{escape(section.title)}</h2><p class='source'>{escape(' · '.join(section.versions))}</p>"
+        yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
+        yield f"<pre>{escape(chr(10).join(lines(section)))}</pre>"
+        for image in section.pictures:
+            caption = escape(image.caption)
+            yield f"<figure><img src='data:image/png;base64,{image.png}' alt='{caption}'>"
+            yield f"<figcaption>{caption}</figcaption></figure>"
+    yield "</body></html>"
 
 
 def format_cell(value: Cell) -> str:
@@ -110,18 +161,14 @@ def format_cell(value: Cell) -> str:
 
 
 def lines(section: Section) -> Iterator[str]:
-    """Yield a part as text for a terminal."""
+    """Yield a part as text."""
     yield f"== {section.title} ({section.made})"
     yield from (f"  {finding.verdict:>7}  {finding.text}" for finding in section.findings)
     for sheet in section.sheets:
-        yield ""
-        yield f"  {sheet.caption}"
+        yield from ("", f"  {sheet.caption}")
         cells = [sheet.columns, *([format_cell(value) for value in row] for row in sheet.rows)]
-        widths = [max(len(row[j]) for row in cells) for j in range(len(sheet.columns))]
-        for row in cells:
-            first, *others = (
-                value.ljust(width) if j == 0 else value.rjust(width)
-                for j, (value, width) in enumerate(zip(row, widths, strict=True))
-            )
-            yield "    " + "  ".join([first, *others]).rstrip()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for first, *others in cells:
+            right = (value.rjust(width) for value, width in zip(others, widths[1:], strict=True))
+            yield "    " + "  ".join([first.ljust(widths[0]), *right]).rstrip()
     yield ""

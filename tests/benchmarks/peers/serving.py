@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +20,20 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
+from benchmarks.load.child import CLIENT_CORE, SERVER_CORE
+from benchmarks.load.frames import HttpClient, post
+from benchmarks.load.mlserver import free_ports
 from benchmarks.load.models import saved_model, values_of
-from benchmarks.peers.environments import Absent, ours, prepared
+from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.load_client import measure_latency, on_core, percentile, saturate, saturate_websocket
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
-from benchmarks.peers.section import Cell, Finding, Section, Sheet, Verdict, cell, mebibytes, missing_peers
-from benchmarks.peers.servers import CLIENT_CORE, LAUNCHERS, Server, launch
-
-__all__ = ["check_answer", "serving"]
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers
+from benchmarks.peers.solvers import TESTS, child_variables
 
 RATE = 200.0
 """Requests per second at which latency is measured, within the capacity of the slowest server."""
 
-BARE, OURS = LAUNCHERS[0].label, LAUNCHERS[1].label
-WEBSOCKET = "ours, WebSocket (11 messages a prediction)"
+START_S = 90.0
 FIRST_S = 1.0
 """Warm-up of a server after it was stopped."""
 
@@ -44,155 +49,282 @@ TEXT = (
     f"at {RATE:g} per second in an open loop, from their due times.",
 )
 
+Row = Mapping[str, list[float]]
 
-def serving(quick: bool) -> Section:
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to start and call a server.
+
+    Attributes
+    ----------
+    environment : "ours", or a file of `requirements`.
+    command : a program of the environment and its arguments, from the port and its own folder, which it may fill.
+    request : a request for the prediction of a row, from the numbers by group.
+    read : the prediction, from the body of the response.
+    """
+
+    label: str
+    environment: str
+    command: Callable[[int, Path], Sequence[str]]
+    request: Callable[[Row], bytes]
+    read: Callable[[Any], float]
+
+
+def _numbers(row: Row) -> list[float]:
+    return [number for values in row.values() for number in values]
+
+
+def _plain(path: str) -> Callable[[Row], bytes]:
+    return lambda row: post(path, json.dumps({"x": _numbers(row)}).encode())
+
+
+def _inference(row: Row) -> bytes:
+    inputs = [{"name": "x", "shape": [1, 100], "datatype": "FP64", "data": _numbers(row)}]
+    return post("/v2/models/linear/infer", json.dumps({"inputs": inputs}).encode())
+
+
+def _by_groups(row: Row) -> bytes:
+    return post("/predict", json.dumps({"groups": dict(row)}).encode())
+
+
+def _adapter(name: str) -> Callable[[int, Path], Sequence[str]]:
+    return lambda port, _folder: ["python", "-m", f"benchmarks.peers.adapters.{name}", str(port)]
+
+
+def _ours(port: int, folder: Path) -> Sequence[str]:
+    return ["python", "-m", "anytime", "serve", str(folder.parent / "linear.safetensors"), "--port", str(port)]
+
+
+def _mlserver(port: int, folder: Path) -> Sequence[str]:
+    grpc, metrics = free_ports(2)
+    ports = {"host": "127.0.0.1", "http_port": port, "grpc_port": grpc, "metrics_port": metrics}
+    model = {"name": "linear", "implementation": "benchmarks.peers.adapters.serve_mlserver.Linear"}
+    (folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
+    (folder / "settings.json").write_text(json.dumps(ports | {"parallel_workers": 0, "debug": False}), encoding="utf-8")
+    return ["mlserver", "start", str(folder)]
+
+
+def _bentoml(port: int, _folder: Path) -> Sequence[str]:
+    where = ["--host", "127.0.0.1", "--port", str(port), "--working-dir", str(TESTS)]
+    return ["bentoml", "serve", "benchmarks.peers.adapters.serve_bentoml:Linear", *where]
+
+
+def _prediction(body: Any) -> float:
+    return float(body["prediction"])
+
+
+LAUNCHERS = (
+    Launcher("bare uvicorn", "ours", _adapter("serve_bare"), _plain("/"), _prediction),
+    Launcher("ours, POST /predict", "ours", _ours, _by_groups, _prediction),
+    Launcher("MLServer", "mlserver", _mlserver, _inference, lambda body: float(body["outputs"][0]["data"][0])),
+    Launcher("LitServe", "litserve", _adapter("serve_litserve"), _plain("/predict"), _prediction),
+    Launcher("BentoML", "bentoml", _bentoml, _plain("/predict"), float),
+)
+"""The servers, the floor first."""
+
+BARE, OURS = LAUNCHERS[0].label, LAUNCHERS[1].label
+WEBSOCKET = "ours, WebSocket (11 messages a prediction)"
+
+
+@dataclass
+class Server:
+    """A running server with all its processes, and what was measured besides rates.
+
+    Attributes
+    ----------
+    cpu_us : processor time of a request, by measurement.
+    took : latencies of each round.
+    """
+
+    launcher: Launcher
+    process: subprocess.Popen[bytes]
+    port: int
+    pids: list[int] = field(default_factory=list)
+    cpu_us: dict[str, list[float]] = field(default_factory=dict)
+    took: list[list[float]] = field(default_factory=list)
+
+    def find(self) -> None:
+        """Find its processes: the first one and all its descendants, in any session."""
+        children: dict[int, list[int]] = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, IndexError):
+                parent = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1]
+                children.setdefault(int(parent), []).append(int(entry.name))
+        self.pids = [self.process.pid]
+        for pid in self.pids:  # grows during the loop
+            self.pids += children.get(pid, [])
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all threads of all its processes."""
+        total = 0
+        for pid in self.pids:
+            with suppress(OSError):
+                threads = Path(f"/proc/{pid}/task").iterdir()
+                total += sum(int((thread / "schedstat").read_text(encoding="ascii").split()[0]) for thread in threads)
+        return total / 1e9
+
+    @property
+    def memory_mib(self) -> float:
+        """Memory of all its processes; shared memory counts once."""
+        total = 0
+        for pid in self.pids:
+            with suppress(OSError):
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        return total / 1024.0
+
+    def signal(self, what: signal.Signals) -> None:
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, what)
+
+    @contextmanager
+    def running(self) -> Any:
+        """Let its processes run for the block; they are stopped otherwise."""
+        self.signal(signal.SIGCONT)
+        try:
+            time.sleep(0.2)
+            yield
+        finally:
+            self.signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self.find()
+        for what in (signal.SIGCONT, signal.SIGTERM):
+            self.signal(what)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def rate(self, name: str, load: Callable[[float], tuple[int, float]], seconds: float) -> float:
+        """Return requests per second, and note the processor time of each."""
+        with self.running():
+            load(min(FIRST_S, seconds))
+            self.find()
+            before = self.cpu_s
+            count, passed = load(seconds)
+            if not count:
+                raise FailedError("no answer received")
+            self.cpu_us.setdefault(name, []).append((self.cpu_s - before) / count * 1e6)
+            return count / passed
+
+    def latency(self, load: Callable[[], list[float]]) -> float:
+        """Return the median latency in milliseconds, and note all latencies."""
+        with self.running():
+            self.took.append(load())
+            return percentile(self.took[-1], 0.5)
+
+
+def _launch(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Server:
+    """Start a server on its core, and wait until it answers; raise FailedError if it ends, or not in time."""
+    folder.mkdir(parents=True)
+    port, program = free_ports(1)[0], environment.python.parent
+    first, *others = launcher.command(port, folder)
+    command = ["taskset", "--cpu-list", str(SERVER_CORE), str(program / first), *others]
+    variables = child_variables(1) | {
+        "PEERS_MODEL": str(model),
+        "BENTOML_DO_NOT_TRACK": "True",
+        "BENTOML_HOME": str(folder / "home"),
+        "PATH": os.pathsep.join([str(program), os.environ["PATH"]]),
+        "ANYTIME_MAX_LATENESS_MS": "60000",  # refuse nothing, like the other servers
+    }
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=out, start_new_session=True)
+    server = Server(launcher, process, port)
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+            raise FailedError(f"ended with {process.returncode}: {lines[-1][:200] if lines else 'nothing was printed'}")
+        with suppress(OSError), closing(HttpClient(port)) as client:
+            client.send(launcher.request(row))
+            if client.response()[0] == 200:
+                server.find()
+                return server
+        time.sleep(0.25)
+    server.end()
+    raise FailedError(f"did not answer within {START_S:g} s")
+
+
+def serving(_data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
     rounds, seconds = (3, 1.0) if quick else (5, 2.0)
-    found = [prepared(each.environment) for each in LAUNCHERS if each.environment != "ours"]
-    findings = missing_peers(found)
+    environments = {launcher.environment: prepared(launcher.environment) for launcher in LAUNCHERS}
+    findings = missing_peers(list(environments.values()))
+    servers: list[Server] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = saved_model(folder / "linear.safetensors", groups=10, size=10)
-        coef, intercept = _plain(model)
+        prefixes, k = model.prefixes, model.steps
+        coef = prefixes.coef(k)[:, 0]  # in the order in which groups are sent
+        intercept = float(prefixes.intercept_of(k)[0] - prefixes.mean[prefixes.columns] @ coef)
         np.savez(folder / "linear.npz", coef=coef, intercept=intercept)
         rng = np.random.default_rng(5)
         row = {name: values_of(model, name, rng) for name in model.places}
-        servers: list[Server] = []
         try:
             for number, launcher in enumerate(LAUNCHERS):
-                environment = ours() if launcher.environment == "ours" else prepared(launcher.environment)
+                environment = environments[launcher.environment]
                 if isinstance(environment, Absent):
                     continue
                 try:
-                    servers.append(launch(launcher, environment, folder / "linear.npz", folder / str(number), row))
+                    servers.append(_launch(launcher, environment, folder / "linear.npz", folder / str(number), row))
                 except FailedError as error:
                     findings.append(Finding("absent", f"{launcher.label}: {error}"))
             with on_core(CLIENT_CORE):
-                sheet, server_findings = _measured(servers, model, row, rounds, seconds)
+                sheet = _measured(servers, model, row, rounds, seconds, findings)
         finally:
             for server in servers:
                 server.end()
-    versions = (ours().versions_text(), *(each.versions_text() for each in found if not isinstance(each, Absent)))
-    title = "Serving the same linear model"
-    return Section("serving", title, "", versions, (*findings, *server_findings), TEXT, (sheet,))
-
-
-def _plain(model: Model) -> tuple[np.ndarray[Any, Any], float]:
-    """Return the coefficients of the last prefix in the order in which groups are sent, and the intercept."""
-    prefixes = model.prefixes
-    used = prefixes.columns
-    coef = prefixes.coef(prefixes.steps)[:, 0]
-    intercept = float(prefixes.intercept_of(prefixes.steps)[0] - prefixes.mean[used] @ coef)
-    return coef, intercept
+    versions = [peer.versions_text for peer in environments.values() if not isinstance(peer, Absent)]
+    return Section("Serving the same linear model", tuple(versions), tuple(findings), TEXT, (sheet,))
 
 
 def _measured(
-    servers: list[Server], model: Model, row: Mapping[str, list[float]], rounds: int, seconds: float
-) -> tuple[Sheet, list[Finding]]:
-    """Measure all servers, interleaved."""
+    servers: Sequence[Server], model: Model, row: Row, rounds: int, seconds: float, findings: list[Finding]
+) -> Sheet:
+    """Measure all servers, interleaved, and compare ours with each."""
     prediction = Prediction(model, 1)
     for name, values in row.items():
         prediction.add(name, values)
     expected = float(prediction.answer().prediction)
-    for server in servers:
-        server.pause()
-    cpu_us: dict[str, list[float]] = {}
-    memory: dict[str, float] = {}
-    took: dict[str, list[list[float]]] = {}
     measures: dict[str, Callable[[], float]] = {}
+    by_label: dict[str, Server] = {}
     for server in servers:
-        label = server.launcher.label
-        cpu_us[label], took[label] = [], []
-        request = server.launcher.request(row)
+        server.signal(signal.SIGSTOP)
+        label, request = server.launcher.label, server.launcher.request(row)
         check = partial(check_answer, server.launcher.read, expected)
-        measures[label] = partial(_rate, server, partial(saturate, server.port, request, check), seconds, cpu_us[label])
+        loads = {label: partial(saturate, server.port, request, check)}
         if label == OURS:
-            cpu_us[WEBSOCKET] = []
-            load = partial(saturate_websocket, server.port, row, check)
-            measures[WEBSOCKET] = partial(_rate, server, load, seconds, cpu_us[WEBSOCKET])
-        measures[f"{label} at a rate"] = partial(
-            _times, server, partial(measure_latency, server.port, request, check, RATE, seconds), took[label]
-        )
+            loads[WEBSOCKET] = partial(saturate_websocket, server.port, row, check)
+        for name, load in loads.items():
+            by_label[name] = server
+            measures[name] = partial(server.rate, name, load, seconds)
+        latency = partial(measure_latency, server.port, request, check, RATE, seconds)
+        measures[f"{label} at a rate"] = partial(server.latency, latency)
     results = interleave(measures, rounds)
-    for server in servers:
-        server.resume()
-        memory[server.launcher.label] = server.memory_mib
-        server.pause()
+    findings += [Finding("absent", f"{label}: {why}") for label, why in results.failed.items()]
     rows: list[tuple[Cell, ...]] = []
-    findings = [Finding("absent", f"{label}: {why}") for label, why in results.failed.items()]
-    labels = [
-        label
-        for server in servers
-        for label in (server.launcher.label, WEBSOCKET if server.launcher.label == OURS else "")
-        if label
-    ]
-    bare = results.values.get(BARE)
-    for label in labels:
-        rate = results.values.get(label)
+    for label, server in by_label.items():
+        rate = results.values[label]
         if not rate:
             continue
-        times = took.get(label, [])[1:]  # without the warm-up
-        median, p99 = (_spread([percentile(each, share) for each in times]) for share in (0.5, 0.99))
-        relative = ratios(rate, bare) if bare else None
-        rows.append(
-            (
-                label,
-                f"{Spread.of(rate).median:,.0f}",
-                cell(relative),
-                digits(Spread.of(cpu_us[label][1:]).median),
-                median,
-                p99,
-                mebibytes(memory[label]) if label in memory else None,
-            )
-        )
-    findings += _compare(results.values)
+        times: list[Cell] = [None, None]
+        if label != WEBSOCKET and len(server.took) > 1:  # the first is the warm-up
+            of = [[percentile(round_, share) for round_ in server.took[1:]] for share in (0.5, 0.99)]
+            times = [str(Spread.of(values)) for values in of]
+        with server.running():
+            memory = None if label == WEBSOCKET else mebibytes(server.memory_mib)
+        cpu_us = digits(Spread.of(server.cpu_us[label][1:]).median)
+        rows.append((label, f"{np.median(rate):,.0f}", cell(results.ratio(label, BARE)), cpu_us, *times, memory))
+        if label not in (OURS, WEBSOCKET) and results.values.get(OURS):
+            ratio = ratios(results.values[OURS], rate)
+            findings.append(compared(f"requests/s, ours by POST / {label}: {ratio}", ratio.median > 1))
     columns = ("", "requests/s", "of bare uvicorn", "CPU us a request", f"ms at {RATE:g}/s: median", "99%", "memory")
-    return Sheet("One core for the server with all its processes", columns, tuple(rows)), findings
-
-
-def _spread(values: list[float]) -> str | None:
-    return str(Spread.of(values)) if values else None
-
-
-def _compare(values: Mapping[str, list[float]]) -> list[Finding]:
-    """Compare ours with each server."""
-    findings = []
-    for label, theirs in values.items():
-        if label in (OURS, WEBSOCKET) or label.endswith("at a rate") or not theirs or not values.get(OURS):
-            continue
-        ratio = ratios(values[OURS], theirs)
-        verdict: Verdict = "ahead" if ratio.median > 1 else "behind"
-        findings.append(Finding(verdict, f"requests/s, ours by POST / {label}: {ratio}"))
-    return findings
-
-
-def _rate(server: Server, load: Callable[[float], tuple[int, float]], seconds: float, cpu_us: list[float]) -> float:
-    """Return requests per second, and append the processor time of each."""
-    server.resume()
-    try:
-        time.sleep(0.2)
-        load(min(FIRST_S, seconds))
-        server.find()
-        before = server.cpu_s
-        count, passed = load(seconds)
-        if not count:
-            raise FailedError("no answer received")
-        cpu_us.append((server.cpu_s - before) / count * 1e6)
-        return count / passed
-    finally:
-        server.pause()
-
-
-def _times(server: Server, load: Callable[[], list[float]], took: list[list[float]]) -> float:
-    """Return the median latency in milliseconds, and append all latencies."""
-    server.resume()
-    try:
-        time.sleep(0.2)
-        found = load()
-        took.append(found)
-        return percentile(found, 0.5)
-    finally:
-        server.pause()
+    return Sheet("One core for the server with all its processes", columns, tuple(rows))
 
 
 def check_answer(read: Callable[[Any], float], expected: float, content: bytes) -> None:

@@ -1,25 +1,34 @@
-"""The part of the report on size: training time by rows, columns and groups, compared with two floors."""
+"""The part of the report on size: training time by rows, columns and groups, compared with two floors.
+
+`python -m benchmarks.peers.sizing N D SIZE ROUNDS THREADS` measures one size in a process of its own, and prints JSON:
+interleaved seconds of each. The floors are reading the table once (a sum over all numbers, with as many threads as the
+rest) and `X.T @ X`. Rows repeat after the first thousands: their values do not affect the time.
+"""
 
 from __future__ import annotations
 
+import gc
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from anytime.moments.accumulate import moments_of
+from anytime.moments.moments import Gram
+from anytime.selection import sequence
 from anytime.types import Float
-from anytime_reproduction.report import curve, panels
+from benchmarks.peers.adapters.with_ours import coefficients, groups_of
+from benchmarks.peers.adapters.worker import peak_mib
 from benchmarks.peers.environments import ours
 from benchmarks.peers.measurements import FailedError, Spread, digits, ratios
-from benchmarks.peers.section import Cell, Finding, Picture, Section, Sheet, Verdict, cell, mebibytes, picture
-from benchmarks.peers.workers import THREADS
-
-__all__ = ["Size", "exponents", "grid", "sizing"]
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, drawn, mebibytes
+from benchmarks.peers.solvers import child_variables
 
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 COLUMNS = (50, 100, 200, 500, 1000, 2000)
@@ -32,10 +41,20 @@ GROUPS = (50, 100, 200, 400, 1000, 2000)
 
 FLOORS = ("reading", "X.T @ X")
 CORES = 2
+UNIQUE_ROWS = 8_192
+PIECE = 65_536
+"""Rows that one thread reads at once."""
+
+TEXT = (
+    "Everything at one size is interleaved in one process. Reading is a sum over all numbers by two threads; "
+    "X.T @ X is numpy's, in float64, on two threads. Ours also centres and handles missing values in that pass.",
+    "Exact forward regression scores every remaining group at every step, so the number of scores is quadratic in "
+    "the number of groups, which is unavoidable: each score is a few operations in one stacked product. So is the "
+    "number of coefficients of all prefixes. Nothing else may be quadratic.",
+)
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(msgspec.Struct):
     """Measurements at one size."""
 
     n: int
@@ -58,13 +77,12 @@ def grid(quick: bool) -> list[tuple[int, int]]:
 
 def exponents(x: Sequence[Sequence[float]], seconds: Sequence[float]) -> Float:
     """Return b of seconds = a prod_j x_j^b_j, (len of a row of x,), by least squares of the logarithms."""
-    logs = np.log(np.asarray(x, dtype=np.float64))
-    design = np.column_stack([np.ones(len(logs)), logs])
+    design = np.column_stack([np.ones(len(x)), np.log(np.asarray(x, dtype=np.float64))])
     found: Float = np.linalg.lstsq(design, np.log(np.asarray(seconds)), rcond=None)[0][1:]
     return found
 
 
-def sizing(quick: bool) -> Section:
+def sizing(_data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
     sizes: list[Size] = []
     findings: list[Finding] = []
@@ -74,138 +92,119 @@ def sizing(quick: bool) -> Section:
             sizes.append(_at(n, D, GROUP, 9 if work < 10**10 else 3 if work < 10**11 else 1 if work < 10**12 else 0))
         except FailedError as error:
             findings.append(Finding("absent", f"n={n:,} D={D:,}: {error}"))
-    columns_used = 500 if quick else 2000
-    by_groups = [_at(10_000, columns_used, columns_used // J, 5) for J in GROUPS if columns_used >= J]
-    findings += [*_rows_and_columns(sizes), *_groups(by_groups, columns_used)]
+    used = 500 if quick else 2000
+    by_groups = [_at(10_000, used, used // J, 5) for J in GROUPS if used >= J]
+    findings += [*_rows_and_columns(sizes), _groups(by_groups, used)]
     rows: list[tuple[Cell, ...]] = []
-    for each in sizes:
-        relative = [cell(ratios(each.seconds["training"], each.seconds[floor])) for floor in FLOORS]
-        medians = [digits(each.median(name)) for name in ("reading", "X.T @ X", "training", "path")]
-        rows.append(
-            (f"{each.n:,} x {each.D:,}", *medians, *relative, mebibytes(each.data_mib), mebibytes(each.beyond_mib))
-        )
-    columns = (
-        "rows x columns",
-        "reading s",
-        "X.T @ X s",
-        "training s",
-        "of it, path s",
-        "training / reading",
-        "training / X.T @ X",
-        "data",
-        "memory beyond",
-    )
-    table = Sheet(
-        f"Training whole (moments, exact FR, all coefficients) in groups of {GROUP}, {CORES} threads",
-        columns,
-        tuple(rows),
-    )
-    by_groups_sheet = Sheet(
-        f"The path by the number of groups, of the same {columns_used:,} columns, the Gram given",
-        ("groups", "seconds", "of X.T @ X at 10,000 rows"),
-        tuple(
-            (
-                each.groups,
-                cell(Spread.of(each.seconds["path"])),
-                cell(ratios(each.seconds["path"], each.seconds["X.T @ X"])),
-            )
-            for each in by_groups
-        ),
-    )
-    text = (
-        "Everything at one size is interleaved in one process. Reading is a sum over all numbers by two threads; "
-        "X.T @ X is numpy's, in float64, on two threads. Ours also centres and handles missing values in that pass.",
-        "Exact forward regression scores every remaining group at every step, so the number of scores is quadratic in "
-        "the number of groups, which is unavoidable: each score is a few operations in one stacked product. So is the "
-        "number of coefficients of all prefixes. Nothing else may be quadratic.",
-    )
-    pictures = (_by_size(sizes), _by_groups(by_groups, columns_used))
-    return Section(
-        "size",
-        "Training by size",
-        "",
-        (ours().versions_text(),),
-        tuple(findings),
-        text,
-        (table, by_groups_sheet),
-        pictures,
-    )
+    for size in sizes:
+        relative = [cell(ratios(size.seconds["training"], size.seconds[floor])) for floor in FLOORS]
+        medians = [digits(size.median(name)) for name in (*FLOORS, "training", "path")]
+        memory = mebibytes(size.data_mib), mebibytes(size.beyond_mib)
+        rows.append((f"{size.n:,} x {size.D:,}", *medians, *relative, *memory))
+    timed = "reading s", "X.T @ X s", "training s", "of it, path s", "training / reading", "training / X.T @ X"
+    caption = f"Training whole (moments, exact FR, all coefficients) in groups of {GROUP}, {CORES} threads"
+    table = Sheet(caption, ("rows x columns", *timed, "data", "memory beyond"), tuple(rows))
+    of_path = [
+        (s.groups, cell(Spread.of(s.seconds["path"])), cell(ratios(s.seconds["path"], s.seconds["X.T @ X"])))
+        for s in by_groups
+    ]
+    caption = f"The path by the number of groups, of the same {used:,} columns, the Gram given"
+    path = Sheet(caption, ("groups", "seconds", "of X.T @ X at 10,000 rows"), tuple(of_path))
+    of_size: dict[str, dict[str, tuple[list[int], list[float]]]] = {}
+    for name in ("training", *FLOORS):
+        for D in sorted({size.D for size in sizes}):
+            same = sorted((size for size in sizes if size.D == D), key=lambda size: size.n)
+            line = [size.n for size in same], [size.median(name) for size in same]
+            of_size.setdefault(name, {})[f"D = {D:,}"] = line
+    J = [size.groups for size in by_groups]
+    of_groups = {"": {name: (J, [size.median(name) for size in by_groups]) for name in ("path", "X.T @ X")}}
+    log = {"xscale": "log", "yscale": "log", "ylabel": "seconds"}
+    caption = "Seconds by rows and columns, on logarithmic axes: training and the floors."
+    first = drawn(caption, of_size, 4.4, "upper left", xlabel="rows n", ylim=(1e-5, 1e3), **log)
+    caption = f"The path by the number of groups, and X.T @ X of 10,000 rows; {used:,} columns."
+    second = drawn(caption, of_groups, 5.5, "upper left", xlabel=f"groups of the same {used:,} columns", **log)
+    pictures = first, second
+    return Section("Training by size", (ours().versions_text,), tuple(findings), TEXT, (table, path), pictures)
 
 
 def _at(n: int, D: int, size: int, rounds: int) -> Size:
-    variables = os.environ | {name: str(CORES) for name in THREADS}
-    variables["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    command = [sys.executable, "-m", "benchmarks.peers.sizing_child", *map(str, (n, D, size, rounds, CORES))]
+    command = [sys.executable, "-m", "benchmarks.peers.sizing", *map(str, (n, D, size, rounds, CORES))]
     try:
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables, timeout=900)
+        done = subprocess.run(command, check=True, capture_output=True, env=child_variables(CORES), timeout=900)
     except subprocess.CalledProcessError as error:
-        raise FailedError(f"ended with {error.returncode}: {(error.stderr.splitlines() or [''])[-1]}") from error
+        last = (error.stderr.decode(errors="replace").splitlines() or [""])[-1]
+        raise FailedError(f"ended with {error.returncode}: {last}") from error
     except subprocess.TimeoutExpired as error:
         raise FailedError("took more than a quarter of an hour") from error
-    found = json.loads(done.stdout)
-    print(
-        f"  {n:>10,} x {D:>5,}: "
-        + ", ".join(f"{name} {digits(Spread.of(s).median)} s" for name, s in found["seconds"].items()),
-        flush=True,
-    )
-    return Size(n, D, -(-D // size), found["seconds"], found["data_mib"], found["beyond_mib"])
+    found = msgspec.json.decode(done.stdout, type=Size)
+    medians = ", ".join(f"{name} {digits(found.median(name))} s" for name in found.seconds)
+    print(f"  {n:>10,} x {D:>5,}: {medians}", flush=True)
+    return found
 
 
 def _rows_and_columns(sizes: Sequence[Size]) -> list[Finding]:
     """Return exponents of training and of the floors, over the sizes that take long enough to measure."""
     findings = []
     for name in ("training", *FLOORS):
-        long_enough = [each for each in sizes if each.median(name) > 0.002]
-        if len({each.n for each in long_enough}) < 2 or len({each.D for each in long_enough}) < 2:
-            continue
-        b = exponents([(each.n, each.D) for each in long_enough], [each.median(name) for each in long_enough])
-        findings.append(
-            Finding("noted", f"{name} grows as n^{b[0]:.2f} D^{b[1]:.2f} (fitted on {len(long_enough)} sizes)")
-        )
-    tall = [each for each in sizes if each.n >= 50 * each.D]
+        long_enough = [size for size in sizes if size.median(name) > 0.002]
+        if min(len({size.n for size in long_enough}), len({size.D for size in long_enough})) > 1:
+            b = exponents([(size.n, size.D) for size in long_enough], [size.median(name) for size in long_enough])
+            text = f"{name} grows as n^{b[0]:.2f} D^{b[1]:.2f} (fitted on {len(long_enough)} sizes)"
+            findings.append(Finding("noted", text))
+    tall = [size for size in sizes if size.n >= 50 * size.D]
     if tall:
-        multiples = [each.median("training") / max(each.median(floor) for floor in FLOORS) for each in tall]
-        worst = int(np.argmax(multiples))
-        findings.append(
-            Finding(
-                "noted",
-                f"with at least 50 rows per column it takes {digits(min(multiples))} to {digits(max(multiples))} "
-                f"times the higher floor, median {digits(float(np.median(multiples)))}; largest at "
-                f"{tall[worst].n:,} x {tall[worst].D:,}",
-            )
-        )
+        multiples = [size.median("training") / max(size.median(floor) for floor in FLOORS) for size in tall]
+        worst = tall[int(np.argmax(multiples))]
+        low, middle, high = (digits(float(np.quantile(multiples, q))) for q in (0, 0.5, 1))
+        text = f"with at least 50 rows per column it takes {low} to {high} times the higher floor, median {middle}"
+        findings.append(Finding("noted", f"{text}; largest at {worst.n:,} x {worst.D:,}"))
     return findings
 
 
-def _groups(sizes: Sequence[Size], D: int) -> list[Finding]:
+def _groups(sizes: Sequence[Size], D: int) -> Finding:
     """Return the exponent of the path in the number of groups."""
-    seconds: Mapping[int, float] = {each.groups: each.median("path") for each in sizes}
+    seconds = {size.groups: size.median("path") for size in sizes}
     few, many = min(seconds), max(seconds)
     b = exponents([(J,) for J in seconds], list(seconds.values()))[0]
-    verdict: Verdict = "holds" if b < 1.5 else "missed"
     words = f"of {D:,} columns, {many:,} groups take {digits(seconds[many] / seconds[few])} times as long as {few}"
-    return [Finding(verdict, f"the path grows as groups^{b:.2f} ({words}); limit: less than quadratic")]
+    text = f"the path grows as groups^{b:.2f} ({words}); limit: less than quadratic"
+    return Finding("holds" if b < 1.5 else "missed", text)
 
 
-def _by_size(sizes: Sequence[Size]) -> Picture:
-    figure, axes = panels(3, width=4.4, height=4.0)
-    for axis, name in zip(axes, ("training", *FLOORS), strict=True):
-        for number, D in enumerate(sorted({each.D for each in sizes})):
-            points = sorted((each.n, each.median(name)) for each in sizes if each.D == D)
-            curve(axis, np.array([n for n, _ in points]), np.array([s for _, s in points]), f"D = {D:,}", number)
-        axis.set(xscale="log", yscale="log", xlabel="rows n", title=name, ylim=(1e-5, 1e3))
-    axes[0].set_ylabel("seconds")
-    axes[0].legend(fontsize=7, loc="upper left")
-    return picture("Seconds by rows and columns, on logarithmic axes: training and the floors.", figure)
+def main() -> None:
+    """Measure one size."""
+    n, D, size, rounds, threads = map(int, sys.argv[1:])
+    rng = np.random.default_rng(0)
+    unique = rng.standard_normal((min(n, UNIQUE_ROWS), D))
+    unique[:, 1:] += 0.5 * unique[:, :-1]
+    target = unique @ rng.standard_normal(D) + 5 * rng.standard_normal(len(unique))
+    X, y = np.resize(unique, (n, D)), np.resize(target, n)
+    groups = groups_of({"sizes": np.diff([*range(0, D, size), D]), "costs": rng.uniform(1, 10, -(-D // size))})
+    gram = Gram.of(moments_of(X[:UNIQUE_ROWS], y[:UNIQUE_ROWS]))
+    before = peak_mib()
+    pool = ThreadPoolExecutor(threads)
+
+    def path(of: Gram) -> None:
+        coefficients(of, sequence(of, groups, "fr"))
+
+    measures: dict[str, Callable[[], object]] = {
+        "reading": lambda: list(pool.map(lambda start: X[start : start + PIECE].sum(), range(0, n, PIECE))),
+        "X.T @ X": lambda: X.T @ X,
+        "moments": lambda: moments_of(X, y, n_jobs=threads),
+        "path": lambda: path(gram),
+        "training": lambda: path(Gram.of(moments_of(X, y, n_jobs=threads))),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in measures}
+    for turn in range(rounds + 1):
+        for name, act in measures.items():
+            gc.collect()
+            start = time.perf_counter()
+            act()
+            if turn or rounds == 0:
+                seconds[name].append(time.perf_counter() - start)
+    memory = {"data_mib": X.nbytes / 2**20, "beyond_mib": peak_mib() - before}
+    print(json.dumps({"n": n, "D": D, "groups": len(groups), "seconds": seconds} | memory))
 
 
-def _by_groups(sizes: Sequence[Size], D: int) -> Picture:
-    figure, (axis,) = panels(1, width=5.5, height=4.0)
-    for number, name in enumerate(("path", "X.T @ X")):
-        groups, seconds = ([each.groups for each in sizes], [each.median(name) for each in sizes])
-        curve(axis, np.array(groups), np.array(seconds), name, number)
-    axis.set(xscale="log", yscale="log", xlabel=f"groups of the same {D:,} columns", ylabel="seconds")
-    axis.legend(fontsize=8)
-    return picture(f"The path by the number of groups, and X.T @ X of 10,000 rows; {D:,} columns.", figure)
+if __name__ == "__main__":
+    main()

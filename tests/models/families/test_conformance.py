@@ -22,12 +22,10 @@ from anytime.families import FAMILIES, Family, family_of
 from anytime.families.family import Link, LogLink, OneResponse
 from anytime.inference.prediction import Prediction
 from anytime.types import Bool, Float
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from guides import ROOT
 from models import literal
-from service.serving import running
+from service.serving import run_service
 from system import program
 
 Capture = pytest.CaptureFixture[str]
@@ -179,7 +177,7 @@ def test_it_is_exported(trained: anytime.LoadedModel) -> None:
 
 def test_it_is_served_and_explained(trained: anytime.LoadedModel) -> None:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([trained]), settings), settings) as service:
+    with run_service([trained], settings) as service:
         described = service.get("/models/m").json()
         assert (described["family"], described["link"]) == ("swing", "asinh")
         assert described["measures"] == {

@@ -25,7 +25,7 @@ from anytime.folds import FoldAssigner
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.moments.moments import Gram, Moments
-from anytime.training.dask import Cluster, ClusterDesign, spans
+from anytime.training.dask import Cluster, ClusterDesign, ClusterObserved, spans
 from anytime.training.fit import fit
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import Options
@@ -82,7 +82,7 @@ def running() -> Iterator[Any]:
 @pytest.fixture
 def cluster(running: Any) -> Cluster:
     running.wait_for_workers(2, timeout=60)
-    return Cluster(running)
+    return Cluster(running, gathered_values=0)
 
 
 def dataset(folder: Path, target: str = "y", size: int = 2, **options: Any) -> Dataset:
@@ -172,6 +172,17 @@ def test_a_likelihood_is_that_of_one_process(
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 
+def test_the_client_fits_a_small_table_itself(running: Any, folder: Path) -> None:
+    data = dataset(folder, "kind", 6)
+    gathered = Cluster(running).observed(data, 3, stratified=True)
+    assert isinstance(gathered, Observed)
+    assert isinstance(Cluster(running, gathered_values=ROWS).observed(data, 3, stratified=True), ClusterObserved)
+    here = Observed(data.blocks(FoldAssigner(3, 0, stratified=True)), data.target)
+    parts, options = data.moments(3, stratified=True), Options(alpha="cv", family="binomial")
+    found, expected = (fit(parts, groups(6), options, rows) for rows in (gathered, here))
+    np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
+
+
 def kill_one(client: Any) -> None:
     """End a worker's process as the kernel does where memory is gone; its nanny starts another."""
     pids = client.run(os.getpid)
@@ -244,7 +255,7 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         distributed.LocalCluster(**options) as local,
         distributed.Client(local) as client,
     ):
-        observed = Cluster(client).observed(data)
+        observed = Cluster(client, gathered_values=0).observed(data)
         design = observed.design(Gram.of(moments), family_of("binomial"), moments.weight)
         assert isinstance(design, ClusterDesign)
         with pytest.raises(EnvironmentFailure, match="several workers died") as caught:

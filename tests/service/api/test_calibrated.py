@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from anytime.model.manifest import Calibration
 from anytime.model.model import Model
 from anytime_service.api.console import pages
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
 from service.inferring import assert_refused, assert_told, binary, infer, output, post, tensors, unpacked
@@ -33,7 +30,7 @@ from service.serving import (
     expected,
     likelihood_model,
     packed,
-    running,
+    run_service,
     small_model,
     timeless,
     trained_model,
@@ -73,12 +70,6 @@ MODELS: dict[str, Model] = {
     )
 }
 SURE = [name for name in MODELS if name != "plain"]
-
-
-@pytest.fixture(scope="module")
-def service(settings: Settings) -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of(MODELS.values()), settings), settings) as service:
-        yield service
 
 
 def by_every_binding(service: Running, groups: dict[str, Any], rows: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +146,7 @@ def test_groups_that_are_no_prefix_have_no_interval(service: Running) -> None:
 def test_an_interval_that_is_not_finite_is_a_problem_and_never_null(settings: Settings) -> None:
     model = sure(small_model(), *NUMBERS)
     wide = replace(model, prefixes=replace(model.prefixes, response_scale=np.array([1.7e308])))
-    with running(create_app(ModelRegistry.of([wide]), settings), settings) as service:
+    with run_service([wide], settings) as service:
         response = service.post({"groups": {}})
         assert (response.status_code, response.json()["field"]) == (422, "groups")
         with service.stream() as stream:

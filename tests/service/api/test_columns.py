@@ -22,9 +22,9 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.inferring import JSON_BYTES, assert_refused, half_sent, infer, output, post, tensor
 from service.redis_server import RedisServer
-from service.serving import PLAIN, Running, columns_model, expected, packed, running, timeless
+from service.serving import PLAIN, Running, columns_model, expected, packed, run_service, running, timeless
 
-LIMITS = Settings(port=0, max_rows=50, max_body_bytes=100_000, session_store_timeout_ms=5_000)
+SETTINGS = Settings(port=0, max_rows=50, max_body_bytes=100_000, session_store_timeout_ms=5_000)
 DATABASE = 6
 Groups = dict[str, Any]
 
@@ -63,16 +63,15 @@ def coded(name: str, values: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([columns_model()]), LIMITS), LIMITS) as service:
-        yield service
+def model() -> Model:
+    return columns_model()
 
 
 @pytest.fixture(scope="module")
 def replica(shared_redis: RedisServer) -> Iterator[Running]:
     """A service with its sessions in Redis."""
-    settings = LIMITS.model_copy(update={"session_store": shared_redis.url(DATABASE)})
-    with running(create_app(ModelRegistry.of([columns_model()]), settings), settings) as service:
+    settings = SETTINGS.model_copy(update={"session_store": shared_redis.url(DATABASE)})
+    with run_service([columns_model()], settings) as service:
         yield service
 
 
@@ -247,8 +246,8 @@ def test_a_session_stays_with_the_levels_of_its_version(tmp_path: Path, shared_r
     first, second = CASES["every type"], CASES["unknown level"]
     for store in ("memory", shared_redis.url(DATABASE)):
         old_version = old.save(file)
-        settings = LIMITS.model_copy(update={"session_store": store})
-        with running(create_app(load_registry([file]), settings), settings) as service:
+        settings = SETTINGS.model_copy(update={"session_store": store})
+        with run_service(load_registry([file]), settings) as service:
             path = f"/sessions/{service.post_to('/sessions').json()['id']}"
             assert service.post_to(f"{path}/groups", {"person": first["person"]}).status_code == 200
             new_version = new.save(file)
@@ -261,7 +260,7 @@ def test_a_session_stays_with_the_levels_of_its_version(tmp_path: Path, shared_r
 
 
 def test_a_replica_with_another_version_refuses_the_session(shared_redis: RedisServer) -> None:
-    settings = LIMITS.model_copy(update={"session_store": shared_redis.url(DATABASE)})
+    settings = SETTINGS.model_copy(update={"session_store": shared_redis.url(DATABASE)})
 
     def app(model: Model) -> Any:
         return create_app(ModelRegistry.of([model]), settings)
@@ -381,7 +380,7 @@ def test_an_empty_text_in_bytes_is_a_level_where_the_column_has_it() -> None:
     bases = groups.bases | {"town": groups.bases["town"].model_copy(update={"levels": ("", "Köln")})}
     manifest = columns_model().manifest.model_copy(update={"groups": groups.model_copy(update={"bases": bases})})
     model = Model(manifest, columns_model().prefixes, columns_model().moments)
-    with running(create_app(ModelRegistry.of([model]), LIMITS), LIMITS) as other:
+    with run_service([model], SETTINGS) as other:
         content, headers = as_bytes(inputs({"home": [[""]]}))
         reply = post(other, content, headers, "liner", policy="arrived").json()
         assert_answers(reply, expected(model, {"home": [""]}, policy="arrived"))
@@ -449,7 +448,7 @@ def test_bytes_that_are_no_texts_are_refused(service: Running, blob: bytes, fiel
 
 
 def test_clamped_columns_are_counted_by_group() -> None:
-    with running(create_app(ModelRegistry.of([columns_model()]), LIMITS), LIMITS) as fresh:
+    with run_service([columns_model()], SETTINGS) as fresh:
 
         def count() -> float:
             return fresh.metric("anytime_clamped_columns_total", group="person", model="liner")
@@ -480,8 +479,8 @@ def test_values_count_with_the_bytes_of_their_terms(service: Running) -> None:
 
 
 def test_values_whose_terms_exceed_the_memory_budget_are_refused() -> None:
-    settings = LIMITS.model_copy(update={"max_held_bytes": 79})
-    with running(create_app(ModelRegistry.of([columns_model()]), settings), settings) as small:
+    settings = SETTINGS.model_copy(update={"max_held_bytes": 79})
+    with run_service([columns_model()], settings) as small:
         ticket = CASES["every type"]["ticket"]
         path = f"/sessions/{small.post_to('/sessions').json()['id']}"
         assert small.post_to(f"{path}/groups", {"ticket": ticket}).status_code == 503

@@ -14,13 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from models.properties import SHARE
 from service.commands import ENVIRONMENT
 from service.doors import MANAGING, bearer
-from service.serving import VALUES, logged, running, trained_model, until
+from service.serving import VALUES, logged, run_service, trained_model, until
 
 LIMITS = Settings(port=0, max_deadline_ms=300, max_body_bytes=100_000, api_keys=f"admin:{MANAGING}")
 
@@ -37,7 +36,7 @@ def test_what_the_document_says_holds(tmp_path: Path) -> None:
     trained_model().save(tmp_path / "m.safetensors")
     hooks = Path(__file__).parents[1] / "schemathesis_hooks.py"
     options = ["--generation-deterministic", "--max-examples", EXAMPLES, "--no-color", "--workers", "1"]
-    with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
+    with run_service(load_registry([tmp_path]), LIMITS) as service:
         with logged() as records:
             done = subprocess.run(
                 [

@@ -24,12 +24,10 @@ from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.console import pages
 from anytime_service.api.console.model_data import sample
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import BONN, classification, regression, trips
-from service.serving import Running, running, small_model, trained_model
+from service.serving import Running, run_service, small_model, trained_model
 
 FILES = sorted([*(path.name for path in pages.STATIC.iterdir()), "charts.css"])
 
@@ -227,7 +225,7 @@ def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> Non
 
 def test_the_summary_has_the_certificate(model: Model, settings: Settings) -> None:
     sure = certifying(model)
-    with running(create_app(ModelRegistry.of([sure]), settings), settings) as service:
+    with run_service([sure], settings) as service:
         found = service.get("/models/brake").json()["certificate"]
     assert sure.manifest.certificate is not None
     assert found == sure.manifest.certificate.model_dump(mode="json")

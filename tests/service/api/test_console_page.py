@@ -29,7 +29,7 @@ from service.browser import (
     regression,
     trips,
 )
-from service.serving import Running, running
+from service.serving import Running, run_service, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
 from playwright.sync_api import BrowserContext, Playwright, Route, WebSocketRoute, expect, sync_playwright
@@ -154,7 +154,7 @@ def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit
 
 def test_a_short_deadline_of_the_service_does_not_cut_the_play(browser: BrowserContext) -> None:
     settings = Settings(port=0, max_deadline_ms=300)
-    with running(create_app(ModelRegistry.of([regression()]), settings), settings) as service:
+    with run_service([regression()], settings) as service:
         page = browser.new_page()
         visit = Visit(page, service.url).open()
         visit.play.click()

@@ -5,13 +5,11 @@ from typing import Any
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import plan, summary
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import BONN, trips
-from service.serving import Running, running
+from service.serving import Running, run_service
 
 
 def test_models_are_listed(service: Running) -> None:
@@ -118,7 +116,7 @@ def test_a_service_with_models_is_alive_and_ready(service: Running) -> None:
 
 
 def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> None:
-    with running(create_app(ModelRegistry.of([]), settings), settings) as service:
+    with run_service([], settings) as service:
         assert service.get("/livez").status_code == 200
         response = service.get("/readyz")
         assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ import pytest
 from anytime import AnytimeRegressor, LoadedModel, load
 from anytime.cli.main import main
 from anytime.types import Float
-from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, Client
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.serving import Running, packed, running
+from service.serving import Running, packed
 
 ROWS = 400
+SETTINGS = Settings(port=0, max_rows=ROWS)
 RNG = np.random.default_rng(0)
 SECONDS = np.round(RNG.uniform(1.5e9, 1.7e9, ROWS), 3)
 SECONDS[::9] = np.nan
@@ -70,13 +69,6 @@ def model(folder: Path) -> LoadedModel:
 def predictions() -> Float:
     fitted: Float = AnytimeRegressor(GROUPS, alpha=0.001).fit(X, Y).predict(X)
     return fitted
-
-
-@pytest.fixture(scope="module")
-def service(model: LoadedModel) -> Iterator[Running]:
-    settings = Settings(port=0, max_rows=ROWS)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
-        yield service
 
 
 def column(of: Callable[[datetime], Any]) -> list[list[Any]]:

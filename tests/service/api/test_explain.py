@@ -24,7 +24,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.inferring import infer, tensors
-from service.serving import VALUES, Running, expected, running, small_model, trained_model
+from service.serving import VALUES, Running, expected, run_service, running, small_model, trained_model
 
 BASE: dict[str, Any] = {"groups": {}, "features": {}}
 
@@ -125,7 +125,7 @@ def test_contributions_that_are_no_numbers_are_refused_even_if_the_probability_i
     model = small_model("sick", classes=("no", "yes"))
     model.prefixes.packed[:] = 1e300
     manifest = model.manifest.model_copy(update={"family": "binomial", "link": "logit"})
-    with running(create_app(ModelRegistry.of([type(model)(manifest, model.prefixes)]), settings), settings) as service:
+    with run_service([type(model)(manifest, model.prefixes)], settings) as service:
         groups = {"speed": [1e99]}
         assert service.post({"groups": groups}).json()["probabilities"] == [0.0, 1.0]
         refused = service.post({"groups": groups}, explain=True)

@@ -20,7 +20,6 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
 from anytime_service.api.console.model_data import sample
-from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction, State
@@ -31,7 +30,16 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.inferring import TWO_ROWS, infer, output, tensors
 from service.loops import run
-from service.serving import LIKELIHOODS, VALUES, Running, expected, likelihood_model, running, timeless, trained_model
+from service.serving import (
+    LIKELIHOODS,
+    VALUES,
+    Running,
+    expected,
+    likelihood_model,
+    run_service,
+    timeless,
+    trained_model,
+)
 
 LINKS = {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}
 STEPPED = ("binomial", "poisson")
@@ -157,7 +165,7 @@ def test_scores_that_overflow_are_never_a_nan(settings: Settings, tmp_path: Path
     coef = np.full_like(model.prefixes.packed, 1e300)
     replace(model, prefixes=replace(model.prefixes, packed=coef)).save(tmp_path / "m.safetensors")
     groups = {name: [1e99] * len(values) for name, values in VALUES.items()}
-    with running(create_app(load_registry([tmp_path]), settings), settings) as service:
+    with run_service(load_registry([tmp_path]), settings) as service:
         response = service.post({"groups": groups})
         reported = response.json()
         if family == "multinomial":  # differences of infinite scores are nothing
@@ -178,7 +186,7 @@ def test_a_model_of_least_squares_is_replaced_by_one_of_a_likelihood(
         replace(m, manifest=m.manifest.model_copy(update=named)) for m in (trained_model(), likelihood_model(family))
     )
     old = old.save(file)
-    with running(create_app(load_registry([tmp_path]), settings), settings) as service, service.stream() as stream:
+    with run_service(load_registry([tmp_path]), settings) as service, service.stream() as stream:
         stream.say("begin", "before", policy="arrived")
         stream.groups("before", {"hog": VALUES["hog"]})
         new = new.save(file)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 from anytime.inference.values import ElementError, numbers_of
-from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError
 from anytime_service.models.registry import ModelRegistry
@@ -22,13 +19,14 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.values import AT_ONCE, ListLimits
 from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import Running, expected, packed, running, small_model, timeless, until
+from service.serving import Running, expected, packed, run_service, small_model, timeless, until
 
 MODEL = small_model()
 ROWS = 4_000
 LARGE = {name: np.round(np.random.default_rng(1).normal(size=(ROWS, 2)), 12) for name in ("hog",)}
 LISTS = {"hog": LARGE["hog"].tolist()}
 LIMIT = 200_000
+SETTINGS = Settings(port=0, max_json_bytes=LIMIT, max_body_bytes=1_000_000)
 
 
 def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
@@ -82,19 +80,6 @@ def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
         assert turns >= len(waiting)
 
     run(main())
-
-
-@contextmanager
-def alone() -> Iterator[Running]:
-    settings = Settings(port=0, max_json_bytes=LIMIT, max_body_bytes=1_000_000)
-    with running(create_app(ModelRegistry.of([MODEL]), settings), settings) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with alone() as service:
-        yield service
 
 
 def posted(service: Running, path: str, content: bytes, kind: str = JSON.media_type) -> httpx.Response:
@@ -236,7 +221,7 @@ def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_t
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
     monkeypatch.setattr(PredictionService, "turn", slow)
-    with alone() as service:
+    with run_service([MODEL], SETTINGS) as service:
         if late == "stream":
             with service.stream() as stream:
                 stream.say("begin", 1, deadline_ms=50)

@@ -23,11 +23,9 @@ from anytime.features.bases import BASES, NUMERIC, VALUE, Basis, ColumnSample, F
 from anytime.groups import ColumnBasis
 from anytime.model.export import c_source, document
 from anytime.types import Float
-from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import running
+from service.serving import run_service
 from system import program
 
 ROOT = Path(__file__).parents[3]
@@ -162,7 +160,7 @@ def test_a_new_basis_works_everywhere(folder: Path, capsys: pytest.CaptureFixtur
 
     # The server, its client and the console.
     settings = Settings(port=0, max_rows=300)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+    with run_service([model], settings) as service:
         with Client(service.url) as client:
             np.testing.assert_allclose(np.ravel(client.predict(values).prediction), predictions, rtol=1e-9)
         assert service.get("/models/m").json()["columns"][0]["type"] == "number"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +11,6 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.oip import DATATYPES
 from anytime_service.settings import Settings
 from service.inferring import (
@@ -31,13 +28,7 @@ from service.inferring import (
     tensors,
     unpacked,
 )
-from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model
-
-
-@pytest.fixture(scope="module")
-def service(settings: Settings) -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of(MODELS.values()), settings), settings) as service:
-        yield service
+from service.serving import BASE_RATE, VALUES, Running, expected, run_service, small_model
 
 
 def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
@@ -49,7 +40,7 @@ def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
 
 
 def test_a_server_without_models_is_live_and_not_ready(settings: Settings) -> None:
-    with running(create_app(ModelRegistry.of([]), settings), settings) as service:
+    with run_service([], settings) as service:
         assert service.get("/v2/health/live").json() == {"live": True, "ready": False}
         assert_refused(service.get("/v2/health/ready"), 503, None, "no model is loaded")
         assert_refused(post(service, b'{"inputs": []}'), 404, "model")
@@ -100,7 +91,7 @@ def test_a_version_is_chosen_by_the_path(settings: Settings) -> None:
     old = small_model()
     provenance = old.manifest.provenance.model_copy(update={"created": "2025-01-01"})
     new = replace(old, manifest=old.manifest.model_copy(update={"version": "v2", "provenance": provenance}))
-    with running(create_app(ModelRegistry.of([old, new]), settings), settings) as service:
+    with run_service([old, new], settings) as service:
         assert service.get("/v2/models/brake").json()["versions"] == ["v2", "v1"]
         for model, version in (("brake", "v2"), ("brake/versions/v1", "v1"), ("brake@v1", "v1")):
             assert infer(service, [], model)["model_version"] == version

@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
 from service.inferring import MODELS, TWO_ROWS
-from service.serving import BASE_RATE, Running, expected, running
-
-
-@pytest.fixture(scope="module")
-def service(settings: Settings) -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of(MODELS.values()), settings), settings) as service:
-        yield service
+from service.serving import BASE_RATE, Running, expected
 
 
 @pytest.fixture(scope="module")

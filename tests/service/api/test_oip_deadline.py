@@ -32,17 +32,6 @@ from service.inferring import (
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, trained_model, until
 
 
-@pytest.fixture(scope="module")
-def app(settings: Settings) -> AnytimeAPI:
-    return create_app(ModelRegistry.of(MODELS.values()), settings)
-
-
-@pytest.fixture(scope="module")
-def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
-    with running(app, settings) as service:
-        yield service
-
-
 @pytest.mark.parametrize(
     ("query", "headers"),
     [("deadline_ms=50", {}), ("", {"Request_Timeout_Ms": "50"}), ("deadline_ms=1900", {"grpc_timeout": "50m"})],

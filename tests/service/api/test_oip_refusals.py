@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
-from service.inferring import JSON_BYTES, MODELS, TWO_ROWS, assert_refused, binary, infer, post, tensor, tensors
-from service.serving import Running, running
-
-
-@pytest.fixture(scope="module")
-def service(settings: Settings) -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of(MODELS.values()), settings), settings) as service:
-        yield service
-
+from service.inferring import (
+    JSON_BYTES,
+    MODELS,  # noqa: F401  (those of the service)
+    TWO_ROWS,
+    assert_refused,
+    binary,
+    infer,
+    post,
+    tensor,
+    tensors,
+)
+from service.serving import Running
 
 SPEED = tensor("speed", [[2.0]])
 HOG = tensor("hog", [[1.0, 2.0]])

@@ -15,14 +15,12 @@ from anytime.cli.main import main
 from anytime.costs.distributions import CostDistributions
 from anytime.groups import load_groups
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.client import Client
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import plan
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.inferring import infer
-from service.serving import GROUPS, VALUES, Running, packed, running, small_model, until
+from service.serving import GROUPS, VALUES, Running, packed, run_service, small_model, until
 
 LIMITS = Settings(port=0)
 COSTS: dict[str, Any] = {"speed": 1.0, "hog": {"fixed": 60.0, "per_row": 3.4}, "blood": {"fixed": 200.0}, "lab": 3.0}
@@ -39,14 +37,14 @@ def page_model() -> Model:
 
 @pytest.fixture(scope="module")
 def pages() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([page_model()]), LIMITS), LIMITS) as service:
+    with run_service([page_model()], LIMITS) as service:
         yield service
 
 
 @pytest.fixture
 def fresh() -> Iterator[Running]:
     """A service that has measured nothing yet."""
-    with running(create_app(ModelRegistry.of([page_model()]), LIMITS), LIMITS) as service:
+    with run_service([page_model()], LIMITS) as service:
         yield service
 
 

@@ -9,10 +9,8 @@ import pytest
 
 from anytime import AnytimeRegressor
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, expected, running, timeless
+from service.serving import Running, expected, run_service, timeless
 
 VALUES = {"a": [1.5, -0.5], "b": [0.7], "c": [-1.0]}
 
@@ -34,7 +32,7 @@ def paired() -> Model:
 @pytest.fixture(scope="module")
 def server(paired: Model) -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([paired]), settings), settings) as service:
+    with run_service([paired], settings) as service:
         yield service
 
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, timeless
+from service.serving import BASE_RATE, VALUES, Running, expected, run_service, small_model, timeless
 
 
 def replied(response: httpx.Response) -> dict[str, Any]:
@@ -215,7 +213,7 @@ def test_a_failure_of_the_server_tells_nothing_of_its_insides(service: Running) 
 def test_with_several_models_the_name_decides(settings: Settings) -> None:
     classes = ("car", "cyclist", "walker")
     models = [small_model("plain"), small_model("pair", responses=2), small_model("kind", responses=3, classes=classes)]
-    with running(create_app(ModelRegistry.of(models), settings), settings) as service:
+    with run_service(models, settings) as service:
         response = service.post({"groups": VALUES})
         assert_problem(service, response, 422)
         assert response.json()["field"] == "model"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
 import numpy as np
 import pytest
@@ -11,11 +9,8 @@ import pytest
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
 from service.inferring import infer, output, tensors
-from service.serving import Running, expected, running, timeless
+from service.serving import Running, expected, timeless
 
 GROUPS = {
     "groups": [
@@ -40,12 +35,6 @@ def stopped_model() -> Model:
 @pytest.fixture(scope="module")
 def model() -> Model:
     return stopped_model()
-
-
-@pytest.fixture(scope="module")
-def service(model: Model, settings: Settings) -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
-        yield service
 
 
 def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -> None:

@@ -16,11 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
@@ -32,7 +30,7 @@ from service.serving import (
     expected,
     logged,
     packed,
-    running,
+    run_service,
     timeless,
     trained_model,
     until,
@@ -240,7 +238,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
         return arrived_model(model, groups)
 
     monkeypatch.setattr(solving, "arrived_model", gated)
-    with running(create_app(ModelRegistry.of([wide]), settings), settings) as service, service.stream() as stream:
+    with run_service([wide], settings) as service, service.stream() as stream:
         for name, deadline_ms in (("deadline", 400), ("patient", LONG)):
             stream.say("begin", name, policy="arrived", deadline_ms=deadline_ms)
             stream.groups(name, late)
@@ -261,7 +259,7 @@ def test_an_optimum_that_would_take_too_long_is_refused_and_the_answer_says_so()
     limits = Settings(port=0, max_solve_ms=0)
     wide = trained_model("dear", width=40)
     late = {group: [0.5] * 40 for group in wide.order(wide.places)[1:3]}
-    with running(create_app(ModelRegistry.of([wide]), limits), limits) as service:
+    with run_service([wide], limits) as service:
         answer = service.post({"groups": late}, policy="arrived").json()
     assert (answer["reason"], answer["policy"], answer["note"] is None) == ("end", "prefix", False)
     assert timeless(answer) == expected(wide, late) | {"note": answer["note"]}
@@ -642,7 +640,7 @@ def test_a_thousand_are_open_at_once_and_each_is_answered_once(model: Model, for
     count, patient = 1_000, Settings(port=0, max_deadline_ms=30_000)
     rng = np.random.default_rng(4)
     given = {i: {name: rng.normal(size=len(VALUES[name])).tolist() for name in VALUES} for i in range(count)}
-    with running(create_app(ModelRegistry.of([model]), patient), patient) as service, service.stream(form) as stream:
+    with run_service([model], patient) as service, service.stream(form) as stream:
         for i in range(count):
             stream.say("begin", i)
         until(lambda: service.metric("anytime_open_predictions") == count)
@@ -689,7 +687,7 @@ def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_
 
 def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_lost(model: Model) -> None:
     limits = Settings(port=0, max_open=2, max_deadline_ms=5_000)
-    with running(create_app(ModelRegistry.of([model]), limits), limits) as service, service.stream() as stream:
+    with run_service([model], limits) as service, service.stream() as stream:
         session = service.post_to("/sessions").json()["id"]
         stream.say("begin", 0)
         stream.say("begin", 1)

@@ -30,7 +30,6 @@ from anytime.errors import AnytimeError, ExtractorError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
-from anytime_service.app import create_app
 from anytime_service.client import (
     AsyncClient,
     AsyncSession,
@@ -41,10 +40,9 @@ from anytime_service.client import (
     ProblemError,
     Session,
 )
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from models.unreadable import Unreadable
-from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, running, small_model
+from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, run_service, small_model
 
 LONG_MS = 20_000.0
 SHORT_MS = 150.0
@@ -101,14 +99,14 @@ def server(model: Model) -> Iterator[Running]:
     settings = Settings(port=0)
     manifest = model.manifest.model_copy(update={"name": "learned"})
     learned = Model(manifest, model.prefixes, _moments())
-    with running(create_app(ModelRegistry.of([model, learned, picky_model((1, 1, 1))]), settings), settings) as service:
+    with run_service([model, learned, picky_model((1, 1, 1))], settings) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def classes() -> Iterator[Running]:
     settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model(classes=("go", "stop"))]), settings), settings) as service:
+    with run_service([small_model(classes=("go", "stop"))], settings) as service:
         yield service
 
 
@@ -187,7 +185,7 @@ def test_strings_and_none_are_sent_as_they_are() -> None:
     local = prediction.answer(policy="arrived")
     assert (local.imputed, local.clamped) == (("age", "sex", "town"), ("age",))
     expected = (pytest.approx(local.prediction, rel=1e-12), local.imputed, local.clamped)
-    with running(create_app(ModelRegistry.of([columns]), settings), settings) as service:
+    with run_service([columns], settings) as service:
         with Client(service.url) as client:
             for values in (person, np.array(person, dtype=object), [np.array(row, dtype=object) for row in person]):
                 answer = client.predict(groups | {"person": values}, policy="arrived")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import ClientError
 from anytime_service.client.transport import Endpoint
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
-from service.serving import VALUES, Running, running, small_model
+from service.serving import VALUES, Running
 
 PROXY = "http://proxy.test:3128"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir")
@@ -26,13 +22,6 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
-        yield service
 
 
 @pytest.mark.parametrize(

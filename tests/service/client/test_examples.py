@@ -7,26 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
 from service.doors import keyed
-from service.serving import VALUES, Running, running
+from service.serving import VALUES, Running
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
-
-
-@pytest.fixture(scope="module")
-def server(model: Model) -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
-        yield service
 
 
 def node(*arguments: str, sockets: bool = False, **environment: str) -> str:

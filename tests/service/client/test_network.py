@@ -172,13 +172,6 @@ class Network:
             writer.transport.abort()
 
 
-@pytest.fixture(scope="module")
-def server(model: Model) -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
-        yield service
-
-
 @pytest.fixture
 def network(server: Running) -> Iterator[Network]:
     network = Network(server.port)

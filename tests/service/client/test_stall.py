@@ -7,30 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 import pytest
 
-from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
-from service.serving import Running, running, until
+from service.serving import Running, until
 
 pytestmark = pytest.mark.alone
 
 DEADLINE_MS = 1500.0
 MAX_RUNS = 3
-
-
-@pytest.fixture(scope="module")
-def server(model: Model) -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
-        yield service
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")

@@ -18,7 +18,7 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings, load_settings
 from anytime_service.urls import Origins, origin_of
 from service.doors import MANAGING, PREDICTING, bearer, keyed, refused, sent
-from service.serving import Running, running, small_model
+from service.serving import Running, run_service, small_model
 
 OTHER = "https://app.example.com"
 FOREIGN = [
@@ -38,7 +38,7 @@ def open_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("models")
     small_model().save(folder / "m.safetensors")
     settings = Settings(port=0, allowed_origins=OTHER)
-    with running(create_app(load_registry([folder]), settings), settings) as service:
+    with run_service(load_registry([folder]), settings) as service:
         yield service
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ from websockets.sync.client import connect
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, running, small_model
+from service.serving import Running, small_model
 
 ITSELF = {"/openapi.json"}
 
@@ -30,13 +29,6 @@ def _routes() -> list[tuple[str, str]]:
         elif inner is not None:
             waiting += inner.routes
     return sorted(each for each in found if each[1] not in ITSELF and each != ("GET", "/stream"))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
-        yield service
 
 
 @pytest.mark.parametrize(("method", "path"), _routes(), ids=" ".join)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
 from hashlib import sha256
 
 import msgspec
@@ -16,7 +15,6 @@ from anytime.groups import COST_TOLERANCE
 from anytime.inference import subsets
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
-from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.http.exchange import Reply
 from anytime_service.keys import Key, KeyRing
@@ -26,15 +24,9 @@ from anytime_service.server import shedding
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from guides import ROOT
-from service.serving import Running, running, small_model, trained_model
+from service.serving import Running, small_model, trained_model
 
 SETTINGS = Settings(port=0, header_timeout_s=30.0)
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of([small_model()]), SETTINGS), SETTINGS) as each:
-        yield each
 
 
 def test_the_guide_has_the_table_of_costs() -> None:

@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from anytime_service.app import create_app
 from anytime_service.limits.queues import FairQueue, TokenBucket
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
-from service.serving import Connection, Running, running, small_model, until
+from service.serving import Connection, Running, run_service, small_model, until
 
 RATE = 1_000
 SENT = 700
@@ -30,7 +28,7 @@ MIN_S = 0.95 * (SENT - RATE / 10) / RATE
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Running]:
     settings = Settings(port=0, max_message_rate=RATE)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+    with run_service([small_model()], settings) as service:
         yield service
 
 

@@ -17,17 +17,15 @@ from websockets.frames import Frame, Opcode
 
 from anytime._files import memory_limit
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import Account, MemoryBudget
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import Running, expected, running, timeless, until
+from service.serving import Running, expected, run_service, timeless, until
 
 SPEED = [[1.0]] * 50
 HOG = [[1.0, 2.0]] * 50
@@ -38,7 +36,7 @@ MOST = 2_800
 def tight(model: Model) -> Iterator[Running]:
     """A service that holds no more than the values of seven columns, with 50 rows each."""
     settings = Settings(port=0, max_rows=50, max_held_bytes=MOST, max_body_bytes=100_000)
-    with running(create_app(ModelRegistry.of([model]), settings), settings) as service:
+    with run_service([model], settings) as service:
         yield service
 
 
@@ -129,10 +127,7 @@ def test_an_expired_session_releases_its_bytes(model: Model) -> None:
 
 def test_values_read_from_redis_for_a_waiting_request_are_counted(model: Model, shared_redis: RedisServer) -> None:
     settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
-    with (
-        ThreadPoolExecutor(1) as threads,
-        running(create_app(ModelRegistry.of([model]), settings), settings) as service,
-    ):
+    with ThreadPoolExecutor(1) as threads, run_service([model], settings) as service:
         sessions = [service.post_to("/sessions").json()["id"] for _ in range(2)]
         for session in sessions:
             assert service.post_to(f"/sessions/{session}/groups", {"hog": HOG}).status_code == 200

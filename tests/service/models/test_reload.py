@@ -17,7 +17,6 @@ import pytest
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
@@ -29,7 +28,7 @@ from service.serving import (
     expected,
     logged,
     rows_of,
-    running,
+    run_service,
     small_model,
     timeless,
     trained_model,
@@ -72,7 +71,7 @@ def file(tmp_path: Path) -> Path:
 def reloading(file: Path) -> Iterator[Running]:
     """A service of one file, whose model has the base rate 10."""
     write(file, 10.0)
-    with running(create_app(load_registry([file.parent]), LIMITS), LIMITS) as service:
+    with run_service(load_registry([file.parent]), LIMITS) as service:
         yield service
 
 
@@ -144,7 +143,7 @@ def test_a_link_that_refers_to_another_model_leaves_the_old_one_serving(
         swap, target = served / "..data", "../{}"
         swap.symlink_to(target.format("v1"))
         (served / "m.safetensors").symlink_to("..data/m.safetensors")
-    with running(create_app(load_registry([served]), LIMITS), LIMITS) as service:
+    with run_service(load_registry([served]), LIMITS) as service:
         for version, status in (("v2", 409), ("v3", 200)):
             (served / "new").symlink_to(target.format(version))
             (served / "new").replace(swap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,25 +11,17 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.limits.costs import INLINE
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
 from lazily import Lazy
-from service.serving import Running, expected, packed, running, small_model, timeless, trained_model, until
+from service.serving import Running, expected, packed, small_model, timeless, trained_model, until
 
 SETTINGS = Settings(port=0)
 CLASSES = ("car", "cyclist", "walker")
 MODELS: Lazy[str, Model] = Lazy(
     {"lens": trained_model, "kind": lambda: small_model("kind", responses=3, classes=CLASSES)}
 )
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running(create_app(ModelRegistry.of(MODELS.values()), SETTINGS), SETTINGS) as each:
-        yield each
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)

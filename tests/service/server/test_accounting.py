@@ -15,6 +15,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.core.service import PredictionService
 from anytime_service.limits.costs import PIPELINED
@@ -26,10 +27,10 @@ from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connect, receive, replies, send_all
 from service.raw_stream import HANDSHAKE, read_frame, text
-from service.serving import PLAIN, Running, logged, running, small_model, until
+from service.serving import PLAIN, Running, logged, run_service, running, small_model, until
 
 HEAD_BYTES = 4096
-LIMITS = Settings(
+SETTINGS = Settings(
     port=0, metrics_port=0, max_header_bytes=HEAD_BYTES, idle_timeout_s=1.0, max_connections=4, max_deadline_ms=60_000
 )
 CHUNKED = b"%b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -40,22 +41,21 @@ ROUND_S = 3.0
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
+def app() -> AnytimeAPI:
     # Large slices, as on a fast machine.
-    app = create_app(ModelRegistry.of([small_model()]), LIMITS, tuning=Tuning(first_slice=LARGEST_SLICE))
+    app = create_app(ModelRegistry.of([small_model()]), SETTINGS, tuning=Tuning(first_slice=LARGEST_SLICE))
 
     async def large() -> Response:
         return Response(bytes(16 << 20))
 
     app.add_api_route("/large", large, include_in_schema=False)
-    with running(app, LIMITS) as service:
-        yield service
+    return app
 
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Running]:
     settings = Settings(port=0, max_header_bytes=HEAD_BYTES, api_keys="a-key-of-the-tests")
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as service:
+    with run_service([small_model()], settings) as service:
         yield service
 
 
@@ -197,7 +197,7 @@ def test_a_websocket_does_not_inherit_the_timeout_of_an_earlier_reply(service: R
         while client.file.readline().strip():
             pass
         client.send(text({"type": "begin", "id": 0}))  # or the WebSocket itself would be idle
-        sleep(1.2 * LIMITS.idle_timeout_s)
+        sleep(1.2 * SETTINGS.idle_timeout_s)
         client.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
         assert read_frame(client)[0] == 1
 
@@ -222,7 +222,7 @@ def test_slow_connections_of_the_metrics_port_close_and_do_not_block_scrapes(ser
         assert service.scrape().status_code == 200
         assert service.scrape("/livez").status_code == 200
         closed = [sock for sock in slow if receive(sock, 0.05)[1] != "open"]
-        assert len(closed) >= len(slow) - LIMITS.max_connections - 32
+        assert len(closed) >= len(slow) - SETTINGS.max_connections - 32
     assert service.get("/livez").status_code == 200
 
 

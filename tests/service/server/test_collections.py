@@ -16,10 +16,8 @@ from websockets.server import ServerProtocol
 
 from anytime_service.api.oip import InferBody
 from anytime_service.api.predict import Lines
-from anytime_service.app import create_app
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.http.exchange import Exchange, SendQueue
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import run
 from anytime_service.server.connections import Connection as ServerConnection
 from anytime_service.server.hosting import Host
@@ -29,7 +27,7 @@ from anytime_service.server.stages import ConnectionState
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
 from service.raw_stream import HANDSHAKE, text
-from service.serving import VALUES, Connection, Running, running, small_model, until
+from service.serving import VALUES, Connection, Running, run_service, small_model, until
 
 BODY = json.dumps({"groups": VALUES}).encode()
 TENSOR = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "data": [1.0]}
@@ -122,7 +120,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 def serve(**settings: object) -> Iterator[Running]:
     given = Settings(port=0, **settings)  # type: ignore[arg-type]
-    with running(create_app(ModelRegistry.of([small_model()]), given), given) as service:
+    with run_service([small_model()], given) as service:
         yield service
 
 

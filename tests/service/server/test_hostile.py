@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from anytime_service.app import create_app
 from anytime_service.http.responses import MAX_DETAIL
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -20,7 +19,7 @@ from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, s
 from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, UPGRADES, get_request, send_ambiguous
 from drills.attacks.wire import connect, receive, replies, request, send_all
 from drills.trials import unexpected_replies
-from service.serving import VALUES, Running, expected, logged, running, timeless, trained_model, until
+from service.serving import VALUES, Running, expected, logged, run_service, timeless, trained_model, until
 
 LIMITS = Settings(port=0, max_body_bytes=1 << 20, max_deadline_ms=2_000, header_timeout_s=1.0, max_rows=50)
 
@@ -29,7 +28,7 @@ LIMITS = Settings(port=0, max_body_bytes=1 << 20, max_deadline_ms=2_000, header_
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     path: Path = tmp_path_factory.mktemp("models") / "m.safetensors"
     trained_model().save(path)
-    with running(create_app(load_registry([path]), LIMITS), LIMITS) as service:
+    with run_service(load_registry([path]), LIMITS) as service:
         yield service
 
 

@@ -9,20 +9,18 @@ import httpx
 import pytest
 
 from anytime.cli.main import main
-from anytime_service.app import create_app
 from anytime_service.errors import AddressError
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.server.run import bind, bind_side
 from anytime_service.settings import Settings
 from service.commands import command
-from service.serving import Running, running, small_model
+from service.serving import Running, run_service, small_model
 
 LIMITS = Settings(port=0, metrics_port=0)
 
 
 def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
-    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+    with run_service([small_model()], LIMITS) as service:
         assert service.metrics_port not in (None, service.port)
         elsewhere = service.get("/metrics")
         assert (elsewhere.status_code, elsewhere.headers["content-type"]) == (404, MEDIA_TYPE)
@@ -39,7 +37,7 @@ def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
 
 
 def test_without_a_model_readiness_fails_on_both_ports() -> None:
-    with running(create_app(ModelRegistry.of([]), LIMITS), LIMITS) as service:
+    with run_service([], LIMITS) as service:
         for response in (service.get("/readyz"), service.scrape("/readyz")):
             assert (response.status_code, response.json()["detail"]) == (503, "no model is loaded")
 
@@ -104,7 +102,7 @@ def test_metrics_are_served_while_the_service_stops(tmp_path: Path) -> None:
 
 
 def test_the_metrics_port_checks_host_and_origin_like_the_main_port() -> None:
-    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+    with run_service([small_model()], LIMITS) as service:
         for headers in ({"Host": "attacker.example"}, {"Origin": "https://attacker.example"}):
             for path in ("/metrics", "/livez"):
                 response = service.scrape(path, **headers)

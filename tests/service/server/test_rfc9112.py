@@ -20,11 +20,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.serving import Running, running, small_model
+from service.serving import Running
 
+SETTINGS = Settings(port=0)
 BODY = b'{"groups": {}}'
 GET = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
 """A request behind that of a row: it is answered unless the connection is closed."""
@@ -188,13 +187,6 @@ def answers(port: int, sent: bytes, expected: str) -> str:
                 statuses = re.findall(r"HTTP/1\.[01] (\d{3})", received.decode("latin-1"))
                 found = " ".join(statuses if data else [*statuses, "x"])
     return found
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    settings = Settings(port=0)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings) as served:
-        yield served
 
 
 @contextmanager

@@ -28,7 +28,18 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.doors import PREDICTING, WRONG, bearer, keyed_app
 from service.inferring import tensors
-from service.serving import BASE_RATE, VALUES, Running, expected, logged, running, small_model, timeless, until
+from service.serving import (
+    BASE_RATE,
+    VALUES,
+    Running,
+    expected,
+    logged,
+    run_service,
+    running,
+    small_model,
+    timeless,
+    until,
+)
 
 PRIOR: dict[str, Any] = {"overload": "prior"}
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {
@@ -365,7 +376,7 @@ def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_d
 
 def test_a_prediction_above_the_limit_of_open_ones_receives_one_error(model: Model, settings: Settings) -> None:
     few = settings.model_copy(update={"max_open": 1})
-    with running(create_app(ModelRegistry.of([model]), few), few) as service, service.stream() as stream:
+    with run_service([model], few) as service, service.stream() as stream:
         stream.say("begin", 1)
         stream.say("begin", 2)
         stream.groups(2, VALUES)

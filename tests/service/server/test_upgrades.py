@@ -26,10 +26,10 @@ from drills.attacks.wire import connect, receive, send_all
 from service.doors import Door, doors, keyed
 from service.memory_transport import MemoryTransport
 from service.raw_stream import HANDSHAKE, text
-from service.serving import VALUES, Running, expected, logged, running, small_model, timeless
+from service.serving import VALUES, Running, expected, logged, run_service, small_model, timeless
 
 MODEL = small_model()
-LIMITS = Settings(port=0, max_header_bytes=4_000, max_lateness_ms=1e6, max_message_rate=0)
+SETTINGS = Settings(port=0, max_header_bytes=4_000, max_lateness_ms=1e6, max_message_rate=0)
 JSON, LINES = b"application/json", b"application/x-ndjson"
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n"
 BEGIN = text({"type": "begin", "id": 1, "deadline_ms": 2_000})
@@ -83,7 +83,7 @@ def cut(content: bytes, places: Sequence[int]) -> list[bytes]:
     return [content[i:j] for i, j in zip([0, *ends], [*ends, len(content)], strict=True)]
 
 
-ROUTES = doors(create_app(ModelRegistry.of([MODEL]), LIMITS))
+ROUTES = doors(create_app(ModelRegistry.of([MODEL]), SETTINGS))
 LIVE = ("/livez", "/v2/health/live")
 
 T = TypeVar("T")
@@ -92,13 +92,7 @@ Run = Callable[[Coroutine[Any, Any, T]], T]
 
 @pytest.fixture(scope="module")
 def app() -> AnytimeAPI:
-    return create_app(ModelRegistry.of([MODEL]), LIMITS)
-
-
-@pytest.fixture(scope="module")
-def service(app: AnytimeAPI) -> Iterator[Running]:
-    with running(app, LIMITS) as service:
-        yield service
+    return create_app(ModelRegistry.of([MODEL]), SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +106,7 @@ def server(runner: asyncio.Runner) -> Server:
     """A server that does not listen: its connections are made here."""
 
     async def build() -> Server:
-        server = build_server(create_app(ModelRegistry.of([MODEL]), LIMITS), LIMITS)
+        server = build_server(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS)
         server.config.load()
         return server
 
@@ -489,7 +483,7 @@ def test_a_connection_that_became_a_websocket_no_longer_decides_when_to_read(
 
 def test_the_port_for_metrics_ignores_every_upgrade() -> None:
     limits = Settings(port=0, metrics_port=0)
-    with running(create_app(ModelRegistry.of([MODEL]), limits), limits) as service:
+    with run_service([MODEL], limits) as service:
         assert service.metrics_port is not None
         side = Running(service.metrics_port)
         for upgrade in (WEBSOCKET, *IGNORED):

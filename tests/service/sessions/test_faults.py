@@ -15,13 +15,11 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.sessions.mirrors import BEHIND, LOST
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer, redis_server
-from service.serving import VALUES, Running, expected, logged, running, timeless, until
+from service.serving import VALUES, Running, expected, logged, run_service, timeless, until
 
 TIMEOUT_MS = 300
 SPEED = {"speed": VALUES["speed"]}
@@ -44,10 +42,7 @@ def replicas(model: Model, redis: RedisServer, count: int = 1, user: str = "") -
     """Services that share their sessions, in threads."""
     settings = Settings(port=0, session_store=redis.url(user=user), session_store_timeout_ms=TIMEOUT_MS)
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(running(create_app(ModelRegistry.of([model]), settings), settings))
-            for _ in range(count)
-        ]
+        yield [stack.enter_context(run_service([model], settings)) for _ in range(count)]
 
 
 def begin(replica: Running) -> str:
@@ -271,7 +266,7 @@ def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redi
 def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) -> None:
     with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
         settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
-        with running(create_app(ModelRegistry.of([model]), settings), settings) as replica:
+        with run_service([model], settings) as replica:
             assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
         assert redis.execute("DBSIZE", database=5)
 

@@ -14,23 +14,21 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.app import create_app
 from anytime_service.core.open_prediction import OpenPrediction
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer
 from service.serving import (
     BASE_RATE,
+    LIMITS,
     PLAIN,
     VALUES,
     Running,
     expected,
     logged,
     packed,
-    running,
-    several_models,
+    run_service,
     small_model,
     timeless,
     trained_model,
@@ -68,22 +66,13 @@ def store(request: pytest.FixtureRequest) -> Callable[[int], str]:
     return server.url
 
 
+@pytest.fixture(scope="module")
+def settings(store: Callable[[int], str]) -> Settings:
+    return LIMITS.model_copy(update={"session_store": store(0), **PATIENT})
+
+
 BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
 """Invalid requests are refused before the store is used, so one store is enough."""
-
-
-@pytest.fixture(scope="module")
-def service(settings: Settings, model: Model, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0), **PATIENT})
-    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def several(settings: Settings, store: Callable[[int], str]) -> Iterator[Running]:
-    limits = settings.model_copy(update={"session_store": store(0), **PATIENT})
-    with running(create_app(ModelRegistry.of(several_models()), limits), limits) as service:
-        yield service
 
 
 @pytest.fixture
@@ -371,7 +360,7 @@ def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Runn
 
 def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
-    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+    with run_service([model], limits) as service:
         session = begin(service)
         assert service.post_to("/sessions").json()["expires_in_s"] == 1.0
         waited = service.get(f"/sessions/{session}/predict", deadline_ms=1_500).json()
@@ -382,7 +371,7 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
 
 def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, max_sessions=2, session_store=store(2), session_store_timeout_ms=5_000)
-    with running(create_app(ModelRegistry.of([model]), limits), limits) as service:
+    with run_service([model], limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")
         refused(response, 503)

@@ -22,7 +22,6 @@ from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.prediction import Prediction
 from anytime.inference.workers import Workers
 from anytime.loaded import load
-from anytime_service.app import create_app
 from anytime_service.client import Client
 from anytime_service.client.engine import Call
 from anytime_service.client.messages import encode_values
@@ -30,7 +29,7 @@ from anytime_service.client.transport import Channel
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
-from service.serving import GROUPS, VALUES, Running, rows_of, running, small_model, until
+from service.serving import GROUPS, VALUES, Running, rows_of, run_service, small_model, until
 from service.slowness import SLOW_S, slow
 
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
@@ -40,7 +39,7 @@ LONG_MS = 20_000.0
 @contextmanager
 def serving(registry: ModelRegistry, **options: Any) -> Iterator[Running]:
     settings = Settings(port=0, **options)
-    with running(create_app(registry, settings), settings) as service:
+    with run_service(registry, settings) as service:
         yield service
 
 

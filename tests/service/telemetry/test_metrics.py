@@ -19,13 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from websockets.exceptions import InvalidStatus
 
 from anytime.inference.deadline import LatenessRecord
-from anytime_service.app import create_app
 from anytime_service.clock import now_ms
-from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Histograms, Metrics
 from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
-from service.serving import VALUES, Running, running, small_model, trained_model, until
+from service.serving import VALUES, Running, run_service, small_model, trained_model, until
 
 LIMITS = Settings(port=0)
 
@@ -223,7 +222,7 @@ def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts()
 def test_reloads_are_counted_by_outcome(tmp_path: Path) -> None:
     file = tmp_path / "m.safetensors"
     old = small_model().save(file)
-    with running(create_app(load_registry([tmp_path]), LIMITS), LIMITS) as service:
+    with run_service(load_registry([tmp_path]), LIMITS) as service:
         model = small_model()
         new = replace(model, prefixes=replace(model.prefixes, intercept=model.prefixes.intercept + 1)).save(file)
         assert service.post_to("/models/brake/reload").status_code == 200
@@ -295,7 +294,7 @@ def test_problems_are_counted_once_by_kind(service: Running, kind: str, make: Ca
 
 
 def test_no_text_of_a_client_becomes_a_label() -> None:
-    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+    with run_service([small_model()], LIMITS) as service:
         before = set(samples(families(service.scrape().text)))
         service.post({"groups": {"evil": [1]}}, model="evil")
         service.post({"groups": {"evil": [1]}})

@@ -10,11 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.serving import VALUES, Running, running, small_model, until
+from service.serving import VALUES, Running, run_service, small_model, until
 
 LIMITS = Settings(port=0)
 PAUSE_S = 0.03
@@ -23,7 +21,7 @@ PAUSE_S = 0.03
 @pytest.fixture
 def fresh() -> Iterator[Running]:
     """A service that has measured nothing yet."""
-    with running(create_app(ModelRegistry.of([small_model()]), LIMITS), LIMITS) as service:
+    with run_service([small_model()], LIMITS) as service:
         yield service
 
 

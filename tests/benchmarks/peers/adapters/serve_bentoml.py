@@ -1,21 +1,15 @@
-"""The linear model as a service of BentoML."""
-
-import os
+"""The linear model as a service of BentoML: `POST /predict` of {"x": [...]}."""
 
 import bentoml
-import numpy as np
 
-__all__ = ["Linear"]
+from benchmarks.peers.adapters.linear import Weights
 
 
 @bentoml.service(workers=1, logging={"access": {"enabled": False}})
 class Linear:
-    """`POST /predict` of {"x": [...]}."""
-
     def __init__(self) -> None:
-        with np.load(os.environ["PEERS_MODEL"], allow_pickle=False) as model:
-            self.coef, self.intercept = model["coef"], float(model["intercept"])
+        self.weights = Weights()
 
     @bentoml.api  # type: ignore[untyped-decorator]
     def predict(self, x: list[float]) -> float:
-        return float(np.asarray(x) @ self.coef) + self.intercept
+        return self.weights.predict(x)

@@ -1,30 +1,22 @@
-"""The linear model behind LitServe."""
+"""The linear model behind LitServe: `POST /predict` of {"x": [...]}."""
 
-from __future__ import annotations
-
-import os
 import sys
 from typing import Any
 
 import litserve
-import numpy as np
 
-__all__ = ["Linear"]
+from benchmarks.peers.adapters.linear import Weights
 
 
 class Linear(litserve.LitAPI):  # type: ignore[misc]  # litserve is not installed where types are checked
-    """`POST /predict` of {"x": [...]}."""
-
     def setup(self, device: str) -> None:  # noqa: ARG002  (as LitServe calls it)
-        with np.load(os.environ["PEERS_MODEL"], allow_pickle=False) as model:
-            self.coef, self.intercept = model["coef"], float(model["intercept"])
+        self.weights = Weights()
 
-    def decode_request(self, request) -> Any:  # type: ignore[no-untyped-def]
-        """Convert to an array. LitServe would use an annotation as the schema of requests."""
-        return np.asarray(request["x"])
+    def decode_request(self, request) -> Any:  # type: ignore[no-untyped-def]  # an annotation would be its schema
+        return request["x"]
 
     def predict(self, x: Any) -> float:
-        return float(x @ self.coef) + self.intercept
+        return self.weights.predict(x)
 
     def encode_response(self, output: float) -> dict[str, float]:
         return {"prediction": output}
@@ -32,11 +24,5 @@ class Linear(litserve.LitAPI):  # type: ignore[misc]  # litserve is not installe
 
 if __name__ == "__main__":
     server = litserve.LitServer(Linear(), accelerator="cpu", devices=1, workers_per_device=1)
-    server.run(
-        host="127.0.0.1",
-        port=int(sys.argv[1]),
-        num_api_servers=1,
-        generate_client_file=False,
-        log_level="warning",
-        access_log=False,
-    )
+    quiet = {"generate_client_file": False, "log_level": "warning", "access_log": False}
+    server.run(host="127.0.0.1", port=int(sys.argv[1]), num_api_servers=1, **quiet)

@@ -1,10 +1,8 @@
-"""A peer in its own process: it runs the calls requested by lines of JSON, and reports their time.
+"""A peer in its own process: `python -m benchmarks.peers.adapters.worker MODULE` in any environment that has numpy.
 
-Runs in any environment that has numpy: `python -m benchmarks.peers.adapters.worker MODULE`. The module's `CALLS` are
-functions of the problem and of options that return the timed function, and one that reads its result. Arrays are passed
-as `.npy` and `.npz` files, without pickle.
-
-The peak of memory is VmHWM, which is `ru_maxrss` but not inherited from the parent process.
+It runs the calls requested by lines of JSON. A call is a function of the module: it gets the problem and options, and
+returns the timed function and one that reads its result. Arrays are `.npy` and `.npz` files. The peak of memory is
+VmHWM, which is `ru_maxrss` but not inherited from the parent process.
 """
 
 from __future__ import annotations
@@ -23,10 +21,8 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Call", "Problem", "peak_mib"]
-
 Problem = dict[str, Any]
-Call = Callable[[Problem, dict[str, Any]], tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]]
+Timed = tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]
 
 MIN_S = 0.2
 """A function is repeated until its calls took this long, and the median counts: in a process that has just been woken,
@@ -39,61 +35,45 @@ def peak_mib() -> float:
     return float(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024.0
 
 
-class Worker:
-    """The loaded problem and the prepared calls."""
-
-    def __init__(self, calls: dict[str, Call]) -> None:
-        self.calls = calls
-        self.problem: Problem = {}
-        self.prepared: dict[str, tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]] = {}
-
-    def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Read arrays from a folder."""
-        folder = Path(request["folder"])
-        self.problem = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in request["arrays"]}
-        self.prepared = {}
-        return {"peak_mib": peak_mib()}
-
-    def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run the timed function; write its arrays to the file `out`, if given, and return its numbers."""
-        key = json.dumps([request["call"], request["options"]], sort_keys=True)
-        if key not in self.prepared:
-            self.prepared[key] = self.calls[request["call"]](self.problem, request["options"])
-        act, read = self.prepared[key]
-        gc.collect()
-        before, cpu = peak_mib(), time.process_time()
-        seconds: list[float] = []
-        while sum(seconds) < MIN_S:
-            result = None  # or two results would count in the peak of memory
-            start = time.perf_counter()
-            result = act()
-            seconds.append(time.perf_counter() - start)
-        reply: dict[str, Any] = {
-            "seconds": statistics.median(seconds),
-            "cpu_s": (time.process_time() - cpu) / len(seconds),
-            "peak_mib": peak_mib(),
-            "before_mib": before,
-        }
-        found = read(result)
-        if request.get("out"):
-            arrays: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
-            np.savez(request["out"], **arrays)
-        return reply | {name: value for name, value in found.items() if not isinstance(value, np.ndarray)}
+def run(act: Callable[[], Any], read: Callable[[Any], dict[str, Any]], out: str | None) -> dict[str, Any]:
+    """Time a function; write the arrays of its result to the file `out`, if given, and return its numbers."""
+    gc.collect()
+    before = peak_mib()
+    seconds: list[float] = []
+    while sum(seconds) < MIN_S:
+        result = None  # or two results would count in the peak of memory
+        start = time.perf_counter()
+        result = act()
+        seconds.append(time.perf_counter() - start)
+    reply = {"seconds": statistics.median(seconds), "peak_mib": peak_mib(), "before_mib": before}
+    found = read(result)
+    arrays: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    if out:
+        np.savez(out, **arrays)
+    return reply | {name: value for name, value in found.items() if name not in arrays}
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of libraries is not an answer
-    worker = Worker(importlib.import_module(f"benchmarks.peers.adapters.{sys.argv[1]}").CALLS)
+    calls = vars(importlib.import_module(f"benchmarks.peers.adapters.{sys.argv[1]}"))
+    problem: Problem = {}
+    prepared: dict[str, Timed] = {}
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            reply = worker.load(request) if request["do"] == "load" else worker.run(request)
+            if "folder" in request:
+                problem = {name: np.load(f"{request['folder']}/{name}.npy") for name in request["arrays"]}
+                reply: dict[str, Any] = {}
+            else:
+                key = json.dumps([request["call"], request["options"]], sort_keys=True)
+                if key not in prepared:
+                    prepared[key] = calls[request["call"]](problem, request["options"])
+                reply = run(*prepared[key], request["out"])
         except Exception as error:  # reported to the caller
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
+        print(json.dumps(reply), file=answers, flush=True)
 
 
 if __name__ == "__main__":
